@@ -1,0 +1,2 @@
+//! The program `framewright`.
+fn main() {}

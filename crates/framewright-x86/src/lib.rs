@@ -1,0 +1,1 @@
+//! Framewright: x86.

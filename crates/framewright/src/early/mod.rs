@@ -1,0 +1,1 @@
+//! The early allocator (SPEC 8). Placeholder signatures; see docs/architecture.md.

@@ -1,0 +1,298 @@
+//! From what firmware says to a sorted, disjoint, page-granular memory map.
+//!
+//! [`MapBuilder`] takes ranges in any order and state and keeps them sorted and disjoint **in bytes**: the most
+//! restrictive kind wins on every byte. [`MapBuilder::finish`] then rounds to frames. Both work in storage that the caller
+//! gives, because nothing can be allocated yet.
+
+use super::MemoryKind;
+use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use core::fmt;
+
+/// One range of the map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapRange {
+    /// The bytes.
+    pub range: PhysRange,
+    /// What they are.
+    pub kind: MemoryKind,
+}
+
+impl MapRange {
+    /// A placeholder to fill storage with.
+    pub const EMPTY: Self = Self { range: PhysRange::new(0, 0), kind: MemoryKind::Reserved };
+}
+
+/// Why a firmware map was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// Not one range was given, or all were empty.
+    Empty,
+    /// There are ranges, but not one whole usable frame in them.
+    NoUsableMemory,
+    /// Keeping this range apart from the others needs more entries than the storage has. Nothing was changed.
+    TooManyRanges {
+        /// The range that did not fit.
+        range: PhysRange,
+        /// Entries in the storage.
+        capacity: usize,
+    },
+    /// The range lies above the highest physical address, or wraps around.
+    BeyondAddressSpace {
+        /// First byte as given.
+        start: u64,
+        /// Size as given.
+        size_bytes: u64,
+    },
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the memory map is empty: firmware gave no range"),
+            Self::NoUsableMemory => f.write_str("the memory map holds no usable memory: not one whole frame is usable"),
+            Self::TooManyRanges { range, capacity } => {
+                write!(f, "the memory map has too many ranges: no room for {range} in {capacity} entries")
+            }
+            Self::BeyondAddressSpace { start, size_bytes } => write!(
+                f,
+                "memory range at {start:#x} of {size_bytes:#x} bytes lies beyond the {}-bit address space",
+                crate::units::PHYSICAL_ADDRESS_BITS
+            ),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// Collects firmware ranges. See the module documentation.
+#[derive(Debug)]
+pub struct MapBuilder<'a> {
+    entries: &'a mut [MapRange],
+    len: usize,
+}
+
+impl<'a> MapBuilder<'a> {
+    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries.
+    pub fn new(storage: &'a mut [MapRange]) -> Self {
+        Self { entries: storage, len: 0 }
+    }
+
+    /// Adds `size_bytes` bytes from `start`; an empty range is accepted and means nothing.
+    ///
+    /// # Errors
+    /// [`MapError::BeyondAddressSpace`] or [`MapError::TooManyRanges`]; the map is then as it was.
+    pub fn add(&mut self, start: u64, size_bytes: u64, kind: MemoryKind) -> Result<(), MapError> {
+        if size_bytes == 0 {
+            return Ok(());
+        }
+        let end = start.checked_add(size_bytes).filter(|&end| end <= PHYSICAL_ADDRESS_END);
+        let Some(end) = end else {
+            return Err(MapError::BeyondAddressSpace { start, size_bytes });
+        };
+        self.cover(PhysRange::new(start, end), |old| Some(old.map_or(kind, |old| old.max(kind))))
+    }
+
+    /// Makes everything at and above `limit` that is memory of any kind disappear (the parameter `mem=`).
+    ///
+    /// # Errors
+    /// [`MapError::TooManyRanges`] when the cut needs one more entry than there is; the map is then as it was.
+    pub fn limit(&mut self, limit: u64) -> Result<(), MapError> {
+        if limit >= PHYSICAL_ADDRESS_END {
+            return Ok(());
+        }
+        self.cover(PhysRange::new(limit, PHYSICAL_ADDRESS_END), |old| old.filter(|kind| !kind.shrinks()))
+    }
+
+    /// The ranges so far: sorted and disjoint, in bytes.
+    #[must_use]
+    pub fn ranges(&self) -> &[MapRange] {
+        &self.entries[..self.len]
+    }
+
+    /// Rounds to frames, makes frame 0 and 640 KiB..1 MiB unusable, and hands out the finished map.
+    ///
+    /// # Errors
+    /// [`MapError::Empty`], [`MapError::NoUsableMemory`], [`MapError::TooManyRanges`].
+    pub fn finish(mut self) -> Result<MemoryMap<'a>, MapError> {
+        if self.len == 0 {
+            return Err(MapError::Empty);
+        }
+        // Frame 0 stays unused because address 0 means failure to too many callers, and 640 KiB..1 MiB holds video memory
+        // and ROMs whatever firmware says (SPEC 8.1; Linux does the same).
+        self.add(0, PAGE_SIZE, MemoryKind::Reserved)?;
+        self.add(0xa_0000, 0x6_0000, MemoryKind::Reserved)?;
+        self.round_to_frames();
+        let map = MemoryMap { ranges: &self.entries[..self.len] };
+        if map.ranges.iter().any(|entry| entry.kind.is_usable()) { Ok(map) } else { Err(MapError::NoUsableMemory) }
+    }
+
+    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole.
+    fn cover(
+        &mut self,
+        range: PhysRange,
+        change: impl Fn(Option<MemoryKind>) -> Option<MemoryKind>,
+    ) -> Result<(), MapError> {
+        // Two cuts at the edges and one new entry for every hole inside: know the worst before anything changes.
+        let inside = self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()).count();
+        if self.len + inside + 3 > self.entries.len() {
+            return Err(MapError::TooManyRanges { range, capacity: self.entries.len() });
+        }
+        self.cut(range.start);
+        self.cut(range.end);
+        let mut index = self.ranges().partition_point(|entry| entry.range.end <= range.start);
+        let mut position = range.start;
+        while position < range.end {
+            let next = (index < self.len).then(|| self.entries[index].range).filter(|next| next.start < range.end);
+            let hole_end = next.map_or(range.end, |next| next.start);
+            if position < hole_end {
+                if let Some(kind) = change(None) {
+                    self.insert(index, MapRange { range: PhysRange::new(position, hole_end), kind });
+                    index += 1;
+                }
+                position = hole_end;
+            } else if let Some(next) = next {
+                position = next.end;
+                match change(Some(self.entries[index].kind)) {
+                    Some(kind) => {
+                        self.entries[index].kind = kind;
+                        index += 1;
+                    }
+                    None => self.remove(index),
+                }
+            }
+        }
+        self.join();
+        Ok(())
+    }
+
+    /// Makes `at` a boundary between entries.
+    fn cut(&mut self, at: u64) {
+        let index = self.ranges().partition_point(|entry| entry.range.end <= at);
+        if index < self.len && self.entries[index].range.start < at {
+            let whole = self.entries[index];
+            self.entries[index].range.end = at;
+            self.insert(index + 1, MapRange { range: PhysRange::new(at, whole.range.end), ..whole });
+        }
+    }
+
+    fn insert(&mut self, index: usize, entry: MapRange) {
+        self.entries.copy_within(index..self.len, index + 1);
+        self.entries[index] = entry;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.entries.copy_within(index + 1..self.len, index);
+        self.len -= 1;
+    }
+
+    /// Joins neighbours that touch and have one kind.
+    fn join(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.len {
+            let entry = self.entries[index];
+            if kept > 0 {
+                let last = &mut self.entries[kept - 1];
+                if last.kind == entry.kind && last.range.end == entry.range.start {
+                    last.range.end = entry.range.end;
+                    continue;
+                }
+            }
+            self.entries[kept] = entry;
+            kept += 1;
+        }
+        self.len = kept;
+    }
+
+    /// Rounds in place. Every run that comes out owns at least one entry that went in, so writing never overtakes reading.
+    fn round_to_frames(&mut self) {
+        let mut out = Rounder { entries: self.entries, len: 0, pending: None };
+        for index in 0..self.len {
+            let MapRange { range, kind } = out.entries[index];
+            let mut position = range.start;
+            while position < range.end {
+                let frame_start = position & !(PAGE_SIZE - 1);
+                let whole_end = range.end & !(PAGE_SIZE - 1);
+                if position == frame_start && whole_end > position {
+                    out.flush();
+                    out.emit(PhysRange::new(position, whole_end), kind);
+                    position = whole_end;
+                } else {
+                    let piece_end = range.end.min(frame_start + PAGE_SIZE);
+                    out.touch(frame_start, kind, piece_end - position);
+                    position = piece_end;
+                }
+            }
+        }
+        out.flush();
+        self.len = out.len;
+    }
+}
+
+/// State of [`MapBuilder::round_to_frames`]: the frame that several ranges share is decided when the last was seen.
+struct Rounder<'a> {
+    entries: &'a mut [MapRange],
+    len: usize,
+    pending: Option<(u64, MemoryKind, u64)>,
+}
+
+impl Rounder<'_> {
+    fn touch(&mut self, frame_start: u64, kind: MemoryKind, bytes: u64) {
+        match &mut self.pending {
+            Some((start, worst, covered)) if *start == frame_start => {
+                *worst = kind.max(*worst);
+                *covered += bytes;
+            }
+            _ => {
+                self.flush();
+                self.pending = Some((frame_start, kind, bytes));
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some((start, kind, covered)) = self.pending.take()
+            && (covered == PAGE_SIZE || !kind.shrinks())
+        {
+            self.emit(PhysRange::new(start, start + PAGE_SIZE), kind);
+        }
+    }
+
+    fn emit(&mut self, range: PhysRange, kind: MemoryKind) {
+        if self.len > 0 {
+            let last = &mut self.entries[self.len - 1];
+            if last.kind == kind && last.range.end == range.start {
+                last.range.end = range.end;
+                return;
+            }
+        }
+        self.entries[self.len] = MapRange { range, kind };
+        self.len += 1;
+    }
+}
+
+/// A finished map: sorted, disjoint, page aligned, neighbours joined. Cheap to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryMap<'a> {
+    ranges: &'a [MapRange],
+}
+
+impl<'a> MemoryMap<'a> {
+    /// The ranges, ascending.
+    #[must_use]
+    pub const fn ranges(self) -> &'a [MapRange] {
+        self.ranges
+    }
+
+    /// Bytes that zones will count as present.
+    #[must_use]
+    pub fn present_bytes(self) -> u64 {
+        self.ranges.iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range.size()).sum()
+    }
+
+    /// One past the highest present byte.
+    #[must_use]
+    pub fn present_end(self) -> u64 {
+        self.ranges.iter().rev().find(|entry| entry.kind.is_present()).map_or(0, |entry| entry.range.end)
+    }
+}

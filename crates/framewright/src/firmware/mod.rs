@@ -1,0 +1,16 @@
+//! Intake: what firmware says about memory and nodes, made trustworthy.
+//!
+//! [`MapBuilder`] turns firmware ranges of any quality into a [`MemoryMap`]; [`Topology`] collects nodes; [`node_ranges`]
+//! lays one over the other. Nothing here allocates: the caller gives the storage.
+
+mod kind;
+mod map;
+mod overlay;
+mod topology;
+
+pub use kind::MemoryKind;
+pub use map::{MapBuilder, MapError, MapRange, MemoryMap};
+pub use overlay::{NodeRange, NodeRanges, node_ranges};
+pub use topology::{
+    LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError, UNREACHABLE_DISTANCE,
+};

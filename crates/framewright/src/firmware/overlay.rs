@@ -1,0 +1,72 @@
+//! The memory map laid over the nodes.
+
+use super::{MemoryKind, MemoryMap, Topology};
+use crate::units::{NodeId, PAGE_SIZE, PfnRange, PhysRange};
+
+/// A run of present frames with one kind on one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeRange {
+    /// The frames.
+    pub range: PfnRange,
+    /// Always a kind that is present.
+    pub kind: MemoryKind,
+    /// Whose they are.
+    pub node: NodeId,
+    /// False where firmware named no node for them and one was chosen.
+    pub claimed: bool,
+}
+
+/// Iterator over [`NodeRange`]s, ascending. See [`node_ranges`].
+#[derive(Clone, Debug)]
+pub struct NodeRanges<'a> {
+    map: MemoryMap<'a>,
+    topology: &'a Topology<'a>,
+    index: usize,
+    position: u64,
+}
+
+/// All present memory, ascending, cut where the kind or the node changes. A frame that two nodes share (a claim that
+/// ends inside a frame) belongs to the node of its first byte.
+#[must_use]
+pub fn node_ranges<'a>(map: MemoryMap<'a>, topology: &'a Topology<'a>) -> NodeRanges<'a> {
+    NodeRanges { map, topology, index: 0, position: 0 }
+}
+
+impl Iterator for NodeRanges<'_> {
+    type Item = NodeRange;
+
+    fn next(&mut self) -> Option<NodeRange> {
+        loop {
+            let entry = self.map.ranges().get(self.index)?;
+            let start = self.position.max(entry.range.start);
+            if !entry.kind.is_present() || start >= entry.range.end {
+                self.index += 1;
+                continue;
+            }
+            let owner = self.topology.owner(start);
+            let kind = kind_on(entry.kind, owner.hot_pluggable);
+            let mut end = owner.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE).min(entry.range.end);
+            // Claims that touch and agree are one run.
+            while end < entry.range.end {
+                let next = self.topology.owner(end);
+                if (next.node, next.claimed) != (owner.node, owner.claimed)
+                    || kind_on(entry.kind, next.hot_pluggable) != kind
+                {
+                    break;
+                }
+                end = next.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE).min(entry.range.end);
+            }
+            self.position = end;
+            return Some(NodeRange {
+                range: PhysRange::new(start, end).whole_frames(),
+                kind,
+                node: owner.node,
+                claimed: owner.claimed,
+            });
+        }
+    }
+}
+
+fn kind_on(kind: MemoryKind, hot_pluggable: bool) -> MemoryKind {
+    if hot_pluggable { kind.max(MemoryKind::HotPluggable) } else { kind }
+}

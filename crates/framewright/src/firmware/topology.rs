@@ -1,0 +1,292 @@
+//! Nodes: which memory and how many CPUs belong to which, and how far apart they are.
+
+use crate::units::{MAX_NODES, NodeId, PHYSICAL_ADDRESS_END, PhysRange};
+use core::fmt;
+
+/// Distance of a node to itself, the unit of the table (ACPI SLIT).
+pub const LOCAL_DISTANCE: u8 = 10;
+/// Distance between two nodes when firmware says nothing.
+pub const REMOTE_DISTANCE: u8 = 20;
+/// The distance that means "cannot be reached" (ACPI SLIT).
+pub const UNREACHABLE_DISTANCE: u8 = 255;
+
+/// Addresses that belong to one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryAffinity {
+    /// The addresses; they need not be memory.
+    pub range: PhysRange,
+    /// The node.
+    pub node: NodeId,
+    /// Whether the memory there may be taken out later.
+    pub hot_pluggable: bool,
+}
+
+impl MemoryAffinity {
+    /// A placeholder to fill storage with.
+    pub const EMPTY: Self = Self { range: PhysRange::new(0, 0), node: NodeId::ZERO, hot_pluggable: false };
+}
+
+/// Why the topology was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TopologyError {
+    /// Two nodes claim the same addresses.
+    OverlappingNodes {
+        /// The node that claimed first.
+        first: NodeId,
+        /// The other one.
+        second: NodeId,
+        /// What both claim.
+        range: PhysRange,
+    },
+    /// A node number is not below [`MAX_NODES`].
+    NodeBeyondLimit {
+        /// The number as given.
+        node: u64,
+    },
+    /// There are more proximity domains than nodes.
+    TooManyDomains {
+        /// The domain that found no node.
+        domain: u32,
+    },
+    /// More affinity ranges than the storage has entries. Nothing was changed.
+    TooManyRanges {
+        /// Entries in the storage.
+        capacity: usize,
+    },
+    /// A distance is below [`LOCAL_DISTANCE`], or a node is not [`LOCAL_DISTANCE`] from itself.
+    BadDistance {
+        /// From this node.
+        from: NodeId,
+        /// To this one.
+        to: NodeId,
+        /// As given.
+        distance: u8,
+    },
+}
+
+impl fmt::Display for TopologyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OverlappingNodes { first, second, range } => {
+                write!(f, "nodes {first} and {second} both claim {range}")
+            }
+            Self::NodeBeyondLimit { node } => write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes"),
+            Self::TooManyDomains { domain } => {
+                write!(f, "proximity domain {domain} is one more than the limit of {MAX_NODES} nodes")
+            }
+            Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
+            Self::BadDistance { from, to, distance } => write!(
+                f,
+                "distance {distance} from node {from} to node {to}: a node is {LOCAL_DISTANCE} from itself and farther from others"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for TopologyError {}
+
+/// The nodes of a machine, with storage for affinity ranges given by the caller.
+///
+/// A machine without affinity information has no range: all memory then belongs to node 0.
+pub struct Topology<'a> {
+    ranges: &'a mut [MemoryAffinity],
+    len: usize,
+    domains: [u32; MAX_NODES],
+    node_count: usize,
+    cpus: [u32; MAX_NODES],
+    distances: [[u8; MAX_NODES]; MAX_NODES],
+}
+
+impl<'a> Topology<'a> {
+    /// One node, no CPU, nothing claimed.
+    pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
+        let mut distances = [[REMOTE_DISTANCE; MAX_NODES]; MAX_NODES];
+        for (node, row) in distances.iter_mut().enumerate() {
+            row[node] = LOCAL_DISTANCE;
+        }
+        Self { ranges: storage, len: 0, domains: [0; MAX_NODES], node_count: 0, cpus: [0; MAX_NODES], distances }
+    }
+
+    /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse, nodes are dense and
+    /// numbered in the order in which firmware first names them, as Linux does.
+    ///
+    /// # Errors
+    /// [`TopologyError::TooManyDomains`].
+    pub fn node_of_domain(&mut self, domain: u32) -> Result<NodeId, TopologyError> {
+        if let Some(node) = self.find_domain(domain) {
+            return Ok(node);
+        }
+        let node = NodeId::new(self.node_count).ok_or(TopologyError::TooManyDomains { domain })?;
+        self.domains[self.node_count] = domain;
+        self.node_count += 1;
+        Ok(node)
+    }
+
+    /// The node of a domain that was seen before.
+    #[must_use]
+    pub fn find_domain(&self, domain: u32) -> Option<NodeId> {
+        self.domains[..self.node_count].iter().position(|&known| known == domain).and_then(NodeId::new)
+    }
+
+    /// Declares node `node` directly, without a domain, and every lower one with it.
+    ///
+    /// # Errors
+    /// [`TopologyError::NodeBeyondLimit`].
+    pub fn declare_node(&mut self, node: usize) -> Result<NodeId, TopologyError> {
+        let id = NodeId::new(node).ok_or(TopologyError::NodeBeyondLimit { node: node as u64 })?;
+        while self.node_count <= node {
+            // A machine speaks either of domains or of nodes; with nodes the domain is the node.
+            self.domains[self.node_count] = u32::from(u8::try_from(self.node_count).unwrap_or(u8::MAX));
+            self.node_count += 1;
+        }
+        Ok(id)
+    }
+
+    /// Gives `range` to `node`. Empty ranges mean nothing; ranges of one node may overlap and touch.
+    ///
+    /// # Errors
+    /// [`TopologyError::OverlappingNodes`], [`TopologyError::TooManyRanges`]; nothing has then changed.
+    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), TopologyError> {
+        let range = range.intersection(PhysRange::new(0, PHYSICAL_ADDRESS_END));
+        if range.is_empty() {
+            return Ok(());
+        }
+        for known in &self.ranges[..self.len] {
+            let both = known.range.intersection(range);
+            if !both.is_empty() && known.node != node {
+                return Err(TopologyError::OverlappingNodes { first: known.node, second: node, range: both });
+            }
+        }
+        // Within one node, what is already claimed keeps its flag; only the uncovered parts are new.
+        let parts = self.ranges[..self.len].iter().filter(|known| !known.range.intersection(range).is_empty()).count();
+        if self.len + parts + 1 > self.ranges.len() {
+            return Err(TopologyError::TooManyRanges { capacity: self.ranges.len() });
+        }
+        self.declare_node(node.index())?;
+        let mut position = range.start;
+        while position < range.end {
+            let index = self.ranges[..self.len].partition_point(|known| known.range.end <= position);
+            let next = self.ranges[..self.len].get(index).map_or(range.end, |known| known.range.start.max(position));
+            let end = next.min(range.end);
+            if end > position {
+                self.ranges.copy_within(index..self.len, index + 1);
+                self.ranges[index] = MemoryAffinity { range: PhysRange::new(position, end), node, hot_pluggable };
+                self.len += 1;
+                position = end;
+            } else {
+                position = self.ranges[index].range.end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts one more CPU on `node`.
+    ///
+    /// # Errors
+    /// None today; the node is declared when it was not.
+    pub fn add_cpu(&mut self, node: NodeId) -> Result<(), TopologyError> {
+        self.declare_node(node.index())?;
+        self.cpus[node.index()] += 1;
+        Ok(())
+    }
+
+    /// Sets the distance from one node to another.
+    ///
+    /// # Errors
+    /// [`TopologyError::BadDistance`].
+    pub fn set_distance(&mut self, from: NodeId, to: NodeId, distance: u8) -> Result<(), TopologyError> {
+        let sane = if from == to { distance == LOCAL_DISTANCE } else { distance > LOCAL_DISTANCE };
+        if !sane {
+            return Err(TopologyError::BadDistance { from, to, distance });
+        }
+        self.distances[from.index()][to.index()] = distance;
+        Ok(())
+    }
+
+    /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`, or firmware
+    /// tables that cannot be believed).
+    pub fn flatten(&mut self) {
+        let cpus = self.cpus.iter().sum();
+        self.len = 0;
+        self.node_count = 0;
+        self.cpus = [0; MAX_NODES];
+        self.cpus[0] = cpus;
+    }
+
+    /// Number of nodes, at least one. Some may have no memory, some no CPU.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.node_count.max(1)
+    }
+
+    /// All nodes, ascending.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.node_count()).filter_map(NodeId::new)
+    }
+
+    /// CPUs of `node`.
+    #[must_use]
+    pub fn cpus(&self, node: NodeId) -> u32 {
+        self.cpus[node.index()]
+    }
+
+    /// The proximity domain that `node` stands for.
+    #[must_use]
+    pub fn domain(&self, node: NodeId) -> u32 {
+        self.domains[node.index()]
+    }
+
+    /// How far `to` is from `from`.
+    #[must_use]
+    pub fn distance(&self, from: NodeId, to: NodeId) -> u8 {
+        self.distances[from.index()][to.index()]
+    }
+
+    /// The claims, ascending and disjoint.
+    #[must_use]
+    pub fn memory(&self) -> &[MemoryAffinity] {
+        &self.ranges[..self.len]
+    }
+
+    /// Who owns the addresses from `address` on: the node, whether it may be taken out, whether somebody claimed it, and
+    /// where that answer ends. Memory that no node claims goes to the node whose claim ends closest below, else to the
+    /// one that begins closest above, else to node 0.
+    #[must_use]
+    pub fn owner(&self, address: u64) -> Owner {
+        let claims = self.memory();
+        let index = claims.partition_point(|claim| claim.range.end <= address);
+        match claims.get(index) {
+            Some(claim) if claim.range.start <= address => {
+                Owner { node: claim.node, hot_pluggable: claim.hot_pluggable, claimed: true, end: claim.range.end }
+            }
+            next => {
+                let node = index.checked_sub(1).map(|below| claims[below].node).or(next.map(|next| next.node));
+                Owner {
+                    node: node.unwrap_or(NodeId::ZERO),
+                    hot_pluggable: false,
+                    claimed: claims.is_empty(),
+                    end: next.map_or(PHYSICAL_ADDRESS_END, |next| next.range.start),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Topology<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topology").field("nodes", &self.node_count()).field("memory", &self.memory()).finish_non_exhaustive()
+    }
+}
+
+/// Answer of [`Topology::owner`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeId,
+    /// Whether the memory may be taken out later.
+    pub hot_pluggable: bool,
+    /// Whether firmware said so; false where a node was chosen for unclaimed memory.
+    pub claimed: bool,
+    /// One past the last address for which this holds.
+    pub end: u64,
+}

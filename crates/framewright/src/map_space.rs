@@ -1,0 +1,283 @@
+//! The page array's address range, and the one way in which a frame may leave it.
+//!
+//! The memory map in its *array* form is an array addressed by frame number in a virtual range of its own: the part that describes
+//! one 2 MiB block is eight pages of it (512 times 64 bytes). [`MapSpace`] is what the manager needs from page tables to build such
+//! parts, to take them away and to give their frames back. The rule that matters is carried by types: what leaves the tables
+//! goes into an [`Unflushed`], only [`MapSpace::flush`] turns that into a [`FrameList`], and only a `FrameList` can be freed. So no
+//! frame is used again while some CPU may still reach it through a stale translation (invariant 12).
+
+use crate::units::{Order, Pfn, PfnRange};
+use core::fmt;
+use core::ptr::NonNull;
+
+/// Pages of the array that describe one block.
+pub const MAP_PAGES_PER_BLOCK: u64 = 8;
+/// How many blocks one call may name: a memory section, whose part of the array is 2 MiB.
+pub const BLOCKS_PER_CALL: u32 = 64;
+
+/// Number of a block: a physical address divided by 2 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct BlockNumber(pub u32);
+
+impl BlockNumber {
+    /// The block that holds `pfn`, which must be below the 52-bit limit.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "52 - 21 = 31 bits")]
+    pub const fn containing(pfn: Pfn) -> Self {
+        Self((pfn.0 >> crate::units::BLOCK_ORDER) as u32)
+    }
+
+    /// Its first frame.
+    #[must_use]
+    pub const fn start(self) -> Pfn {
+        Pfn((self.0 as u64) << crate::units::BLOCK_ORDER)
+    }
+}
+
+/// A half-open range of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct BlockRange {
+    /// First block.
+    pub start: BlockNumber,
+    /// One past the last block.
+    pub end: BlockNumber,
+}
+
+impl BlockRange {
+    /// The blocks `start..end`.
+    #[must_use]
+    pub const fn new(start: u32, end: u32) -> Self {
+        Self { start: BlockNumber(start), end: BlockNumber(if end < start { start } else { end }) }
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub const fn blocks(self) -> u32 {
+        self.end.0 - self.start.0
+    }
+}
+
+/// Where a [`MapSpace`] gets frames for page tables and for the array itself.
+pub trait FrameSource {
+    /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
+    fn take(&mut self, order: Order) -> Option<Pfn>;
+
+    /// Takes back what [`take`](Self::take) gave and nobody has seen since (the undo of a failed call).
+    fn put_back(&mut self, start: Pfn, order: Order);
+}
+
+/// There was no frame for a page table or for the array. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfFrames;
+
+impl fmt::Display for OutOfFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no frame left for the memory map's page tables")
+    }
+}
+
+impl core::error::Error for OutOfFrames {}
+
+/// Runs of frames, bounded, without heap. One word a run: frame number and length.
+struct Runs {
+    words: [u64; Unflushed::CAPACITY],
+    len: usize,
+}
+
+const LENGTH_BITS: u32 = 20;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
+
+impl Runs {
+    fn push(&mut self, run: PfnRange) -> bool {
+        if self.len > 0 {
+            let word = self.words[self.len - 1];
+            let (start, pages) = (word >> LENGTH_BITS, word & LENGTH_MASK);
+            if start + pages == run.start.0 && pages + run.pages() <= LENGTH_MASK {
+                self.words[self.len - 1] = start << LENGTH_BITS | (pages + run.pages());
+                return true;
+            }
+        }
+        if self.len == self.words.len() || run.pages() > LENGTH_MASK {
+            return false;
+        }
+        self.words[self.len] = run.start.0 << LENGTH_BITS | run.pages();
+        self.len += 1;
+        true
+    }
+}
+
+/// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that must be flushed.
+///
+/// It has no way to reach its frames: hand it to [`MapSpace::flush`]. Dropping it leaks its frames, which is safe.
+#[must_use = "its frames come back only through MapSpace::flush"]
+pub struct Unflushed {
+    runs: Runs,
+    stale: bool,
+}
+
+impl Unflushed {
+    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every frame is a run of its own.
+    pub const CAPACITY: usize = 512;
+
+    /// Nothing to flush.
+    pub const fn new() -> Self {
+        Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, stale: false }
+    }
+
+    /// For implementers of [`MapSpace`]: remembers frames that a changed translation no longer names.
+    ///
+    /// Returns false when the run does not fit; the implementer must then not have changed the translation.
+    #[must_use]
+    pub fn push(&mut self, frames: PfnRange) -> bool {
+        self.stale = true;
+        frames.is_empty() || self.runs.push(frames)
+    }
+
+    /// For implementers: a translation was changed (split, say) without setting a frame free.
+    pub const fn mark_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether a flush is due.
+    #[must_use]
+    pub const fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Runs that still fit.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        Self::CAPACITY - self.runs.len
+    }
+
+    /// For [`MapSpace::flush`] alone.
+    ///
+    /// # Safety
+    /// Every CPU has dropped every translation that was changed since this was made (invariant 12).
+    pub unsafe fn into_flushed(self) -> FrameList {
+        FrameList { runs: self.runs }
+    }
+}
+
+impl Default for Unflushed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Unflushed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unflushed").field("runs", &self.runs.len).field("stale", &self.stale).finish()
+    }
+}
+
+/// Frames that nobody can reach any more. They belong to whoever holds the list.
+#[must_use = "free the frames"]
+pub struct FrameList {
+    runs: Runs,
+}
+
+impl FrameList {
+    /// The runs, in the order in which they left the tables.
+    pub fn runs(&self) -> impl Iterator<Item = PfnRange> + '_ {
+        self.runs.words[..self.runs.len].iter().map(|word| {
+            let start = word >> LENGTH_BITS;
+            PfnRange::new(start, start + (word & LENGTH_MASK))
+        })
+    }
+
+    /// Frames in all runs.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.runs().map(PfnRange::pages).sum()
+    }
+}
+
+impl fmt::Debug for FrameList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.runs()).finish()
+    }
+}
+
+/// Owns the page array's addresses and translations. The frames belong to the manager, except between the call that puts them into
+/// an [`Unflushed`] and the flush. A kernel without page arrays has none ([`crate::Platform::map_space`] returns `None`).
+///
+/// Every call names at most [`BLOCKS_PER_CALL`] blocks, all in one section. A block's part of the array is in one of two states,
+/// *present* (eight writable pages of its own) or *absent* (the shared read-only zero frame eight times, so that a read gives zero
+/// bytes, which is a valid descriptor, and a write faults). All start absent.
+///
+/// # Safety
+/// The implementer promises that
+/// * after `populate` the parts of the array are readable and writable, zero where asked, and no other address reaches their frames;
+/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`];
+/// * `flush` returns only after every CPU has dropped every translation changed before;
+/// * a failed call has changed nothing that can be seen.
+///
+/// The manager promises in return to call with no lock held and interrupts on, and never from two places for one range at once.
+pub unsafe trait MapSpace: Sync {
+    /// Address of the descriptor of frame 0.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Makes the parts of absent blocks present, with content undefined, mapped as large as alignment allows. Blocks that are
+    /// present stay as they are. All or nothing.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    fn populate(
+        &self,
+        blocks: BlockRange,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames>;
+
+    /// Splits mappings so far that [`evict`](Self::evict) on these blocks needs no frame. Changes no translation's target.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    fn prepare(
+        &self,
+        blocks: BlockRange,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames>;
+
+    /// Makes the parts of present, prepared blocks absent and puts their frames into `unflushed`. Absent blocks stay so. Cannot
+    /// fail: `unflushed` must have [`MAP_PAGES_PER_BLOCK`] free runs for each block; blocks beyond its room are left present.
+    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed);
+
+    /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way out of [`Unflushed`].
+    fn flush(&self, unflushed: Unflushed) -> FrameList;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join_and_stay_bounded() {
+        let mut unflushed = Unflushed::new();
+        assert!(!unflushed.is_stale());
+        assert!(unflushed.push(PfnRange::new(10, 11)));
+        assert!(unflushed.push(PfnRange::new(11, 13)));
+        assert_eq!(unflushed.room(), Unflushed::CAPACITY - 1);
+        for single in 0..Unflushed::CAPACITY as u64 - 1 {
+            assert!(unflushed.push(PfnRange::new(100 + 2 * single, 101 + 2 * single)));
+        }
+        assert!(!unflushed.push(PfnRange::new(9_000_000, 9_000_001)));
+        // SAFETY: no translation was ever changed here, so none can be stale (invariant 12).
+        let list = unsafe { unflushed.into_flushed() };
+        assert_eq!(list.pages(), 3 + Unflushed::CAPACITY as u64 - 1);
+        assert_eq!(list.runs().next(), Some(PfnRange::new(10, 13)));
+    }
+
+    #[test]
+    fn the_highest_frame_fits_in_a_run() {
+        let last = (1u64 << 40) - 1;
+        let mut unflushed = Unflushed::new();
+        assert!(unflushed.push(PfnRange::new(last, last + 1)));
+        // SAFETY: as above (invariant 12).
+        let list = unsafe { unflushed.into_flushed() };
+        assert_eq!(list.runs().next(), Some(PfnRange::new(last, last + 1)));
+    }
+}

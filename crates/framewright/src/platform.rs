@@ -1,0 +1,108 @@
+//! What the manager needs from the machine below it. See [`Platform`].
+
+use crate::map_space::MapSpace;
+use crate::units::NodeId;
+use core::ptr::NonNull;
+
+/// The CPU on which the caller stays until it gives this back through [`Platform::unpin`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "give it back with Platform::unpin"]
+pub struct PinnedCpu(u32);
+
+impl PinnedCpu {
+    /// CPU `index`, 0..[`Platform::cpus`].
+    pub const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Which CPU.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.0
+    }
+}
+
+/// What [`Platform::irq_save`] found; opaque to the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "give it back with Platform::irq_restore"]
+pub struct IrqState(pub usize);
+
+/// The machine under the manager. A kernel with one CPU implements four methods.
+///
+/// # Order of work for an implementer
+///
+/// 1. [`direct`](Platform::direct): return the address at which you see physical memory. Identity plus an offset is the usual
+///    answer. Until your direct map is whole, say how far it reaches with [`direct_limit`](Platform::direct_limit).
+/// 2. [`irq_save`](Platform::irq_save) and [`irq_restore`](Platform::irq_restore): `pushf; cli` and `popf` on x86. The manager
+///    brackets every lock with them, so a handler that allocates never waits for the code that it interrupted.
+/// 3. [`pin`](Platform::pin): say on which CPU the caller runs and keep it there until [`unpin`](Platform::unpin). Disabling
+///    preemption is enough; interrupts may stay on. A kernel without preemption returns its CPU number.
+/// 4. With more than one CPU also: [`cpus`](Platform::cpus) and [`cpu_barrier`](Platform::cpu_barrier).
+/// 5. With a clock: [`now_ns`](Platform::now_ns), so that bring-up can say how long it took.
+///
+/// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and `relax` from any context in which
+/// you call the manager, interrupt handlers included; `cpu_barrier` and everything on [`MapSpace`] only where waiting is
+/// allowed.
+///
+/// # Safety
+/// The implementer promises that
+/// * every frame that it declares usable is unused RAM while the manager owns it, and is readable and writable, with any
+///   content, at `direct(pa)` for every `pa` below `direct_limit()`; equal addresses give equal pointers for ever, and `direct(pa + n)`
+///   is `direct(pa) + n` as long as both lie in one range of the memory map;
+/// * between `irq_save` and the matching `irq_restore` no interrupt handler of this CPU calls the manager;
+/// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, and no two CPUs that run at once have one number;
+/// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called.
+pub unsafe trait Platform: Sync + 'static {
+    /// Where the caller sees physical address `pa`, which is below [`direct_limit`](Self::direct_limit) and in usable memory.
+    fn direct(&self, pa: u64) -> NonNull<u8>;
+
+    /// Stays on this CPU until [`unpin`](Self::unpin). Not a lock: interrupts may come. Nests.
+    fn pin(&self) -> PinnedCpu;
+
+    /// Turns interrupts off on this CPU and says whether they were on. Nests.
+    fn irq_save(&self) -> IrqState;
+
+    /// Undoes the matching [`irq_save`](Self::irq_save).
+    fn irq_restore(&self, state: IrqState);
+
+    /// Ends what [`pin`](Self::pin) began.
+    fn unpin(&self, _cpu: PinnedCpu) {}
+
+    /// One past the highest physical address that `direct` reaches; raised while the direct map is being built, never lowered.
+    fn direct_limit(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// How many CPUs the machine can have; their numbers are below it. At least 1.
+    fn cpus(&self) -> u32 {
+        1
+    }
+
+    /// How many threads may initialise memory of `node` at boot. At least 1.
+    fn init_threads(&self, _node: NodeId) -> u32 {
+        self.cpus()
+    }
+
+    /// Whether the calling context may wait for other CPUs (no lock held, interrupts on).
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1.
+    fn cpu_barrier(&self) {}
+
+    /// A monotonic clock in nanoseconds, when there is one.
+    fn now_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Called in every turn of a busy wait.
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
+    /// The page array's address range. `None`: pages live inside split blocks only.
+    fn map_space(&self) -> Option<&dyn MapSpace> {
+        None
+    }
+}

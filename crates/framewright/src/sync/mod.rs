@@ -1,0 +1,11 @@
+//! The one place that names atomics, so that the model checker can put its own in their stead.
+
+mod spin;
+
+#[cfg(loom)]
+pub(crate) use loom::{cell::UnsafeCell, sync::atomic};
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic;
+
+pub use spin::{SpinGuard, SpinLock};

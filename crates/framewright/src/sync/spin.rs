@@ -1,0 +1,99 @@
+//! A spin lock that keeps interrupts off while held and backs off exponentially while waiting.
+//!
+//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22 (DESIGN 2): the waiter that polls less
+//! leaves the cache line with the owner, who then runs several sections in a row.
+
+#[cfg(loom)]
+use super::UnsafeCell;
+use super::atomic::{AtomicBool, Ordering};
+use crate::platform::{IrqState, Platform};
+#[cfg(not(loom))]
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+/// Most turns of one wait before the lock is looked at again.
+const BACKOFF_LIMIT: u32 = 256;
+
+/// See the module documentation.
+pub struct SpinLock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the flag lets one guard exist at a time, and only guards reach the value (invariant 2).
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// An open lock around `value`.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Self {
+        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// An open lock around `value`.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
+        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Turns interrupts off and waits until the lock is ours.
+    pub fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
+        let irq = platform.irq_save();
+        let mut wait = 1;
+        // Acquire pairs with the Release store in SpinGuard::drop.
+        while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            for _ in 0..wait {
+                platform.relax();
+            }
+            wait = if wait < BACKOFF_LIMIT { wait * 2 } else { BACKOFF_LIMIT };
+            while self.locked.load(Ordering::Relaxed) {
+                platform.relax();
+            }
+        }
+        SpinGuard { lock: self, platform, irq }
+    }
+}
+
+/// The lock is held and interrupts are off while this lives.
+pub struct SpinGuard<'a, T, P: Platform> {
+    lock: &'a SpinLock<T>,
+    platform: &'a P,
+    irq: IrqState,
+}
+
+impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
+    type Target = T;
+
+    #[cfg(not(loom))]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one, so nobody has a mutable reference (invariant 2).
+        unsafe { &*self.lock.value.get() }
+    }
+
+    #[cfg(loom)]
+    fn deref(&self) -> &T {
+        // SAFETY: as above; loom checks it (invariant 2).
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
+    #[cfg(not(loom))]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the only one and it is borrowed mutably (invariant 2).
+        unsafe { &mut *self.lock.value.get() }
+    }
+
+    #[cfg(loom)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above; loom checks it (invariant 2).
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
+    fn drop(&mut self) {
+        self.lock.locked.store(false, Ordering::Release);
+        self.platform.irq_restore(self.irq);
+    }
+}
