@@ -6,9 +6,14 @@ extern crate std;
 
 pub mod early;
 pub mod firmware;
+pub mod manager;
 pub mod map_space;
+pub mod parameters;
 pub mod platform;
+pub mod report;
 pub mod sync;
 pub mod units;
 
+pub use manager::{BringUp, BringUpError, Manager};
+pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

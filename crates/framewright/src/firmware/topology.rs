@@ -274,7 +274,10 @@ impl<'a> Topology<'a> {
 
 impl fmt::Debug for Topology<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Topology").field("nodes", &self.node_count()).field("memory", &self.memory()).finish_non_exhaustive()
+        f.debug_struct("Topology")
+            .field("nodes", &self.node_count())
+            .field("memory", &self.memory())
+            .finish_non_exhaustive()
     }
 }
 
