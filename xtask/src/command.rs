@@ -40,7 +40,7 @@ impl Run {
     ///
     /// # Errors
     /// The same when the program fails, or why it could not be started.
-    pub fn to_end(self) -> Result<String, Failure> {
+    pub fn output(self) -> Result<String, Failure> {
         let Self { mut command } = self;
         let shown = shown(&command);
         let failed = |output: String| Failure { tests: Tally::of(&output), output: format!("$ {shown}\n{output}") };
@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn both_outputs_are_kept_in_order_and_a_failure_says_what_ran() {
-        let output = Run::program("sh", &["-c", "echo one; echo two >&2; echo three"]).to_end();
+        let output = Run::program("sh", &["-c", "echo one; echo two >&2; echo three"]).output();
         assert_eq!(output.ok().as_deref(), Some("one\ntwo\nthree\n"));
-        let failure = Run::program("sh", &["-c", "echo why; exit 3"]).env("A", "b c").to_end().err();
+        let failure = Run::program("sh", &["-c", "echo why; exit 3"]).env("A", "b c").output().err();
         let output = failure.map(|failure| failure.output).unwrap_or_default();
         assert!(output.starts_with("$ A='b c' sh -c 'echo why; exit 3'\nwhy\n"), "{output}");
-        assert!(Run::program("/nonexistent/program", &[]).to_end().is_err());
+        assert!(Run::program("/nonexistent/program", &[]).output().is_err());
     }
 }

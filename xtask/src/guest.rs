@@ -39,7 +39,7 @@ impl fmt::Display for Image {
 /// The compiler's messages, or by how much the image is too large.
 pub fn build() -> Result<Image, Failure> {
     let messages =
-        Run::cargo(&["build", "--release", "-p", "guest", "--message-format", "json-render-diagnostics"]).to_end()?;
+        Run::cargo(&["build", "--release", "-p", "guest", "--message-format", "json-render-diagnostics"]).output()?;
     let path = executable(&messages).ok_or_else(|| Failure::new("cargo names no program of the guest\n"))?;
     let file = fs::read(&path)?;
     let (loaded_bytes, zeroed_bytes) =

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             Err(wrong) => return usage(&wrong),
         },
         ["guest"] => guest::build().map(|image| println!("{image}")).map_err(|failure| failure.output),
-        ["fmt"] => command::Run::cargo(&["fmt", "--all"]).to_end().map(drop).map_err(|failure| failure.output),
+        ["fmt"] => command::Run::cargo(&["fmt", "--all"]).output().map(drop).map_err(|failure| failure.output),
         _ => return usage(&format!("unknown command `{}`", words.join(" "))),
     };
     match outcome {

@@ -30,7 +30,7 @@ pub fn provide() -> Result<String, Failure> {
             failure.output.push_str(MISSING);
             failure
         };
-        run.env("DEBIAN_FRONTEND", "noninteractive").to_end().map_err(explained)
+        run.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(explained)
     };
     apt(&["update"])?;
     apt(&[&["install", "-y", "--no-install-recommends"][..], &DEBIAN_PACKAGES].concat())?;
@@ -45,7 +45,7 @@ qemu-system-x86_64 is missing, and the tests of whole machines need it. Install 
 ";
 
 fn version() -> Option<String> {
-    let output = Run::program(PROGRAM, &["--version"]).to_end().ok()?;
+    let output = Run::program(PROGRAM, &["--version"]).output().ok()?;
     output.lines().next().map(|line| line.replace("QEMU emulator version", "QEMU"))
 }
 
@@ -56,5 +56,5 @@ fn is_debian() -> bool {
 }
 
 fn is_root() -> bool {
-    Run::program("id", &["-u"]).to_end().is_ok_and(|output| output.trim() == "0")
+    Run::program("id", &["-u"]).output().is_ok_and(|output| output.trim() == "0")
 }

@@ -7,7 +7,11 @@ use crate::{guest, house, qemu, workspace};
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
     Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
-    Step { name: "house", about: "headers, file sizes, SAFETY comments, crates that know only what they may", run: house },
+    Step {
+        name: "house",
+        about: "headers, file sizes, SAFETY comments, crates that know only what they may",
+        run: house,
+    },
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
     Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
@@ -20,7 +24,7 @@ pub const ALL: &[Step] = &[
 const QEMU_TESTS: &str = "qemu";
 
 fn format() -> Result<Passed, Failure> {
-    Run::cargo(&["fmt", "--all", "--check"]).to_end()?;
+    Run::cargo(&["fmt", "--all", "--check"]).output()?;
     Ok(Passed::default())
 }
 
@@ -35,26 +39,26 @@ fn house() -> Result<Passed, Failure> {
 
 fn clippy() -> Result<Passed, Failure> {
     let deny = ["--", "-D", "warnings"];
-    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets"]).args(deny).to_end()?;
+    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets"]).args(deny).output()?;
     // The guest has no tests to compile: it has a panic handler of its own.
-    Run::cargo(&["clippy", "-p", "guest", "--bins"]).args(deny).to_end()?;
+    Run::cargo(&["clippy", "-p", "guest", "--bins"]).args(deny).output()?;
     Ok(Passed::default())
 }
 
 fn docs() -> Result<Passed, Failure> {
     Run::cargo(&["doc", "--workspace", "--no-deps", "--exclude", "guest"])
         .env("RUSTDOCFLAGS", "-D warnings")
-        .to_end()?;
+        .output()?;
     Ok(Passed::default())
 }
 
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
     let libraries = ["test", "--no-fail-fast", "--workspace", "--exclude", "guest", "--exclude", "framewright-cli"];
-    tally.add(Tally::of(&Run::cargo(&libraries).to_end()?));
+    tally.add(Tally::of(&Run::cargo(&libraries).output()?));
     let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
     let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
-    match program.to_end() {
+    match program.output() {
         Ok(output) => tally.add(Tally::of(&output)),
         Err(mut failure) => {
             failure.tests.add(tally);
@@ -75,7 +79,7 @@ fn loom() -> Result<Passed, Failure> {
         .args(only(&targets))
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", flags.trim_start())
-        .to_end()?;
+        .output()?;
     Ok(Passed { tests: Tally::of(&output), note: targets.join(", ") })
 }
 
@@ -93,7 +97,7 @@ fn qemu_tests() -> Result<Passed, Failure> {
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
         .args(only(&targets))
         .env("FRAMEWRIGHT_GUEST", &image.path)
-        .to_end()?;
+        .output()?;
     Ok(Passed { tests: Tally::of(&output), note: version })
 }
 
