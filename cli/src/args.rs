@@ -4,6 +4,7 @@ use crate::error::Error;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use framewright::units::MAX_NODES;
+use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
 
 /// Brings up a machine's physical memory and shows what became of it.
@@ -38,7 +39,7 @@ pub struct Boot {
     pub memory: Option<u64>,
     /// Spread the memory over this many nodes
     #[arg(long, value_name = "N", value_parser = nodes)]
-    pub nodes: Option<usize>,
+    pub nodes: Option<u32>,
     /// How many CPUs the machine has
     #[arg(long, value_name = "N", value_parser = cpus)]
     pub cpus: Option<u32>,
@@ -145,12 +146,12 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn nodes(text: &str) -> Result<usize, String> {
+fn nodes(text: &str) -> Result<u32, String> {
     match number(text)? {
         0 => Err("a machine has at least one node".into()),
-        nodes => usize::try_from(nodes)
+        nodes => u32::try_from(nodes)
             .ok()
-            .filter(|&nodes| nodes <= MAX_NODES)
+            .filter(|&nodes| nodes as usize <= MAX_NODES)
             .ok_or_else(|| format!("at most {MAX_NODES} nodes are supported")),
     }
 }
@@ -158,7 +159,10 @@ fn nodes(text: &str) -> Result<usize, String> {
 fn cpus(text: &str) -> Result<u32, String> {
     match number(text)? {
         0 => Err("a machine has at least one CPU".into()),
-        cpus => u32::try_from(cpus).ok().filter(|&cpus| cpus <= 4096).ok_or_else(|| "at most 4096 CPUs".into()),
+        cpus => u32::try_from(cpus)
+            .ok()
+            .filter(|&cpus| cpus <= MAX_CPUS)
+            .ok_or_else(|| format!("at most {MAX_CPUS} CPUs are supported")),
     }
 }
 

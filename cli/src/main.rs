@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod boot;
 mod error;
+mod grid;
+mod hosted;
 mod interrupt;
 mod output;
 mod qemu;

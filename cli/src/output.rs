@@ -78,7 +78,10 @@ mod tests {
     #[test]
     fn only_the_time_stamp_is_coloured() {
         let colour = Style { colour: true };
-        assert_eq!(colour.log_line("[    0.000001] NUMA: [mem 0x0] x"), "\x1b[32m[    0.000001]\x1b[0m NUMA: [mem 0x0] x");
+        assert_eq!(
+            colour.log_line("[    0.000001] NUMA: [mem 0x0] x"),
+            "\x1b[32m[    0.000001]\x1b[0m NUMA: [mem 0x0] x"
+        );
         assert_eq!(colour.log_line("plain [x] y"), "plain [x] y");
         assert_eq!(Style::PLAIN.log_line("[    0.000001] a"), "[    0.000001] a");
         assert_eq!(Style::PLAIN.bold("a"), "a");

@@ -33,7 +33,8 @@ fn main() -> ExitCode {
                 step::list(steps::ALL);
                 Ok(())
             }
-            Ok(Options::Run { only }) => step::run_all(&step::selected(steps::ALL, &only)),
+            Ok(Options::Run { only }) if step::run_all(&step::selected(steps::ALL, &only)) => Ok(()),
+            Ok(Options::Run { .. }) => Err(String::new()),
             Err(wrong) => return usage(&wrong),
         },
         ["guest"] => guest::build().map(|image| println!("{image}")).map_err(|failure| failure.output),

@@ -111,13 +111,11 @@ pub fn list(all: &[Step]) {
     }
 }
 
-/// Runs the steps until one fails, then says how many tests passed and failed.
-///
-/// # Errors
-/// Which step failed; its output has been printed.
-pub fn run_all(steps: &[&Step]) -> Result<(), String> {
+/// Runs the steps until one fails, then says how many tests passed and failed. False when a step failed; its output has been
+/// printed.
+pub fn run_all(steps: &[&Step]) -> bool {
     let mut tests = Tally::default();
-    let mut outcome = Ok(());
+    let mut all_well = true;
     for step in steps {
         print!("{:<10} ", step.name);
         // A step can take minutes: say which one it is before it ends.
@@ -133,13 +131,14 @@ pub fn run_all(steps: &[&Step]) -> Result<(), String> {
                 tests.add(failure.tests);
                 println!("FAILED {}", seconds(start.elapsed()));
                 println!("\n{}\n", failure.output.trim_end());
-                outcome = Err(format!("step `{0}` failed; to repeat it: cargo xtask test --only {0}\n", step.name));
+                println!("stopped at the first failure; to repeat it: cargo xtask test --only {}", step.name);
+                all_well = false;
                 break;
             }
         }
     }
     println!("{} passed, {} failed", tests.passed, tests.failed);
-    outcome
+    all_well
 }
 
 fn seconds(duration: Duration) -> String {

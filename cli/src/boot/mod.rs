@@ -8,6 +8,8 @@ mod table;
 
 use crate::args::{Boot, Where};
 use crate::error::Error;
+use crate::output::Output;
+use serde_json::Value;
 
 /// Does what the options say.
 ///
@@ -38,4 +40,12 @@ fn contradiction(boot: &Boot) -> Option<&'static str> {
 /// The boot parameters as one command line.
 fn command_line(boot: &Boot) -> String {
     boot.parameters.join(" ")
+}
+
+/// Shows what became of the machine; the log has been shown already.
+fn show(output: &mut Output, boot: &Boot, report: &Value) -> Result<(), Error> {
+    if boot.json {
+        return output.line(&report.to_string());
+    }
+    table::render(report, output.style()).iter().try_for_each(|line| output.line(line))
 }

@@ -1,12 +1,12 @@
 //! Bringing up memory on a virtual machine.
 
-use super::table;
+use super::show;
 use crate::args::{Accel, Boot, Model};
 use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::command::{Accelerator, Machine};
-use crate::qemu::run::{self, End, Ended, Limits};
 use crate::qemu::guest_image;
+use crate::qemu::run::{self, End, Ended, Limits};
 use serde_json::{Value, json};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -55,14 +55,9 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
     };
     let first_line_ms = ended.first_line.map(|time| time.as_micros() as f64 / 1e3);
     let mut report = session.report(ended)?;
-    let Some(members) = report.as_object_mut() else {
-        return Err(Error::Failed("the guest's report is no JSON object".into()));
-    };
-    members.insert(
-        "qemu".into(),
-        json!({ "version": version, "accel": accelerator.name(), "spawn_to_first_line_ms": first_line_ms }),
-    );
-    session.show(&report)
+    report["qemu"] =
+        json!({ "version": version, "accel": accelerator.name(), "spawn_to_first_line_ms": first_line_ms });
+    show(&mut session.output, boot, &report)
 }
 
 /// All attempts at one boot.
@@ -103,7 +98,9 @@ impl Session<'_> {
     fn report(&self, ended: Ended) -> Result<Value, Error> {
         let fail = |what: &str| Err(Error::Failed(self.explained(what, &ended)));
         match ended.how {
-            End::TimeOut => return fail(&format!("the guest did not end within {} s and was stopped", self.boot.timeout)),
+            End::TimeOut => {
+                return fail(&format!("the guest did not end within {} s and was stopped", self.boot.timeout));
+            }
             End::Silence => return fail("the guest said nothing and was stopped"),
             End::Exit(status) => match status.code() {
                 Some(DONE) => {}
@@ -113,10 +110,11 @@ impl Session<'_> {
             },
         }
         match ended.transcript.report {
-            Some(Ok(mut report)) => {
+            Some(Ok(mut report @ Value::Object(_))) => {
                 report["log"] = ended.transcript.log.into();
                 Ok(report)
             }
+            Some(Ok(_)) => fail("the guest's report is no JSON object"),
             Some(Err(ref why)) => fail(&format!("the guest's report is not JSON: {why}")),
             None => fail("the guest ended without a report"),
         }
@@ -141,15 +139,6 @@ impl Session<'_> {
             }
         }
         message
-    }
-
-    fn show(&mut self, report: &Value) -> Result<(), Error> {
-        if self.boot.json {
-            return self.output.line(&report.to_string());
-        }
-        let style = self.output.style();
-        self.output.line("")?;
-        table::render(report, style).iter().try_for_each(|line| self.output.line(line))
     }
 }
 

@@ -46,8 +46,8 @@ impl Machine {
     ///
     /// # Errors
     /// What QEMU could not build.
-    pub fn new(model: Model, memory_bytes: u64, nodes: usize, cpus: u32) -> Result<Self, Error> {
-        let nodes = nodes as u64;
+    pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
+        let nodes = u64::from(nodes);
         if memory_bytes % MIB != 0 {
             return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU's memory comes in whole MiB")));
         }
@@ -143,8 +143,8 @@ mod tests {
                     Some((first, last)) => last.parse::<u64>().unwrap() - first.parse::<u64>().unwrap() + 1,
                     None => u64::from(!machine.node_cpus(node).is_empty()),
                 };
-                assert_eq!((0..nodes as u64).map(|node| machine.node_mib(node)).sum::<u64>(), 1001);
-                assert_eq!((0..nodes as u64).map(count).sum::<u64>(), u64::from(cpus), "{nodes} nodes");
+                assert_eq!((0..u64::from(nodes)).map(|node| machine.node_mib(node)).sum::<u64>(), 1001);
+                assert_eq!((0..u64::from(nodes)).map(count).sum::<u64>(), u64::from(cpus), "{nodes} nodes");
             }
         }
     }

@@ -52,7 +52,8 @@ pub enum End {
 /// # Errors
 /// What to install when there is no QEMU.
 pub fn version() -> Result<String, Error> {
-    let output = Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().map_err(|error| cannot(&error))?;
+    let output =
+        Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().map_err(|error| cannot(&error))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut words = text.lines().next().unwrap_or_default().split_whitespace().skip_while(|word| *word != "version");
     Ok(words.nth(1).unwrap_or("unknown").to_owned())
