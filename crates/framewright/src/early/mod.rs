@@ -15,6 +15,7 @@
 //!
 //! A call that fails leaves both sets exactly as they were.
 
+mod end;
 mod error;
 mod grow;
 mod hand_over;

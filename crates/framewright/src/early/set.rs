@@ -49,6 +49,11 @@ impl RegionSet {
         self.grown.as_ref().map_or(PhysRange::default(), |grown| grown.range)
     }
 
+    /// The same, but empty when the bytes stay reserved after the array.
+    pub fn free_storage(&self) -> PhysRange {
+        self.grown.as_ref().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
+    }
+
     /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay reserved after it.
     pub fn keep_storage_in(&mut self, range: PhysRange) {
         if let Some(grown) = &mut self.grown {

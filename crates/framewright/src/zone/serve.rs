@@ -1,7 +1,7 @@
 //! Allocation and free of blocks of one zone, under its lock.
 
 use super::segment::{self, Segment};
-use super::{Zone, ZoneId};
+use super::Zone;
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{MigrateType, State, buddy};
@@ -178,10 +178,5 @@ impl Zone {
         let head = self.table.head_of(segment.index_of(block));
         drop(lists);
         head.map(|(_, state)| state)
-    }
-
-    /// For errors.
-    pub(crate) const fn zone_id(&self) -> ZoneId {
-        self.id
     }
 }
