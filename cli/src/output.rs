@@ -16,7 +16,8 @@ pub struct Style {
 }
 
 impl Style {
-    /// For files, pipes and tests.
+    /// No colour.
+    #[cfg(test)]
     pub const PLAIN: Self = Self { colour: false };
 
     /// `text` as a heading.

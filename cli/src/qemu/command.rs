@@ -48,7 +48,7 @@ impl Machine {
     /// What QEMU could not build.
     pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
         let nodes = u64::from(nodes);
-        if memory_bytes % MIB != 0 {
+        if !memory_bytes.is_multiple_of(MIB) {
             return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU's memory comes in whole MiB")));
         }
         let memory_mib = memory_bytes / MIB;

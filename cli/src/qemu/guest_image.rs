@@ -52,7 +52,7 @@ fn build() -> Result<PathBuf, Error> {
 /// The program that cargo's messages name last.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+    messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
 #[cfg(test)]
