@@ -28,7 +28,15 @@ fn numbers_that_no_machine_has() {
     refused(&["boot", "--memory", "many"], &["--memory", "many"]);
     refused(&["boot", "--timeout", "0"], &["--timeout"]);
     refused(&["boot", "--memory", "1K"], &["memory"]);
-    refused(&["boot", "--memory", "4000T"], &["memory"]);
+    refused(&["boot", "--memory", "5000T"], &["memory"]);
+}
+
+#[test]
+fn a_machine_that_this_process_has_no_addresses_for() {
+    let outcome = run(&["boot", "--memory", "4000T"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("framewright: this process cannot stand in"), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1);
 }
 
 #[test]

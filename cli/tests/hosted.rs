@@ -87,7 +87,8 @@ fn this_machine() {
 fn this_machine_with_other_nodes() {
     let report = boot(&["--nodes", "2", "--cpus", "3"]);
     assert_eq!(report["nodes"].as_array().map(Vec::len), Some(2));
-    assert_eq!(report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].as_u64()).sum(), Some(3));
+    let cpus: Option<u64> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].as_u64()).sum();
+    assert_eq!(cpus, Some(3));
 }
 
 #[test]
