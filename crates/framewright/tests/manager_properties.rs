@@ -48,7 +48,7 @@ fn shape(pages: u64) -> impl Strategy<Value = Shape> {
     )
         .prop_map(|(mut regions, borders, reserved)| {
             // Enough ordinary memory for the tables.
-            regions.push((0x18_0000, 4096, MemoryKind::Conventional));
+            regions.push((0x1e_0000, 4096, MemoryKind::Conventional));
             Shape { regions, borders: borders.into_iter().collect(), reserved }
         })
 }
