@@ -48,10 +48,10 @@ impl Zone {
         self.table = table;
         for segment in segments {
             let indices = segment.indices();
-            if indices.start % GROUP != 0 || segment.blocks < GROUP {
+            if !indices.start.is_multiple_of(GROUP) || segment.blocks < GROUP {
                 self.table.make_ready(indices.start, false);
             }
-            if indices.end % GROUP != 0 {
+            if !indices.end.is_multiple_of(GROUP) {
                 self.table.make_ready(indices.end - 1, false);
             }
         }
@@ -185,15 +185,7 @@ impl Zone {
                 let Some(segment) = super::segment::find_index(self.segments, index) else { return };
                 let lists = self.lists.get_mut();
                 // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
-                buddy::free(
-                    lists,
-                    &self.table,
-                    &segment.indices(),
-                    index,
-                    order,
-                    MigrateType::Movable,
-                    Position::Tail,
-                );
+                buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
             }
         }
     }
