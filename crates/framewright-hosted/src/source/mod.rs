@@ -11,8 +11,10 @@
 //! | a size | [`Machine::synthetic`] |
 
 mod boot_log;
+mod e820_line;
 mod error;
 mod iomem;
+mod kinds;
 mod load;
 mod log_line;
 mod nodes;
@@ -20,6 +22,7 @@ mod reader;
 mod reshape;
 mod size;
 mod split;
+mod srat_line;
 mod synthetic;
 mod system;
 mod text;
