@@ -4,6 +4,8 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod block;
+mod carve;
 pub mod early;
 pub mod firmware;
 pub mod manager;
@@ -13,7 +15,8 @@ pub mod platform;
 pub mod report;
 pub mod sync;
 pub mod units;
+pub mod zone;
 
-pub use manager::{BringUp, BringUpError, Manager};
+pub use manager::{AllocateError, BlockRequest, BringUp, BringUpError, Manager};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};
