@@ -64,7 +64,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
-    let [byte, ..] = value.to_le_bytes();
+    // By a product, because an array of eight bytes would be filled with `memset`.
+    let word = u64::from(value.to_le_bytes()[0]) * 0x0101_0101_0101_0101;
     // SAFETY: the caller promises the range; the two instructions fill count / 8 words, then the rest.
     unsafe {
         asm!(
@@ -74,7 +75,7 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
             rest = in(reg) count & 7,
             inout("rcx") count >> 3 => _,
             inout("rdi") to => _,
-            in("rax") u64::from_le_bytes([byte; 8]),
+            in("rax") word,
             options(nostack, preserves_flags),
         );
     }
