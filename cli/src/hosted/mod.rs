@@ -24,11 +24,21 @@ pub struct Session<'a> {
     platform: &'static HostedPlatform,
 }
 
-/// What one bring-up left behind.
+/// A machine that has been brought up.
 pub struct Pass {
+    manager: Manager<HostedPlatform>,
     /// The library's report.
     pub report: Value,
-    tables: Vec<PhysRange>,
+}
+
+impl Pass {
+    /// Recounts all memory from the tables.
+    ///
+    /// # Errors
+    /// The tables contradict one another or the counters.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.manager.verify().map(drop).map_err(|fault| Error::Failed(format!("internal error, please report it: {fault}")))
+    }
 }
 
 impl<'a> Session<'a> {
@@ -44,18 +54,20 @@ impl<'a> Session<'a> {
         Ok(Self { machine, command_line, platform })
     }
 
-    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame. The manager is dropped:
-    /// afterwards its memory is anybody's.
+    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame.
     ///
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
     pub fn bring_up(&self, log: &mut dyn BootLog) -> Result<Pass, Error> {
+        // Once for the log and once for the clock: writing lines takes longer than what they tell of.
+        Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
         let started_ns = self.platform.now_ns();
-        let intake = Intake::take(self.machine, self.command_line, &mut storage, log)?;
+        let intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
-        let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
+        let input =
+            BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         report::bring_up(log, &input, &manager);
@@ -64,18 +76,20 @@ impl<'a> Session<'a> {
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
-        let tables = manager.zones().iter().map(|zone| zone.table_memory()).filter(|range| !range.is_empty());
-        Ok(Pass { report, tables: tables.collect() })
+        Ok(Pass { manager, report })
     }
 
-    /// Fills the memory of the tables of `pass` with 0xa5, so that the next bring-up finds it as on a machine that has been in use:
-    /// backed by the system and full of old data.
+    /// Ends `pass` and fills the memory of its tables with 0xa5, so that the next bring-up finds it as on a machine that has been in
+    /// use: backed by the system and full of old data.
     ///
     /// # Errors
     /// The tables do not belong to this machine.
-    pub fn make_tables_dirty(&self, pass: &Pass) -> Result<(), Error> {
-        for &range in &pass.tables {
-            // SAFETY: the manager that had these tables is gone, and `self` runs one bring-up at a time.
+    pub fn make_tables_dirty(&self, pass: Pass) -> Result<(), Error> {
+        let tables = pass.manager.zones().iter().map(framewright::zone::Zone::table_memory);
+        let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
+        drop(pass);
+        for range in tables {
+            // SAFETY: the manager that had these tables is gone, and `self` has one at a time.
             unsafe { self.platform.prefault(range, 0xa5) }
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
