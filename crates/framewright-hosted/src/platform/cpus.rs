@@ -1,0 +1,182 @@
+//! Threads as CPUs: who is which number.
+//!
+//! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and stays it until its token is dropped. A thread that did not
+//! can still use the machine: for as long as it is pinned it borrows a number that nobody has.
+
+use super::HostedError;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::ThreadId;
+
+const FREE: u8 = 0;
+/// A pinned thread that never entered has the number.
+const BORROWED: u8 = 1;
+/// A thread with a token has the number.
+const ENTERED: u8 = 2;
+
+/// What a thread is on one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    /// Which machine; 0 is none.
+    machine: u64,
+    cpu: u32,
+    /// How often it is pinned now.
+    pins: u32,
+    entered: bool,
+}
+
+impl Seat {
+    const NONE: Self = Self { machine: 0, cpu: 0, pins: 0, entered: false };
+}
+
+thread_local! {
+    /// The machine that this thread used last: nearly always the only one, and found without a search.
+    static SEAT: Cell<Seat> = const { Cell::new(Seat::NONE) };
+    /// What it is on other machines.
+    static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The CPU numbers of one machine.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    /// Which machine: unique in the process, so that a thread's seat on a machine that is gone is never taken for one here.
+    machine: u64,
+    numbers: Box<[AtomicU8]>,
+    creator: ThreadId,
+}
+
+impl Cpus {
+    pub fn new(cpus: u32) -> Self {
+        static MACHINES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            machine: MACHINES.fetch_add(1, Ordering::Relaxed),
+            numbers: (0..cpus).map(|_| AtomicU8::new(FREE)).collect(),
+            creator: std::thread::current().id(),
+        }
+    }
+
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.numbers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Makes the calling thread CPU `cpu` until [`Cpus::leave`].
+    pub fn enter(&self, cpu: u32) -> Result<(), HostedError> {
+        let number = self.numbers.get(cpu as usize).ok_or(HostedError::NoSuchCpu { cpu, cpus: self.count() })?;
+        let seat = self.seat();
+        if seat.entered || seat.pins > 0 {
+            return Err(HostedError::AlreadyCpu { cpu: seat.cpu });
+        }
+        while let Err(found) = number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed) {
+            if found == ENTERED {
+                return Err(HostedError::CpuTaken { cpu });
+            }
+            // Borrowed for the length of one pin.
+            std::thread::yield_now();
+        }
+        SEAT.set(Seat { machine: self.machine, cpu, pins: 0, entered: true });
+        Ok(())
+    }
+
+    /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it is not.
+    pub fn leave(&self) {
+        let seat = self.seat();
+        debug_assert!(seat.entered, "a token belongs to a thread that entered");
+        let state = if seat.pins > 0 { BORROWED } else { FREE };
+        SEAT.set(Seat { entered: false, ..seat });
+        self.numbers[seat.cpu as usize].store(state, Ordering::Release);
+    }
+
+    /// Which CPU the calling thread is until the matching [`Cpus::unpin`].
+    #[inline]
+    pub fn pin(&self) -> u32 {
+        let seat = SEAT.get();
+        if seat.machine == self.machine && (seat.entered || seat.pins > 0) {
+            SEAT.set(Seat { pins: seat.pins + 1, ..seat });
+            return seat.cpu;
+        }
+        self.pin_slowly()
+    }
+
+    #[inline]
+    pub fn unpin(&self, cpu: u32) {
+        let mut seat = SEAT.get();
+        if seat.machine != self.machine {
+            seat = self.seat();
+        }
+        debug_assert!(seat.pins > 0 && seat.cpu == cpu, "unpin without its pin");
+        let pins = seat.pins.saturating_sub(1);
+        SEAT.set(Seat { pins, ..seat });
+        if pins == 0 && !seat.entered {
+            self.numbers[cpu as usize].store(FREE, Ordering::Release);
+        }
+    }
+
+    /// Borrows a number, or finds the one that the thread has on this machine after it used another.
+    #[cold]
+    fn pin_slowly(&self) -> u32 {
+        let seat = self.seat();
+        let cpu = if seat.entered || seat.pins > 0 { seat.cpu } else { self.borrow() };
+        SEAT.set(Seat { cpu, pins: seat.pins + 1, ..seat });
+        cpu
+    }
+
+    /// Waits for a number. The thread that made the machine gets 0 if it can, the others get 0 last.
+    fn borrow(&self) -> u32 {
+        let creator = std::thread::current().id() == self.creator;
+        loop {
+            let order = 0..self.count();
+            let taken = if creator {
+                order.clone().find(|&cpu| self.try_borrow(cpu))
+            } else {
+                order.rev().find(|&cpu| self.try_borrow(cpu))
+            };
+            match taken {
+                Some(cpu) => return cpu,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn try_borrow(&self, cpu: u32) -> bool {
+        let number = &self.numbers[cpu as usize];
+        number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Makes this machine the one that the thread used last, and says what the thread is on it.
+    fn seat(&self) -> Seat {
+        let last = SEAT.get();
+        if last.machine == self.machine {
+            return last;
+        }
+        OTHERS.with_borrow_mut(|others| {
+            // A seat that means nothing need not be kept.
+            if last.entered || last.pins > 0 {
+                others.push(last);
+            }
+            let found = others.iter().position(|seat| seat.machine == self.machine);
+            let seat = found.map_or(Seat { machine: self.machine, ..Seat::NONE }, |index| others.swap_remove(index));
+            SEAT.set(seat);
+            seat
+        })
+    }
+}
+
+/// Marks interrupts as off on this thread and says whether they were off.
+#[inline]
+pub(super) fn interrupts_off() -> bool {
+    INTERRUPTS_OFF.replace(true)
+}
+
+/// Restores what [`interrupts_off`] found.
+#[inline]
+pub(super) fn interrupts_restore(were_off: bool) {
+    debug_assert!(INTERRUPTS_OFF.get(), "irq_restore without its irq_save");
+    INTERRUPTS_OFF.set(were_off);
+}
+
+/// Whether interrupts are on here.
+#[inline]
+pub(super) fn interrupts_on() -> bool {
+    !INTERRUPTS_OFF.get()
+}
