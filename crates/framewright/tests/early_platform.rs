@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What the arena is filled with at first.
 pub const DIRT: u8 = 0xa5;
 
+/// See the file's documentation.
 pub struct FakePlatform {
     arena: NonNull<u8>,
     base: u64,
@@ -42,6 +43,7 @@ impl FakePlatform {
         Box::leak(Box::new(Self { arena, base, size, limit: AtomicU64::new(u64::MAX), skew }))
     }
 
+    /// All of the arena.
     pub fn range(&self) -> PhysRange {
         PhysRange::new(self.base, self.base + self.size)
     }
@@ -98,6 +100,7 @@ unsafe impl Platform for FakePlatform {
     }
 }
 
+/// Node `index`.
 pub fn node(index: usize) -> NodeId {
     NodeId::new(index).unwrap()
 }
