@@ -563,7 +563,7 @@ proptest! {
     #[test]
     fn large_maps_are_taken_in_whole(
         frames in prop::collection::vec((prop::bool::weighted(0.6), 0..2_usize), 500..700),
-        reserved in prop::collection::vec((0..600_u64, 1..4_u64), 0..200),
+        reserved in prop::collection::vec((0..600_u64, 1..3_u64), 0..350),
         bottom_up: bool,
     ) {
         let base = 0x4000_0000;
