@@ -96,6 +96,24 @@ fn a_full_set_that_only_joins_does_not_grow() {
 }
 
 #[test]
+fn a_full_set_takes_a_range_that_joins_as_much_as_it_adds() {
+    let (mut early, _) = plain();
+    early.set_bottom_up(true);
+    // Two allocations, two plain reservations, 64 bytes between each: the first gap adds a region, the last joins two.
+    let held = [0, 1].map(|_| early.allocate(&EarlyRequest::new(64, 128)).unwrap());
+    assert_eq!(held, [tooth(BASE, 0), tooth(BASE, 1)]);
+    early.reserve(tooth(BASE, 2)).unwrap();
+    early.reserve(tooth(BASE, 3)).unwrap();
+    comb(&mut early, BASE + MIB, FIXED - 5);
+    assert_eq!(early.reserved().len(), 128);
+    early.reserve(range(held[0].end, tooth(BASE, 3).start)).unwrap();
+    assert_eq!(early.reserved().len(), 128);
+    assert!(early.storage()[1].is_empty());
+    let found: Vec<_> = early.reserved()[1..5].iter().map(|region| region.range).collect();
+    assert_eq!(found, [held[0], range(held[0].end, held[1].start), held[1], range(held[1].end, tooth(BASE, 3).end)]);
+}
+
+#[test]
 fn one_reservation_may_need_many_entries() {
     // Allocations have a node and so do not join what is reserved between them.
     let (mut early, _) = plain();
@@ -254,8 +272,8 @@ fn arrays_at_the_start_avoid_all_that_is_reserved() {
         (0..300).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
     ranges.push((range(BASE + 5 * MIB, END), Conventional));
     // In no order, with holes between them too small for an array, more of them than fit without growing.
-    let mut reserved = vec![range(BASE + 7 * MIB, END - PAGE_SIZE), range(BASE + 6 * MIB, BASE + 7 * MIB - PAGE_SIZE)];
-    reserved.extend((0..400).rev().map(|index| tooth(BASE + 5 * MIB, index)));
+    let mut reserved: Vec<_> = (0..400).rev().map(|index| tooth(BASE + 5 * MIB, index)).collect();
+    reserved.extend([range(BASE + 7 * MIB, END - PAGE_SIZE), range(BASE + 6 * MIB, BASE + 7 * MIB - PAGE_SIZE)]);
     let early = Early::with_reserved(platform, map(&ranges), &topology(&[]), &reserved).unwrap();
     assert!(early.storage().iter().all(|storage| !storage.is_empty()));
     assert_own_is_storage(&early);

@@ -2,7 +2,7 @@
 //! outside it panics, so memory that must not be touched can be anywhere.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use framewright::early::{EarlyAllocator, Region};
+use framewright::early::{EarlyAllocator, Region, RegionFlags};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::{IrqState, PinnedCpu, Platform};
@@ -123,6 +123,23 @@ pub fn topology(claims: &[(PhysRange, usize, bool)]) -> Topology<'static> {
         topology.add_memory(range, node(index), hot_pluggable).unwrap();
     }
     topology
+}
+
+/// Node and flags of bytes that a region covers.
+pub type Key = Option<(Option<NodeId>, RegionFlags)>;
+
+/// What memory a frame is, asked frame by frame.
+pub fn frame_key(map: MemoryMap<'_>, topology: &Topology<'_>, frame: PhysRange) -> Key {
+    let entry = map.ranges().iter().find(|entry| entry.range.intersection(frame) == frame)?;
+    let owner = topology.owner(frame.start);
+    let flags = match entry.kind {
+        MemoryKind::Unaccepted => RegionFlags::UNACCEPTED,
+        MemoryKind::HotPluggable => RegionFlags::HOT_PLUGGABLE,
+        MemoryKind::Conventional if owner.hot_pluggable => RegionFlags::HOT_PLUGGABLE,
+        MemoryKind::Conventional => RegionFlags::NONE,
+        _ => return None,
+    };
+    Some((Some(owner.node), flags))
 }
 
 /// All that an allocator shows of itself, to compare before and after.

@@ -5,9 +5,9 @@
 
 mod early_platform;
 
-use early_platform::{FakePlatform, assert_well_formed, map, node, sets};
+use early_platform::{FakePlatform, Key, assert_well_formed, frame_key, node, sets};
 use framewright::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice, Region, RegionFlags, SetName};
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use proptest::prelude::*;
 
@@ -20,8 +20,6 @@ const SIZE: u64 = FRAMES * PAGE_SIZE;
 const BASES: [u64; 3] = [0, 0x1234_5000, PHYSICAL_ADDRESS_END - SIZE];
 
 type Early = EarlyAllocator<FakePlatform>;
-/// Node and flags of a unit that a region covers.
-type Key = Option<(Option<NodeId>, RegionFlags)>;
 
 const PLAIN: Key = Some((None, RegionFlags::NONE));
 
@@ -446,20 +444,6 @@ impl Pair {
     }
 }
 
-/// What memory a frame is, asked frame by frame.
-fn frame_key(map: MemoryMap<'_>, topology: &Topology<'_>, frame: PhysRange) -> Key {
-    let entry = map.ranges().iter().find(|entry| entry.range.intersection(frame) == frame)?;
-    let owner = topology.owner(frame.start);
-    let flags = match entry.kind {
-        MemoryKind::Unaccepted => RegionFlags::UNACCEPTED,
-        MemoryKind::HotPluggable => RegionFlags::HOT_PLUGGABLE,
-        MemoryKind::Conventional if owner.hot_pluggable => RegionFlags::HOT_PLUGGABLE,
-        MemoryKind::Conventional => RegionFlags::NONE,
-        _ => return None,
-    };
-    Some((Some(owner.node), flags))
-}
-
 fn any_kind() -> impl Strategy<Value = MemoryKind> {
     prop_oneof![
         6 => Just(MemoryKind::Conventional),
@@ -544,7 +528,7 @@ fn place_call(call: Call, base: u64) -> Call {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_answer_is_the_models(machine in any_machine(), calls in prop::collection::vec(any_call(), 1..50)) {
@@ -557,67 +541,5 @@ proptest! {
         let storage = pair.early.storage();
         let discarded = pair.early.discard();
         prop_assert_eq!(discarded[1], if pair.model.kept { PhysRange::default() } else { storage[1] });
-    }
-
-    /// Maps of hundreds of ranges: the set is the map, or there was truly no place for it.
-    #[test]
-    fn large_maps_are_taken_in_whole(
-        frames in prop::collection::vec((prop::bool::weighted(0.6), 0..2_usize), 500..700),
-        reserved in prop::collection::vec((0..600_u64, 1..4_u64), 0..200),
-        bottom_up: bool,
-    ) {
-        let base = 0x4000_0000;
-        let frame = |number: u64| PhysRange::with_size(base + number * PAGE_SIZE, PAGE_SIZE);
-        let count = frames.len() as u64;
-        let mut ranges = Vec::new();
-        let mut storage = vec![MemoryAffinity::EMPTY; 1500];
-        let mut topology = Topology::new(&mut storage);
-        for (number, &(present, owner)) in (0..).zip(&frames) {
-            topology.add_memory(frame(number), node(owner), false).unwrap();
-            if present {
-                ranges.push((frame(number), MemoryKind::Conventional));
-            }
-        }
-        prop_assume!(!ranges.is_empty());
-        let map = map(&ranges);
-        let reserved: Vec<_> =
-            reserved.iter().map(|&(start, len)| PhysRange::new(frame(start).start, frame(start + len).start)).collect();
-        let mut early = Early::empty(FakePlatform::leak(base, 1024 * PAGE_SIZE));
-        early.set_bottom_up(bottom_up);
-        let is_free = |number: u64| {
-            frames[usize::try_from(number).unwrap()].0
-                && reserved.iter().all(|hold| hold.intersection(frame(number)).is_empty())
-        };
-        match early.start(map, &topology, &reserved) {
-            Ok(()) => {
-                assert_well_formed(early.memory());
-                for number in 0..count {
-                    let bytes = frame(number);
-                    let owner = early.memory().iter().find(|region| region.range.intersection(bytes) == bytes);
-                    prop_assert_eq!(
-                        owner.and_then(|region| region.node),
-                        frame_key(map, &topology, bytes).and_then(|(owner, _)| owner)
-                    );
-                }
-                for array in early.storage() {
-                    for number in array.whole_frames().start.0..array.whole_frames().end.0 {
-                        prop_assert!(is_free(number - base / PAGE_SIZE), "the array took what was taken");
-                    }
-                }
-            }
-            Err(EarlyError::NoRoomToGrow { set: SetName::Memory, needed_bytes, .. }) => {
-                let pages = needed_bytes / PAGE_SIZE;
-                let owner = |number: u64| frames[usize::try_from(number).unwrap()].1;
-                let fits = (0..count.saturating_sub(pages - 1)).any(|first| {
-                    (first..first + pages).all(|number| is_free(number) && owner(number) == owner(first))
-                });
-                prop_assert!(!fits, "there was room for {} pages", pages);
-                prop_assert!(early.memory().is_empty());
-            }
-            Err(error) => {
-                prop_assert!(matches!(error, EarlyError::NoRoomToGrow { set: SetName::Reserved, .. }), "{}", error);
-                prop_assert!(early.memory().is_empty() && early.reserved().len() == 1);
-            }
-        }
     }
 }
