@@ -227,6 +227,33 @@ fn a_block_that_nodes_share_belongs_to_the_larger_part() {
 }
 
 #[test]
+fn a_block_that_nodes_share_evenly_belongs_to_the_lower_node() {
+    for (low, high) in [(0, 1), (1, 0)] {
+        let border = (64 << 20) + (1 << 20);
+        let machine = FakeMachine::builder()
+            .ram(mib(0, 128))
+            .node(PhysRange::new(0, border), low)
+            .node(PhysRange::new(border, 128 << 20), high)
+            .build();
+        let manager = bring_up(machine);
+        assert_eq!(zone(&manager, 0, ZoneKind::Dma32).stray_pages(), 0);
+        assert_eq!(zone(&manager, 1, ZoneKind::Dma32).stray_pages(), 256);
+    }
+}
+
+#[test]
+fn a_block_that_two_kinds_fill_is_whole() {
+    let border = (32 << 20) + (5 << 12);
+    let machine = FakeMachine::builder()
+        .ram(PhysRange::new(0, border))
+        .memory(PhysRange::new(border, 64 << 20), MemoryKind::HotPluggable)
+        .build();
+    let manager = bring_up_reserving(machine, &[mib(34, 48)]).expect("bring-up");
+    let state = manager.block_state(BlockNumber(16)).expect("a block");
+    assert!(state.is(State::Free), "{state:?}");
+}
+
+#[test]
 fn a_zone_without_a_block_of_its_own_is_present_and_reserved() {
     let machine = FakeMachine::builder()
         .ram(mib(0, 128))

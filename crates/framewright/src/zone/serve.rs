@@ -131,7 +131,7 @@ impl Zone {
         let mut lists = self.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         // Free neighbours of one type are merged, so an aligned piece is free only if one free block holds it.
-        if !state.is(State::Free) || state.order() < order || index + blocks_of(order) > segment.indices().end {
+        if !state.is(State::Free) || state.order() < order {
             return None;
         }
         let taken = buddy::take_from(&mut lists, &self.table, head, index, order, migrate_type);
