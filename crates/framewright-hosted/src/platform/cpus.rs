@@ -19,6 +19,7 @@ const ENTERED: u8 = 2;
 struct Seat {
     /// Which machine; 0 is none.
     machine: u64,
+    /// The number that it has, or had last; no number at first.
     cpu: u32,
     /// How often it is pinned now.
     pins: u32,
@@ -26,7 +27,7 @@ struct Seat {
 }
 
 impl Seat {
-    const NONE: Self = Self { machine: 0, cpu: 0, pins: 0, entered: false };
+    const NONE: Self = Self { machine: 0, cpu: u32::MAX, pins: 0, entered: false };
 }
 
 thread_local! {
@@ -116,7 +117,9 @@ impl Cpus {
     #[cold]
     fn pin_slowly(&self) -> u32 {
         let seat = self.seat();
-        let cpu = if seat.entered || seat.pins > 0 { seat.cpu } else { self.borrow() };
+        // The number of last time, when it is free: its caches are warm, and there is no search.
+        let known = seat.entered || seat.pins > 0 || self.try_borrow(seat.cpu);
+        let cpu = if known { seat.cpu } else { self.borrow() };
         SEAT.set(Seat { cpu, pins: seat.pins + 1, ..seat });
         cpu
     }
@@ -139,8 +142,8 @@ impl Cpus {
     }
 
     fn try_borrow(&self, cpu: u32) -> bool {
-        let number = &self.numbers[cpu as usize];
-        number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let number = self.numbers.get(cpu as usize);
+        number.is_some_and(|number| number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
 
     /// Makes this machine the one that the thread used last, and says what the thread is on it.
