@@ -1,2 +1,168 @@
-//! The program `framewright`.
-fn main() {}
+//! The reference guest: boots on a bare x86-64 machine, brings its memory up, says what came of it, and ends. It wires crates together and
+//! does nothing else; `README.md` says how.
+#![no_std]
+#![no_main]
+
+mod console;
+mod direct_map;
+mod exceptions;
+mod exit;
+mod faults;
+mod firmware;
+mod image;
+mod options;
+mod platform;
+mod runtime;
+mod storage;
+mod timekeeping;
+
+use console::{Console, Log, log, plain_line};
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use exit::{Ending, exit};
+use firmware::{
+    AFFINITY_CAPACITY, AcpiTables, MAP_CAPACITY, RESERVED_CAPACITY, Reader, Reserved, copy_raw_map, memory_map,
+    physical, read_nodes,
+};
+use framewright::early::{EarlyAllocator, EarlyError};
+use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
+use framewright::platform::Platform;
+use framewright::{BringUp, BringUpError, Manager, Parameters, report};
+use framewright_x86::acpi::Tables;
+use framewright_x86::page_table::MapFault;
+use framewright_x86::pvh::{PvhError, StartInfo};
+use platform::{GuestPlatform, PLATFORM};
+use storage::Once;
+
+core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
+
+static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
+static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
+static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
+static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> = Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
+static RESERVED: Once<Reserved> = Once::new(Reserved::new());
+static EARLY: Once<EarlyAllocator<GuestPlatform>> = Once::new(EarlyAllocator::empty(&PLATFORM));
+
+/// Why memory cannot be brought up.
+enum BootError {
+    Start(PvhError),
+    Map(MapError),
+    TooManyReserved,
+    Early(EarlyError),
+    DirectMap(MapFault),
+    BringUp(BringUpError),
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(error) => error.fmt(f),
+            Self::Map(error) => error.fmt(f),
+            Self::TooManyReserved => {
+                write!(f, "the boot loader and ACPI left more than {RESERVED_CAPACITY} things in memory")
+            }
+            Self::Early(error) => error.fmt(f),
+            Self::DirectMap(error) => error.fmt(f),
+            Self::BringUp(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Where `boot.s` arrives: paging on, interrupts off, `start_info` as the boot loader gave it.
+#[unsafe(no_mangle)]
+extern "C" fn guest_main(start_info: u64) -> ! {
+    PLATFORM.start_time();
+    log!("Framewright {} on x86-64, started through PVH", env!("CARGO_PKG_VERSION"));
+    exceptions::install();
+    match boot(start_info) {
+        Ok(ending) => exit(ending),
+        Err(error) => {
+            log!("Framewright: cannot bring up memory: {error}");
+            exit(Ending::Refused)
+        }
+    }
+}
+
+/// Brings memory up and reports. Nothing is logged between the beginning of the intake and the end of bring-up, so that the times do not
+/// count the serial port.
+fn boot(start_info: u64) -> Result<Ending, BootError> {
+    let start_info = StartInfo::read(&physical, start_info).map_err(BootError::Start)?;
+    let tables = open_acpi(&start_info);
+    timekeeping::start(tables.as_ref());
+    let line = start_info.command_line().unwrap_or_else(|error| {
+        log!("{error}; going on without it");
+        ""
+    });
+    log!("Command line: {line}");
+    let rest = COMMAND_LINE.take();
+    let (options, line) = options::split(line, rest, &mut |problem| report::parameter_problem(&mut Log, problem));
+    let parameters = Parameters::parse(line, &mut |problem| report::parameter_problem(&mut Log, problem));
+    report::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
+
+    let started_ns = PLATFORM.now_ns();
+    let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
+    let mut topology = Topology::new(AFFINITIES.take());
+    let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
+    let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
+    let early = EARLY.take();
+    early.start(map, &topology, reserved.map_err(|_| BootError::TooManyReserved)?).map_err(BootError::Early)?;
+    let before_ns = PLATFORM.now_ns();
+    let mapped = direct_map::build(early, map).map_err(BootError::DirectMap)?;
+    let after_ns = PLATFORM.now_ns();
+    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
+    let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+
+    if let Err(error) = nodes {
+        log!("{error}; going on with one node");
+    }
+    report::topology(&mut Log, &topology);
+    let took_us = before_ns.zip(after_ns).map_or(0, |(before, after)| (after - before) / 1000);
+    log!(
+        "Direct map at {:#x}: {} pages of 1 GiB, {} of 2 MiB, {} of 4 KiB in {} tables, {took_us} us",
+        platform::DIRECT_MAP,
+        mapped.large,
+        mapped.medium,
+        mapped.small,
+        mapped.tables,
+    );
+    report::bring_up(&mut Log, &input, &manager);
+    if let Some(fault) = options.fault {
+        fault.raise();
+        log!("Framewright: the fault asked for did not come");
+        return Ok(Ending::Crash);
+    }
+    if options.json {
+        // The serial port cannot fail.
+        let _ = Console.write_str("@json ");
+        let _ = report::json(&mut Console, "qemu", &parameters, &manager);
+        let _ = Console.write_str("\n");
+    }
+    plain_line(format_args!("@end"));
+    Ok(Ending::Success)
+}
+
+/// The ACPI tables. Without them, or when they cannot be read, the guest goes on with one node.
+fn open_acpi(start_info: &StartInfo<'_>) -> Option<AcpiTables> {
+    let Some(rsdp) = start_info.rsdp else {
+        log!("ACPI: the boot loader names no tables; going on with one node");
+        return None;
+    };
+    match Tables::open(physical as Reader, rsdp) {
+        Ok(tables) => Some(tables),
+        Err(error) => {
+            log!("{error}; going on with one node");
+            None
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    if exceptions::first_failure() {
+        match info.location() {
+            Some(place) => log!("Panic at {place}: {}", info.message()),
+            None => log!("Panic: {}", info.message()),
+        }
+    }
+    exit(Ending::Crash)
+}

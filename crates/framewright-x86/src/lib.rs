@@ -1,1 +1,21 @@
-//! Framewright: x86.
+//! Framewright on x86-64: what a kernel needs between the boot protocol and the memory manager.
+//!
+//! * [`acpi`] and [`pvh`] read what firmware left in memory. They see it as byte slices through [`PhysicalMemory`], contain no unsafe
+//!   code, and give an error that names the place for every malformed input.
+//! * [`page_table`] builds translations over tables that it reaches through a trait, so it runs on the host too.
+//! * [`cpu`], [`serial`] and [`clock`] touch the hardware.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod acpi;
+mod bytes;
+pub mod clock;
+pub mod cpu;
+pub mod page_table;
+mod physical;
+pub mod pvh;
+pub mod serial;
+
+pub use physical::PhysicalMemory;

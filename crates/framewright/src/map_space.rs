@@ -59,11 +59,15 @@ impl BlockRange {
 }
 
 /// Where a [`MapSpace`] gets frames for page tables and for the array itself.
-pub trait FrameSource {
+///
+/// # Safety
+/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, is used by nobody else, and stays so
+/// until it is put back or freed after a flush: page tables are made of it.
+pub unsafe trait FrameSource {
     /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
     fn take(&mut self, order: Order) -> Option<Pfn>;
 
-    /// Takes back what [`take`](Self::take) gave and nobody has seen since (the undo of a failed call).
+    /// Takes back exactly what one [`take`](Self::take) gave and no table has named since (the undo of a failed call).
     fn put_back(&mut self, start: Pfn, order: Order);
 }
 
@@ -117,8 +121,10 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every frame is a run of its own.
-    pub const CAPACITY: usize = 512;
+    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every frame is a run of its own and
+    /// the section's page table leaves with them.
+    #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
+    pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
 
     /// Nothing to flush.
     pub const fn new() -> Self {
@@ -207,20 +213,29 @@ impl fmt::Debug for FrameList {
 /// *present* (eight writable pages of its own) or *absent* (the shared read-only zero frame eight times, so that a read gives zero
 /// bytes, which is a valid descriptor, and a write faults). All start absent.
 ///
+/// A change holds on every CPU from the next flush on. Before it, a CPU may still see a block as it was: after `populate` read
+/// zero and fault on a write, after `evict` read and write the old frames.
+///
 /// # Safety
 /// The implementer promises that
-/// * after `populate` the parts of the array are readable and writable, zero where asked, and no other address reaches their frames;
-/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`];
-/// * `flush` returns only after every CPU has dropped every translation changed before;
-/// * a failed call has changed nothing that can be seen.
+/// * once a `populate` was flushed the parts of the array are readable and writable, and no other address of the array reaches their
+///   frames;
+/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`], as is every page table that is
+///   no longer used;
+/// * `flush` returns only after every CPU has dropped every translation changed before, cached steps of a table walk included;
+/// * a failed call has changed nothing that can be seen. So all frames are taken before the first entry is written: a frame that
+///   some CPU may already have reached cannot be put back.
 ///
-/// The manager promises in return to call with no lock held and interrupts on, and never from two places for one range at once.
+/// The manager promises in return to call with no lock held and interrupts on, never from two places for one section at once,
+/// and to flush with the space that filled the [`Unflushed`].
 pub unsafe trait MapSpace: Sync {
     /// Address of the descriptor of frame 0.
     fn base(&self) -> NonNull<u8>;
 
     /// Makes the parts of absent blocks present, with content undefined, mapped as large as alignment allows. Blocks that are
     /// present stay as they are. All or nothing.
+    ///
+    /// A page table that a large mapping replaces goes into `unflushed` if there is room for one run, and else stays in use.
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
@@ -231,7 +246,8 @@ pub unsafe trait MapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Splits mappings so far that [`evict`](Self::evict) on these blocks needs no frame. Changes no translation's target.
+    /// Splits mappings so far that [`evict`](Self::evict) on exactly these blocks needs no frame. Changes no translation's target.
+    /// A mapping that lies wholly in `blocks` may stay large: a whole section costs no page table.
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
@@ -242,11 +258,16 @@ pub unsafe trait MapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Makes the parts of present, prepared blocks absent and puts their frames into `unflushed`. Absent blocks stay so. Cannot
-    /// fail: `unflushed` must have [`MAP_PAGES_PER_BLOCK`] free runs for each block; blocks beyond its room are left present.
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed);
+    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and says how many blocks of the range are
+    /// still present: those that were not prepared, and those for which `unflushed` has no room. Absent blocks stay so.
+    ///
+    /// None is left when the same range was prepared before and `unflushed` has room for [`MAP_PAGES_PER_BLOCK`] runs for each
+    /// block; with room for one more, a page table that no present block needs leaves too.
+    #[must_use = "blocks may be left present"]
+    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
 
     /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way out of [`Unflushed`].
+    /// Costs no flush when [`Unflushed::is_stale`] is false.
     fn flush(&self, unflushed: Unflushed) -> FrameList;
 }
 

@@ -1,11 +1,43 @@
-//! The command line.
+//! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
 
-use crate::firmware::{MapBuilder, MapError};
+use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use core::fmt;
+
+/// Parameters with a short description each, for a program's help.
+pub const KNOWN: &[(&str, &str)] = &[
+    ("mem=SIZE", "use no memory at or above this address"),
+    ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
+    ("memmap_init=on-demand", "how the memory map is initialised"),
+    ("min_free_kbytes=N", "memory kept free over all zones"),
+    ("numa=off", "one node, whatever firmware says"),
+    ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
+];
+
+/// How many `memmap=` a command line may have.
+pub const MAX_MEMMAP: usize = 32;
+
+/// How the memory map is initialised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// Descriptors come into being when a block is split.
+    #[default]
+    OnDemand,
+}
+
+impl Policy {
+    /// As it is written on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+        }
+    }
+}
 
 /// Parameters that the manager knows, with their defaults where the command line is silent.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// `numa=off` puts everything into one node.
+    /// False with `numa=off`: everything is in one node.
     pub numa: bool,
     /// `mem=SIZE`: memory at and above this address is not used.
     pub memory_limit: Option<u64>,
@@ -13,6 +45,23 @@ pub struct Parameters {
     pub min_free_kbytes: Option<u64>,
     /// `watermark_scale_factor=N`, in 1/10000 of a zone (SPEC 3.5).
     pub watermark_scale_factor: u64,
+    /// `memmap_init=`.
+    pub policy: Policy,
+    /// `memmap=` in order: start, size in bytes, kind.
+    memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            numa: true,
+            memory_limit: None,
+            min_free_kbytes: None,
+            watermark_scale_factor: 10,
+            policy: Policy::OnDemand,
+            memmap: [None; MAX_MEMMAP],
+        }
+    }
 }
 
 /// A parameter that was ignored, and why.
@@ -20,21 +69,215 @@ pub struct Parameters {
 pub struct Problem<'a> {
     /// The word on the command line.
     pub word: &'a str,
-    /// `None`: the manager does not know the parameter. Otherwise what is wrong with its value.
+    /// `None`: the manager does not know the parameter. Otherwise what would be right.
     pub reason: Option<&'static str>,
 }
 
+impl fmt::Display for Problem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            None => write!(f, "Unknown kernel command line parameter \"{}\", ignored", self.word),
+            Some(reason) => write!(f, "Malformed parameter \"{}\", ignored: {reason}", self.word),
+        }
+    }
+}
+
 impl Parameters {
-    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored.
-    pub fn parse<'a>(_command_line: &'a str, _problem: &mut dyn FnMut(Problem<'a>)) -> Self {
-        unimplemented!()
+    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a parameter that is given twice the last
+    /// counts (`memmap=` adds up).
+    pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
+        let mut parameters = Self::default();
+        for word in command_line.split_ascii_whitespace() {
+            match parameters.set(word) {
+                Ok(true) => {}
+                Ok(false) => problem(Problem { word, reason: None }),
+                Err(reason) => problem(Problem { word, reason: Some(reason) }),
+            }
+        }
+        parameters
+    }
+
+    /// Sets one parameter; false when there is none of that name.
+    fn set(&mut self, word: &str) -> Result<bool, &'static str> {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "numa" => match value {
+                "off" => self.numa = false,
+                "on" => self.numa = true,
+                _ => return Err("numa= is on or off"),
+            },
+            "mem" => match parse_size(value) {
+                Ok(0) | Err(_) => return Err("mem= takes a size such as 512M or 0x20000000"),
+                Ok(size) => self.memory_limit = Some(size),
+            },
+            "memmap" => self.add_memmap(value)?,
+            "memmap_init" => match value {
+                "on-demand" => self.policy = Policy::OnDemand,
+                _ => return Err("memmap_init= is on-demand"),
+            },
+            "min_free_kbytes" => {
+                let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;
+                self.min_free_kbytes = Some(kbytes);
+            }
+            "watermark_scale_factor" => match value.parse() {
+                Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
+                _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
+            },
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
+        const FORM: &str = "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
+        let at = value.find(['$', '#', '!']).ok_or(FORM)?;
+        let kind = match value.as_bytes()[at] {
+            b'$' => MemoryKind::Reserved,
+            b'#' => MemoryKind::AcpiReclaimable,
+            _ => MemoryKind::Persistent,
+        };
+        let size = parse_size(&value[..at]).map_err(|_| FORM)?;
+        let start = parse_size(&value[at + 1..]).map_err(|_| FORM)?;
+        let slot = self.memmap.iter_mut().find(|slot| slot.is_none());
+        *slot.ok_or("more than 32 memmap= parameters")? = Some((start, size, kind));
+        Ok(())
     }
 
     /// Applies `mem=` and `memmap=` to the firmware map.
     ///
     /// # Errors
     /// See [`MapBuilder::add`].
-    pub fn apply(&self, _map: &mut MapBuilder<'_>) -> Result<(), MapError> {
-        unimplemented!()
+    pub fn apply(&self, map: &mut MapBuilder<'_>) -> Result<(), MapError> {
+        for &(start, size, kind) in self.memmap.iter().flatten() {
+            map.add(start, size, kind)?;
+        }
+        self.memory_limit.map_or(Ok(()), |limit| map.limit(limit))
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SizeError {
+    /// There is no digit at the start.
+    NotANumber,
+    /// Something other than one of K, M, G, T, P, E follows the number.
+    BadSuffix,
+    /// It does not fit in 64 bits.
+    TooLarge,
+}
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotANumber => "not a number; write bytes such as 4096, 0x1000, 512M or 8G",
+            Self::BadSuffix => "unknown unit; use K, M, G, T, P or E, or nothing for bytes",
+            Self::TooLarge => "does not fit in 64 bits",
+        })
+    }
+}
+
+impl core::error::Error for SizeError {}
+
+/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case) for powers of 1024, as Linux reads sizes.
+///
+/// # Errors
+/// See [`SizeError`].
+pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+    let (radix, rest) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        // `E` is a hexadecimal digit there, so exbibytes can be written in decimal only.
+        Some(hexadecimal) => (16, hexadecimal),
+        None => (10, text),
+    };
+    let digits = rest.bytes().take_while(|&byte| char::from(byte).is_digit(radix)).count();
+    if digits == 0 {
+        return Err(SizeError::NotANumber);
+    }
+    let number = u64::from_str_radix(&rest[..digits], radix).map_err(|_| SizeError::TooLarge)?;
+    let shift = match &rest[digits..] {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        "P" | "p" => 50,
+        "E" | "e" => 60,
+        _ => return Err(SizeError::BadSuffix),
+    };
+    number.checked_mul(1 << shift).ok_or(SizeError::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firmware::MapRange;
+    use std::vec::Vec;
+
+    fn parse(line: &str) -> (Parameters, Vec<Problem<'_>>) {
+        let mut problems = Vec::new();
+        let parameters = Parameters::parse(line, &mut |problem| problems.push(problem));
+        (parameters, problems)
+    }
+
+    #[test]
+    fn known_parameters_are_set_and_the_last_counts() {
+        let (parameters, problems) =
+            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 ");
+        assert_eq!(problems, []);
+        assert!(!parameters.numa);
+        assert_eq!(parameters.memory_limit, Some(512 << 20));
+        assert_eq!(parameters.min_free_kbytes, Some(1024));
+        assert_eq!(parameters.watermark_scale_factor, 100);
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_listed_and_ignored() {
+        let (parameters, problems) =
+            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later");
+        assert_eq!(parameters.memory_limit, None);
+        assert_eq!(parameters.watermark_scale_factor, 10);
+        let words: Vec<_> = problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
+        let expected = [
+            ("quiet", false),
+            ("mem=12Q", true),
+            ("memmap=1M@2M", true),
+            ("numa", true),
+            ("watermark_scale_factor=0", true),
+            ("memmap_init=later", true),
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn memmap_and_mem_change_the_map() {
+        let (parameters, problems) = parse("memmap=1M$4M memmap=0x1000#0x800000 mem=16M");
+        assert_eq!(problems, []);
+        let mut storage = [MapRange::EMPTY; 16];
+        let mut map = MapBuilder::new(&mut storage);
+        assert!(map.add(0, 64 << 20, MemoryKind::Conventional).is_ok());
+        assert!(parameters.apply(&mut map).is_ok());
+        let kinds: Vec<_> = map.ranges().iter().map(|range| (range.range.end, range.kind)).collect();
+        let expected = [
+            (4 << 20, MemoryKind::Conventional),
+            (5 << 20, MemoryKind::Reserved),
+            (8 << 20, MemoryKind::Conventional),
+            ((8 << 20) + 0x1000, MemoryKind::AcpiReclaimable),
+            (16 << 20, MemoryKind::Conventional),
+        ];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("0x10k"), Ok(16 << 10));
+        assert_eq!(parse_size("24T"), Ok(24 << 40));
+        assert_eq!(parse_size("15E"), Ok(15 << 60));
+        assert_eq!(parse_size("16E"), Err(SizeError::TooLarge));
+        assert_eq!(parse_size("99999999999999999999"), Err(SizeError::TooLarge));
+        assert_eq!(parse_size("12Q"), Err(SizeError::BadSuffix));
+        assert_eq!(parse_size("1GB"), Err(SizeError::BadSuffix));
+        for bad in ["", "G", "-1", "0x", "+5", "é"] {
+            assert_eq!(parse_size(bad), Err(SizeError::NotANumber), "{bad}");
+        }
     }
 }

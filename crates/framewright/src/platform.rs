@@ -78,6 +78,11 @@ pub unsafe trait Platform: Sync + 'static {
         1
     }
 
+    /// The node whose memory is nearest to CPU `cpu`.
+    fn cpu_node(&self, _cpu: u32) -> NodeId {
+        NodeId::ZERO
+    }
+
     /// How many threads may initialise memory of `node` at boot. At least 1.
     fn init_threads(&self, _node: NodeId) -> u32 {
         self.cpus()

@@ -1,123 +1,342 @@
-//! The early allocator (SPEC 8).
+//! The early allocator (SPEC 8): hands out memory before there is a manager, from nothing but the memory map.
+//!
+//! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the other. Allocating is reserving
+//! a free range, and hand-over walks what is left. The sets begin in fixed storage inside the struct and move to larger arrays in the
+//! memory that they describe.
+//!
+//! | file | is |
+//! |---|---|
+//! | `region` | an entry of a set |
+//! | `set` | a sorted, disjoint, joined array of them |
+//! | `search` | memory minus reserved, and places in it |
+//! | `grow` | larger arrays |
+//! | `storage` | the only code that touches memory |
+//! | `hand_over`, `pieces` | the end |
+//!
+//! A call that fails leaves both sets exactly as they were.
 
-use crate::firmware::{MemoryMap, Topology};
+mod end;
+mod error;
+mod grow;
+mod hand_over;
+mod pieces;
+mod region;
+mod request;
+mod search;
+mod set;
+mod storage;
+
+pub use error::{EarlyError, SetName};
+pub use pieces::{LargestPieces, largest_pieces};
+pub use region::{Region, RegionFlags};
+pub use request::{EarlyRequest, NodeChoice};
+
+use crate::firmware::{MemoryKind, MemoryMap, NodeRange, Topology, node_ranges};
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use core::fmt;
+use search::{Place, Query};
+use set::RegionSet;
 
-/// Placeholder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EarlyError {
-    /// Placeholder.
-    OutOfMemory,
-}
+/// Alignment in bytes of a request that names none: a cache line.
+const CACHE_LINE_BYTES: u64 = 64;
 
-/// Which node an allocation wants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum NodeChoice {
-    /// Any.
-    #[default]
-    Any,
-    /// This one, else any within the same limits.
-    Preferred(NodeId),
-    /// This one or fail.
-    Exact(NodeId),
-}
+/// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never freed.
+const FRAME_ZERO: PhysRange = PhysRange::new(0, PAGE_SIZE);
 
-/// What to allocate. Start from [`EarlyRequest::new`] and change what differs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EarlyRequest {
-    /// Bytes.
-    pub size_bytes: u64,
-    /// A power of two; 0 means a cache line (64).
-    pub align_bytes: u64,
-    /// Lowest address (tried first, then dropped: SPEC 8.1).
-    pub min_address: u64,
-    /// One past the highest address.
-    pub max_address: u64,
-    /// Where.
-    pub node: NodeChoice,
-    /// False leaves the content undefined.
-    pub zeroed: bool,
-    /// Marks the reservation so that the memory map skips it (SPEC 6.6).
-    pub no_init: bool,
-    /// Also memory that may be taken out later.
-    pub hot_pluggable: bool,
-}
-
-impl EarlyRequest {
-    /// `size_bytes`, aligned to `align_bytes`, anywhere, zeroed.
-    #[must_use]
-    pub const fn new(size_bytes: u64, align_bytes: u64) -> Self {
-        Self {
-            size_bytes,
-            align_bytes,
-            min_address: 0,
-            max_address: u64::MAX,
-            node: NodeChoice::Any,
-            zeroed: true,
-            no_init: false,
-            hot_pluggable: false,
-        }
-    }
-}
-
-/// See the module documentation.
+/// See the [module documentation](self). Some 6 KiB: where stacks are small, put an [`empty`](Self::empty) one into a static and
+/// [`start`](Self::start) it there.
 pub struct EarlyAllocator<P: Platform> {
-    #[expect(dead_code, reason = "placeholder")]
     platform: &'static P,
+    memory: RegionSet,
+    reserved: RegionSet,
+    bottom_up: bool,
+    discarded: bool,
 }
 
 impl<P: Platform> EarlyAllocator<P> {
     /// Knows all present memory of `map`, each range with its node; reserves nothing but frame 0.
     ///
-    /// # Errors
-    /// See [`EarlyError`].
-    pub fn new(_platform: &'static P, _map: MemoryMap<'_>, _topology: &Topology<'_>) -> Result<Self, EarlyError> {
-        unimplemented!()
-    }
-
-    /// Reserves bytes, known memory or not. Already reserved parts stay as they are.
+    /// A map of more than 128 ranges needs an array in memory at once, before anything could be reserved. If such a map calls
+    /// memory usable that holds something (the kernel, an initial RAM disk), use [`with_reserved`](Self::with_reserved).
     ///
     /// # Errors
-    /// See [`EarlyError`].
-    pub fn reserve(&mut self, _range: PhysRange) -> Result<(), EarlyError> {
-        unimplemented!()
+    /// [`EarlyError::NoRoomToGrow`] or [`EarlyError::MisalignedDirectMap`], for a map of more than 128 ranges.
+    pub fn new(platform: &'static P, map: MemoryMap<'_>, topology: &Topology<'_>) -> Result<Self, EarlyError> {
+        Self::with_reserved(platform, map, topology, &[])
     }
 
-    /// Allocates.
+    /// The same, with `reserved` reserved before any memory is used.
     ///
     /// # Errors
-    /// See [`EarlyError`].
-    pub fn allocate(&mut self, _request: &EarlyRequest) -> Result<PhysRange, EarlyError> {
-        unimplemented!()
+    /// As for [`new`](Self::new); the arrays may also be needed for many `reserved` ranges.
+    pub fn with_reserved(
+        platform: &'static P,
+        map: MemoryMap<'_>,
+        topology: &Topology<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<Self, EarlyError> {
+        let mut early = Self::empty(platform);
+        early.start(map, topology, reserved)?;
+        Ok(early)
     }
 
-    /// Ends a reservation or an allocation, or a part of one.
+    /// Knows no memory yet, and nothing reserved but frame 0.
+    #[must_use]
+    pub const fn empty(platform: &'static P) -> Self {
+        const FRAME_ZERO_RESERVED: RegionSet = RegionSet::with(reservation(FRAME_ZERO));
+        Self { platform, memory: RegionSet::EMPTY, reserved: FRAME_ZERO_RESERVED, bottom_up: false, discarded: false }
+    }
+
+    /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved) returns.
     ///
     /// # Errors
-    /// See [`EarlyError`].
-    pub fn free(&mut self, _range: PhysRange) -> Result<(), EarlyError> {
-        unimplemented!()
+    /// As there, and [`EarlyError::AlreadyStarted`] or [`EarlyError::Discarded`] when it is not empty.
+    pub fn start(
+        &mut self,
+        map: MemoryMap<'_>,
+        topology: &Topology<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<(), EarlyError> {
+        self.check_live()?;
+        let frame_zero = reservation(FRAME_ZERO);
+        if !self.memory.regions().is_empty() || self.reserved.regions() != [frame_zero] {
+            return Err(EarlyError::AlreadyStarted);
+        }
+        let started = self.fill(map, topology, reserved);
+        if started.is_err() {
+            self.memory.clear();
+            self.reserved.clear();
+            self.reserved.cover(&frame_zero);
+        }
+        started
+    }
+
+    fn fill(&mut self, map: MemoryMap<'_>, topology: &Topology<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
+        if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
+            // The set does not know its memory yet, so the place for its array is sought in the map, range by range.
+            let query = self.array_query(capacity);
+            let mut places = node_ranges(map, topology)
+                .filter_map(|range| query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved]));
+            let place = if self.bottom_up { places.next() } else { places.last() };
+            let array = self.array_in(SetName::Memory, place, capacity)?;
+            self.adopt(SetName::Memory, array);
+        }
+        for range in node_ranges(map, topology) {
+            self.memory.cover(&memory_region(&range));
+        }
+        reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))
+    }
+
+    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known keep their node and flags. What
+    /// [`Platform`] promises of memory in the map goes for these frames too, and direct addresses are linear over
+    /// what they join.
+    ///
+    /// # Errors
+    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
+    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
+        self.check_live()?;
+        let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
+        let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
+        self.make_room(self.memory.extra_to_cover(&new), 0, &[new.range])?;
+        self.memory.cover(&new);
+        Ok(())
+    }
+
+    /// Reserves bytes, known memory or not, clipped at the end of the address space. Already reserved parts stay as they are.
+    /// Reserve whatever holds something before the first allocation; [`with_reserved`](Self::with_reserved) does.
+    ///
+    /// # Errors
+    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
+    pub fn reserve(&mut self, range: PhysRange) -> Result<(), EarlyError> {
+        self.check_live()?;
+        self.reserve_avoiding(range, &[range])
+    }
+
+    /// Reserves `range`; an array that this needs goes outside all of `avoid`.
+    fn reserve_avoiding(&mut self, range: PhysRange, avoid: &[PhysRange]) -> Result<(), EarlyError> {
+        let new = reservation(clip(range));
+        self.make_room(0, self.reserved.extra_to_cover(&new), avoid)?;
+        // Where one of our arrays lies in the range, the bytes have two owners from now on.
+        self.memory.keep_storage_in(new.range);
+        self.reserved.keep_storage_in(new.range);
+        self.reserved.cover(&new);
+        Ok(())
+    }
+
+    /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)), inside one memory region, reserved
+    /// with that region's node. Bytes from another node are second choice, bytes below `min_address` the last.
+    ///
+    /// # Errors
+    /// [`EarlyError::ZeroSize`], [`EarlyError::BadAlignment`], [`EarlyError::OutOfMemory`], [`EarlyError::NoRoomToGrow`],
+    /// [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
+    pub fn allocate(&mut self, request: &EarlyRequest) -> Result<PhysRange, EarlyError> {
+        self.check_live()?;
+        let align = if request.align_bytes == 0 { CACHE_LINE_BYTES } else { request.align_bytes };
+        if request.size_bytes == 0 {
+            return Err(EarlyError::ZeroSize);
+        }
+        if !align.is_power_of_two() {
+            return Err(EarlyError::BadAlignment { align_bytes: align });
+        }
+        let place = self.find(request, align)?;
+        let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
+        let new = Region { range: place.range(), node: place.node(), flags };
+        self.make_room(0, self.reserved.extra_to_cover(&new), &[new.range])?;
+        self.reserved.cover(&new);
+        if request.zeroed {
+            storage::zero(self.platform, &place);
+        }
+        Ok(new.range)
+    }
+
+    fn find(&self, request: &EarlyRequest, align: u64) -> Result<Place, EarlyError> {
+        let touched = request.zeroed || !request.no_init;
+        let reach = if touched { self.platform.direct_limit() } else { PHYSICAL_ADDRESS_END };
+        let max_address = request.max_address.min(reach).min(PHYSICAL_ADDRESS_END);
+        let (node, fallback) = match request.node {
+            NodeChoice::Any => (None, false),
+            NodeChoice::Preferred(node) => (Some(node), true),
+            NodeChoice::Exact(node) => (Some(node), false),
+        };
+        let mut query = Query {
+            size: request.size_bytes,
+            align,
+            window: PhysRange::default(),
+            node,
+            hot_pluggable: request.hot_pluggable,
+            bottom_up: self.bottom_up,
+        };
+        let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
+        for min_address in [request.min_address, 0] {
+            query.window = PhysRange::new(min_address, max_address);
+            query.node = node;
+            if let Some(place) = query.find(memory, reserved, &[]) {
+                return Ok(place);
+            }
+            query.node = if fallback { None } else { node };
+            if fallback && let Some(place) = query.find(memory, reserved, &[]) {
+                return Ok(place);
+            }
+            if request.min_address == 0 {
+                break;
+            }
+        }
+        Err(EarlyError::OutOfMemory {
+            size_bytes: request.size_bytes,
+            align_bytes: align,
+            max_address,
+            node: request.node,
+            largest_bytes: query.largest(memory, reserved),
+        })
+    }
+
+    /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays as it is, and so does frame 0. An
+    /// empty range means nothing.
+    ///
+    /// # Errors
+    /// [`EarlyError::NotReserved`] when nothing in the range is reserved, [`EarlyError::FrameZero`] when it has nothing
+    /// beyond frame 0, [`EarlyError::OwnStorage`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
+    /// [`EarlyError::Discarded`].
+    pub fn free(&mut self, range: PhysRange) -> Result<(), EarlyError> {
+        self.check_live()?;
+        let given = clip(range);
+        let range = PhysRange::new(given.start.max(FRAME_ZERO.end), given.end);
+        if given.is_empty() {
+            return Ok(());
+        }
+        if range.is_empty() {
+            return Err(EarlyError::FrameZero);
+        }
+        // Giving our own arrays away would let somebody else write into them (invariant 3).
+        if let Some(&storage) = self.storage().iter().find(|storage| !storage.intersection(range).is_empty()) {
+            return Err(EarlyError::OwnStorage { storage });
+        }
+        if !self.reserved.touches(range) {
+            return Err(EarlyError::NotReserved { range: given });
+        }
+        self.make_room(0, self.reserved.extra_to_uncover(range), &[range])?;
+        self.reserved.uncover(range);
+        Ok(())
     }
 
     /// Allocate from low addresses up, rather than from high ones down.
-    pub fn set_bottom_up(&mut self, _bottom_up: bool) {
-        unimplemented!()
+    pub fn set_bottom_up(&mut self, bottom_up: bool) {
+        self.bottom_up = bottom_up;
     }
 
-    /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending, with its node.
-    pub fn for_each_free(&self, _sink: &mut dyn FnMut(PfnRange, NodeId)) {
-        unimplemented!()
+    /// What is memory, ascending. Empty after [`discard`](Self::discard).
+    #[must_use]
+    pub fn memory(&self) -> &[Region] {
+        self.memory.regions()
     }
 
-    /// The same, cut into the largest naturally aligned pieces.
-    pub fn for_each_free_piece(&self, _sink: &mut dyn FnMut(Pfn, Order, NodeId)) {
-        unimplemented!()
+    /// What is reserved, ascending; not all of it need be memory. Empty after [`discard`](Self::discard).
+    #[must_use]
+    pub fn reserved(&self) -> &[Region] {
+        self.reserved.regions()
     }
 
-    /// Ends the allocator after hand-over: later calls fail with an error. Returns the memory of its own grown storage (whole frames, still
-    /// reserved until now), which is free from now on.
-    pub fn discard(&mut self) -> [PhysRange; 2] {
-        unimplemented!()
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
     }
+
+    /// Bytes reserved, whether memory or not.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved.bytes()
+    }
+
+    /// The frames that hold the grown arrays of the memory set and of the reserved set; empty where a set has not grown.
+    #[must_use]
+    pub fn storage(&self) -> [PhysRange; 2] {
+        [self.memory.storage(), self.reserved.storage()]
+    }
+
+    fn check_live(&self) -> Result<(), EarlyError> {
+        if self.discarded { Err(EarlyError::Discarded) } else { Ok(()) }
+    }
+}
+
+impl<P: Platform> fmt::Debug for EarlyAllocator<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EarlyAllocator")
+            .field("memory", &self.memory())
+            .field("reserved", &self.reserved())
+            .field("bottom_up", &self.bottom_up)
+            .field("discarded", &self.discarded)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `range` as far as addresses go. The fields are public, so its end may lie before its start.
+fn clip(range: PhysRange) -> PhysRange {
+    PhysRange::new(range.start.min(PHYSICAL_ADDRESS_END), range.end.min(PHYSICAL_ADDRESS_END))
+}
+
+const fn reservation(range: PhysRange) -> Region {
+    Region { range, node: None, flags: RegionFlags::NONE }
+}
+
+/// How many regions the memory of `map` makes, joined.
+fn count_regions(map: MemoryMap<'_>, topology: &Topology<'_>) -> usize {
+    let mut last = Region::EMPTY;
+    let starts_a_region = |range: NodeRange| {
+        let region = memory_region(&range);
+        let joins = last.range.end == region.range.start && last.is_like(&region);
+        last = region;
+        !joins
+    };
+    node_ranges(map, topology).map(starts_a_region).filter(|&starts| starts).count()
+}
+
+fn memory_region(range: &NodeRange) -> Region {
+    let flags = match range.kind {
+        MemoryKind::HotPluggable => RegionFlags::HOT_PLUGGABLE,
+        MemoryKind::Unaccepted => RegionFlags::UNACCEPTED,
+        _ => RegionFlags::NONE,
+    };
+    Region { range: range.range.to_phys(), node: Some(range.node), flags }
 }

@@ -1,51 +1,140 @@
-//! The manager: bring-up and the front door.
+//! The manager: all memory of a machine behind one front door.
+//!
+//! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
+//! across zones and nodes. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
-use crate::early::EarlyAllocator;
-use crate::firmware::{MemoryMap, Topology};
-use crate::parameters::Parameters;
+mod allocate;
+mod bring_up;
+mod plan;
+
+pub use allocate::{AllocateError, BlockRequest};
+pub use bring_up::{BringUp, BringUpError};
+
+use crate::block::{BlockEntry, BlockState};
+use crate::map_space::BlockNumber;
 use crate::platform::Platform;
-use core::fmt;
+use crate::units::{NodeId, PfnRange};
+use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 
-/// What bring-up works on.
+/// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
-pub struct BringUp<'a> {
-    /// The memory.
-    pub map: MemoryMap<'a>,
-    /// The nodes.
-    pub topology: &'a Topology<'a>,
-    /// The command line.
-    pub parameters: &'a Parameters,
-    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from there.
-    pub started_ns: Option<u64>,
+pub struct Node {
+    /// Its number.
+    pub id: NodeId,
+    /// CPUs that firmware counted on it.
+    pub cpus: u32,
+    /// From its first frame of memory to its last, holes included; empty when it has none.
+    pub span: PfnRange,
+    /// Nodes with memory, nearest first.
+    pub fallback: &'static [NodeId],
+    /// How long the node's tables and memory took.
+    pub init_ns: Option<u64>,
 }
 
-/// Why bring-up failed. The early allocator is as it was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BringUpError {
-    /// Placeholder.
-    OutOfMemory,
+/// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BringUpTimes {
+    /// All tables have their memory and their place.
+    pub tables_ns: Option<u64>,
+    /// A block was allocated and freed again: memory can be handed out.
+    pub first_alloc_ns: Option<u64>,
+    /// All memory is available.
+    pub bring_up_ns: Option<u64>,
 }
-
-impl fmt::Display for BringUpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("placeholder")
-    }
-}
-
-impl core::error::Error for BringUpError {}
 
 /// All memory of a machine.
 pub struct Manager<P: Platform> {
-    #[expect(dead_code, reason = "placeholder")]
     platform: &'static P,
+    zones: &'static [Zone],
+    /// Which zone a [`ZoneId`] is; [`NO_ZONE`] when it has no memory.
+    slots: &'static [u16],
+    nodes: &'static [Node],
+    /// All segments, ascending.
+    directory: &'static [Segment],
+    metadata_bytes: u64,
+    times: BringUpTimes,
 }
 
+const NO_ZONE: u16 = u16::MAX;
+
 impl<P: Platform> Manager<P> {
-    /// Brings all memory up.
+    /// The platform under it.
+    #[must_use]
+    pub const fn platform(&self) -> &'static P {
+        self.platform
+    }
+
+    /// All zones with memory, nodes ascending, kinds ascending in each.
+    #[must_use]
+    pub const fn zones(&self) -> &'static [Zone] {
+        self.zones
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub const fn nodes(&self) -> &'static [Node] {
+        self.nodes
+    }
+
+    /// A zone, unless it has no memory.
+    #[must_use]
+    pub fn zone(&self, id: ZoneId) -> Option<&'static Zone> {
+        let slot = *self.slots.get(id.index())?;
+        self.zones.get(usize::from(slot))
+    }
+
+    /// Everything that the manager keeps, in bytes: tables, maps, zones, directory, and itself. Tables are counted whole, also the parts that
+    /// were never touched.
+    #[must_use]
+    pub const fn metadata_bytes(&self) -> u64 {
+        self.metadata_bytes
+    }
+
+    /// How long bring-up took.
+    #[must_use]
+    pub const fn times(&self) -> BringUpTimes {
+        self.times
+    }
+
+    /// Sum over all zones, from their counters. Allocated is what is managed and not free.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        let mut totals = Counts::default();
+        for zone in self.zones {
+            let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
+            totals += Counts {
+                present_pages: zone.present_pages(),
+                managed_pages,
+                reserved_pages: zone.reserved_pages(),
+                free_pages,
+                allocated_pages: managed_pages.saturating_sub(free_pages),
+            };
+        }
+        totals
+    }
+
+    /// Recounts everything from the tables and checks the invariants 5 to 10.
     ///
     /// # Errors
-    /// See [`BringUpError`].
-    pub fn bring_up(_early: &mut EarlyAllocator<P>, _input: &BringUp<'_>) -> Result<Self, BringUpError> {
-        unimplemented!()
+    /// The first [`Fault`] found.
+    pub fn verify(&self) -> Result<Counts, Fault> {
+        let mut counts = Counts::default();
+        for zone in self.zones {
+            counts += zone.verify(self.platform)?;
+        }
+        Ok(counts)
+    }
+
+    /// What the block that holds a frame is; nothing for a hole.
+    pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
+        let segment = segment::find(self.directory, block)?;
+        self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {
+        self.zone(ZoneId { node, kind })
     }
 }
+
+/// Bytes of table that describe one block: its entry and its free map.
+pub const TABLE_BYTES_PER_BLOCK: u64 = (size_of::<BlockEntry>() + size_of::<crate::block::FreeMap>()) as u64;

@@ -9,3 +9,6 @@ pub(crate) use loom::{cell::UnsafeCell, sync::atomic};
 pub(crate) use core::sync::atomic;
 
 pub use spin::{SpinGuard, SpinLock};
+
+/// Atomics that stand in tables over raw memory: always the processor's own, because the model checker's have another size.
+pub(crate) use core::sync::atomic as table_atomic;

@@ -36,6 +36,19 @@ impl<T> SpinLock<T> {
         Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// The value, when nobody else can have the lock.
+    #[cfg(not(loom))]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// The value, when nobody else can have the lock.
+    #[cfg(loom)]
+    pub fn get_mut(&mut self) -> &mut T {
+        // SAFETY: the exclusive reference to the lock proves that there is no guard (invariant 2).
+        self.value.with_mut(|value| unsafe { &mut *value })
+    }
+
     /// Turns interrupts off and waits until the lock is ours.
     pub fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
         let irq = platform.irq_save();

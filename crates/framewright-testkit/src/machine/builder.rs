@@ -1,0 +1,183 @@
+//! Describing a [`FakeMachine`].
+
+use super::cpu::CpuSet;
+use super::memory::{Layout, Memory};
+use super::{Clock, Counters, FakeMachine, usable_ranges};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::units::{NodeId, PhysRange};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+/// Describes a [`FakeMachine`]; made by [`FakeMachine::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "finish with build()"]
+pub struct Builder {
+    memory: Vec<(PhysRange, MemoryKind)>,
+    affinity: Vec<MemoryAffinity>,
+    nodes: usize,
+    cpu_nodes: Vec<NodeId>,
+    distances: Vec<(usize, usize, u8)>,
+    direct_limit: u64,
+    layout: Layout,
+    poisoned: bool,
+    clock_step_ns: Option<u64>,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            memory: Vec::new(),
+            affinity: Vec::new(),
+            nodes: 0,
+            cpu_nodes: Vec::new(),
+            distances: Vec::new(),
+            direct_limit: u64::MAX,
+            layout: Layout::Auto,
+            poisoned: true,
+            clock_step_ns: Some(0),
+        }
+    }
+
+    /// What firmware says of a range; ranges may be in any order and overlap.
+    pub fn memory(mut self, range: PhysRange, kind: MemoryKind) -> Self {
+        self.memory.push((range, kind));
+        self
+    }
+
+    /// Conventional memory.
+    pub fn ram(self, range: PhysRange) -> Self {
+        self.memory(range, MemoryKind::Conventional)
+    }
+
+    /// Every range of a firmware map.
+    pub fn firmware(mut self, ranges: &[MapRange]) -> Self {
+        self.memory.extend(ranges.iter().map(|entry| (entry.range, entry.kind)));
+        self
+    }
+
+    /// Addresses of node `node`; they need not be memory.
+    pub fn node(self, range: PhysRange, node: usize) -> Self {
+        self.affinity(range, node, false)
+    }
+
+    /// Addresses of node `node` whose memory may be taken out later.
+    pub fn hot_pluggable_node(self, range: PhysRange, node: usize) -> Self {
+        self.affinity(range, node, true)
+    }
+
+    fn affinity(mut self, range: PhysRange, node: usize, hot_pluggable: bool) -> Self {
+        self.affinity.push(MemoryAffinity { range, node: node_id(node), hot_pluggable });
+        self
+    }
+
+    /// At least `count` nodes, so that some may have neither memory nor CPU.
+    pub fn nodes(mut self, count: usize) -> Self {
+        self.nodes = self.nodes.max(count);
+        self
+    }
+
+    /// `count` more CPUs on node 0. A machine without any gets one.
+    pub fn cpus(self, count: u32) -> Self {
+        self.cpus_on(0, count)
+    }
+
+    /// `count` more CPUs on node `node`; CPUs are numbered in the order in which they are given.
+    pub fn cpus_on(mut self, node: usize, count: u32) -> Self {
+        self.cpu_nodes.extend((0..count).map(|_| node_id(node)));
+        self
+    }
+
+    /// The distance between two nodes, both ways.
+    pub fn distance(mut self, one: usize, other: usize, distance: u8) -> Self {
+        self.distances.push((one, other, distance));
+        self
+    }
+
+    /// Where the direct map ends at first; without this it has no end.
+    pub fn direct_limit(mut self, limit: u64) -> Self {
+        self.direct_limit = limit;
+        self
+    }
+
+    /// Puts the ranges of the map at unrelated places, so that only what invariant 15 promises holds. Machines that
+    /// reach very far up are always laid out so.
+    pub fn scattered(mut self) -> Self {
+        self.layout = Layout::Scattered;
+        self
+    }
+
+    /// Starts with memory of zeros rather than poison.
+    pub fn zeroed(mut self) -> Self {
+        self.poisoned = false;
+        self
+    }
+
+    /// Every look at the clock lets this much time pass. Without this the clock stands still until
+    /// [`FakeMachine::advance_ns`].
+    pub fn clock_step_ns(mut self, ns: u64) -> Self {
+        self.clock_step_ns = Some(ns);
+        self
+    }
+
+    /// A machine without a clock.
+    pub fn no_clock(mut self) -> Self {
+        self.clock_step_ns = None;
+        self
+    }
+
+    /// Makes the machine.
+    ///
+    /// # Panics
+    /// When the description is refused by the firmware intake, or the host has no room.
+    #[must_use]
+    pub fn build(mut self) -> &'static FakeMachine {
+        if self.cpu_nodes.is_empty() {
+            self.cpu_nodes.push(NodeId::ZERO);
+        }
+        // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its platform.
+        let entries = Vec::leak(vec![MapRange::EMPTY; 8 * self.memory.len() + 16]);
+        let mut builder = MapBuilder::new(entries);
+        for &(range, kind) in &self.memory {
+            builder.add(range.start, range.size(), kind).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
+        let topology = Box::leak(Box::new(self.topology()));
+        let usable: Vec<PhysRange> = usable_ranges(map).collect();
+        let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
+        Box::leak(Box::new(FakeMachine {
+            memory: Memory::new(&usable, self.layout, self.poisoned),
+            map,
+            topology,
+            cpu_nodes: self.cpu_nodes,
+            cpus,
+            direct_limit: AtomicU64::new(self.direct_limit),
+            clock: self.clock_step_ns.map(|step_ns| Clock { now_ns: AtomicU64::new(0), step_ns }),
+            counters: Counters::default(),
+            map_space: OnceLock::new(),
+        }))
+    }
+
+    fn topology(&self) -> Topology<'static> {
+        let claims = Vec::leak(vec![MemoryAffinity::EMPTY; 8 * self.affinity.len() + 16]);
+        let mut topology = Topology::new(claims);
+        if let Some(last) = self.nodes.checked_sub(1) {
+            topology.declare_node(last).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for claim in &self.affinity {
+            topology.add_memory(claim.range, claim.node, claim.hot_pluggable).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for &node in &self.cpu_nodes {
+            topology.add_cpu(node).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for &(one, other, distance) in &self.distances {
+            for (from, to) in [(one, other), (other, one)] {
+                topology.set_distance(node_id(from), node_id(to), distance).unwrap_or_else(|error| panic!("{error}"));
+            }
+        }
+        topology
+    }
+}
+
+fn node_id(node: usize) -> NodeId {
+    NodeId::new(node).unwrap_or_else(|| panic!("node {node} is beyond the limit"))
+}

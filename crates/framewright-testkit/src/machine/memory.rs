@@ -1,0 +1,183 @@
+//! Physical memory: reserved address space of this process, of which only what is touched costs anything.
+//!
+//! Usable ranges are mapped and everything else faults. Poison is a private mapping of one small file over and over, so a frame
+//! is poisoned at no cost until it is written.
+
+use framewright::units::PhysRange;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Every byte of memory at the start.
+pub const POISON: u8 = 0xa5;
+
+/// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a process.
+const POISONED_EDGE: usize = 2 << 30;
+/// The files that poison is mapped from, for small and for large ranges.
+const TILES: [usize; 2] = [2 << 20, 64 << 20];
+/// Where the highest address of a linear direct map may be.
+const LINEAR_END: u64 = 1 << 44;
+/// The direct map is aligned to pages and no better: nothing promises more.
+const SKEW: usize = 0x7000;
+
+/// How physical addresses become addresses of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Layout {
+    /// Base plus address, where that fits.
+    Auto,
+    /// Every range for itself, the highest first.
+    Scattered,
+}
+
+struct Region {
+    range: PhysRange,
+    start: NonNull<u8>,
+}
+
+/// See the module documentation.
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    size: usize,
+    regions: Vec<Region>,
+    retired: AtomicBool,
+}
+
+// SAFETY: the pointers name a mapping that lives as long as the process; whoever writes through them answers for it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `ranges` are ascending, disjoint and page aligned.
+    pub(super) fn new(ranges: &[PhysRange], layout: Layout, poisoned: bool) -> Self {
+        let end = ranges.last().map_or(0, |last| last.end);
+        let linear = layout == Layout::Auto && end <= LINEAR_END;
+        let mut offsets = Vec::with_capacity(ranges.len());
+        let mut size = SKEW;
+        if linear {
+            offsets.extend(ranges.iter().map(|range| SKEW + to_usize(range.start)));
+            size += to_usize(end);
+        } else {
+            // The gaps are of odd sizes so that no relation between ranges is left but order, which is turned round.
+            for range in ranges.iter().rev() {
+                offsets.push(size);
+                size += to_usize(range.size()) + SKEW;
+            }
+            offsets.reverse();
+        }
+        let base = map(None, size, libc::PROT_NONE, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1);
+        let memory = Self {
+            base,
+            size,
+            regions: ranges.iter().zip(offsets).map(|(&range, offset)| region(base, range, offset)).collect(),
+            retired: AtomicBool::new(false),
+        };
+        for region in &memory.regions {
+            Self::open(region, poisoned);
+        }
+        memory
+    }
+
+    /// Makes a region usable.
+    fn open(region: &Region, poisoned: bool) {
+        let size = to_usize(region.range.size());
+        let fixed = libc::MAP_FIXED | libc::MAP_NORESERVE;
+        if !poisoned || size > 2 * POISONED_EDGE {
+            map_usable(region.start, size, fixed | libc::MAP_ANONYMOUS, -1);
+        }
+        if poisoned {
+            let middle = POISONED_EDGE..size.saturating_sub(POISONED_EDGE).max(POISONED_EDGE);
+            let tile = if size <= TILES[1] { 0 } else { 1 };
+            let mut offset = 0;
+            while offset < size {
+                if middle.contains(&offset) {
+                    offset = middle.end;
+                }
+                let piece = TILES[tile].min(size - offset);
+                // SAFETY: the offset is inside the region, which is one mapping.
+                let address = unsafe { region.start.add(offset) };
+                map_usable(address, piece, fixed, poison_file(tile).as_raw_fd());
+                offset += piece;
+            }
+        }
+    }
+
+    /// The region that holds `address`.
+    pub(super) fn find(&self, address: u64) -> Option<NonNull<u8>> {
+        let index = self.regions.partition_point(|region| region.range.end <= address);
+        let region = self.regions.get(index).filter(|region| region.range.start <= address)?;
+        // SAFETY: the address is in the region's range, so the offset is inside its mapping.
+        Some(unsafe { region.start.add(to_usize(address - region.range.start)) })
+    }
+
+    pub(super) fn direct(&self, address: u64) -> NonNull<u8> {
+        assert!(!self.retired.load(Ordering::Relaxed), "direct({address:#x}) on a retired machine");
+        self.find(address).unwrap_or_else(|| panic!("direct({address:#x}) is not usable memory"))
+    }
+
+    pub(super) fn word(&self, address: u64) -> &AtomicU64 {
+        assert!(address.is_multiple_of(8), "{address:#x} is not a multiple of 8");
+        let word = self.direct(address).cast::<AtomicU64>();
+        // SAFETY: mapped, aligned, inside one page, and every bit pattern is a value.
+        unsafe { word.as_ref() }
+    }
+
+    /// Puts back a mapping that faults.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+        let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        map(Some(self.base), self.size, libc::PROT_NONE, flags, -1);
+    }
+}
+
+fn region(base: NonNull<u8>, range: PhysRange, offset: usize) -> Region {
+    // SAFETY: the layout gave the reservation room for every range at its offset.
+    Region { range, start: unsafe { base.add(offset) } }
+}
+
+fn map_usable(address: NonNull<u8>, size: usize, flags: libc::c_int, file: libc::c_int) {
+    map(Some(address), size, libc::PROT_READ | libc::PROT_WRITE, flags, file);
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("the host has 64-bit addresses")
+}
+
+/// `mmap` of a private mapping. `at` is an address inside a reservation of ours that `flags` say to replace.
+fn map(
+    at: Option<NonNull<u8>>,
+    size: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> NonNull<u8> {
+    let address = at.map_or(std::ptr::null_mut(), NonNull::as_ptr).cast();
+    // SAFETY: without an address a new mapping is made; with one it replaces a part of a reservation that only this module
+    // made and that holds no reference.
+    let mapped = unsafe { libc::mmap(address, size, protection, flags | libc::MAP_PRIVATE, file, 0) };
+    assert!(
+        mapped != libc::MAP_FAILED,
+        "the host cannot map {size:#x} bytes: {} (retire machines that are done)",
+        std::io::Error::last_os_error()
+    );
+    NonNull::new(mapped.cast()).expect("mmap does not return the null address")
+}
+
+/// A file of poison of the size of tile `tile`, filled once.
+fn poison_file(tile: usize) -> &'static File {
+    static FILES: [OnceLock<File>; TILES.len()] = [const { OnceLock::new() }; TILES.len()];
+    FILES[tile].get_or_init(|| {
+        // SAFETY: the name is a terminated string.
+        let descriptor = unsafe { libc::memfd_create(c"poison".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor is new and owned by nobody else.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        let piece = [POISON; 1 << 16];
+        for offset in (0..TILES[tile]).step_by(piece.len()) {
+            std::os::unix::fs::FileExt::write_all_at(&file, &piece, offset as u64).expect("memory for the poison");
+        }
+        file
+    })
+}

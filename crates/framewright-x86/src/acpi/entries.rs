@@ -1,0 +1,84 @@
+//! Tables that are lists of entries, each with a kind and a length.
+
+use super::{AcpiError, Fault, Table};
+use crate::bytes::{u32_at, u64_at};
+
+/// One entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The table that it is in.
+    pub table: Table<'a>,
+    /// Its first byte in the table.
+    pub offset: usize,
+    /// Its kind.
+    pub kind: u8,
+    /// All its bytes, kind and length included.
+    pub bytes: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Fails unless the entry has at least `least` bytes.
+    pub(super) fn at_least(&self, least: usize) -> Result<(), AcpiError> {
+        if self.bytes.len() >= least {
+            return Ok(());
+        }
+        let left = self.table.bytes.len() - self.offset;
+        let fault = Fault::WrongEntryLength { kind: self.kind, length: self.bytes.len(), least, left };
+        Err(self.table.error(self.offset, fault))
+    }
+
+    /// Byte `offset`; 0 beyond the end, which [`at_least`](Self::at_least) rules out.
+    pub(super) fn u8(&self, offset: usize) -> u8 {
+        self.bytes.get(offset).copied().unwrap_or(0)
+    }
+
+    /// As [`u8`](Self::u8).
+    pub(super) fn u32(&self, offset: usize) -> u32 {
+        u32_at(self.bytes, offset).unwrap_or(0)
+    }
+
+    /// As [`u8`](Self::u8).
+    pub(super) fn u64(&self, offset: usize) -> u64 {
+        u64_at(self.bytes, offset).unwrap_or(0)
+    }
+}
+
+/// The entries of a table. Ends after the first error: what follows a wrong length means nothing.
+#[derive(Clone, Debug)]
+pub struct Entries<'a> {
+    table: Table<'a>,
+    offset: usize,
+}
+
+impl<'a> Entries<'a> {
+    /// The entries of `table`, which begin at byte `first`.
+    ///
+    /// # Errors
+    /// The table ends before.
+    pub fn new(table: Table<'a>, first: usize) -> Result<Self, AcpiError> {
+        table.at_least(first)?;
+        Ok(Self { table, offset: first })
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>, AcpiError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let offset = self.offset;
+        let rest = self.table.bytes.get(offset..).filter(|rest| !rest.is_empty())?;
+        let (kind, length) = (rest[0], rest.get(1).map_or(0, |&length| usize::from(length)));
+        // A length below two would stand still.
+        match rest.get(..length).filter(|_| length >= 2) {
+            Some(bytes) => {
+                self.offset = offset + length;
+                Some(Ok(Entry { table: self.table, offset, kind, bytes }))
+            }
+            None => {
+                self.offset = self.table.bytes.len();
+                let fault = Fault::WrongEntryLength { kind, length, least: 2, left: rest.len() };
+                Some(Err(self.table.error(offset, fault)))
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The CPUs that firmware lists (MADT).
+
+use super::{AcpiError, Entries, Entry, Table};
+
+const FIRST_ENTRY: usize = 44;
+const LOCAL_APIC: u8 = 0;
+const LOCAL_X2APIC: u8 = 9;
+const ENABLED: u32 = 1 << 0;
+const ONLINE_CAPABLE: u32 = 1 << 1;
+/// The identifier that stands for all CPUs at once in 8 bits; from here on only x2APIC entries count.
+const BROADCAST: u32 = 0xff;
+
+/// A CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cpu {
+    /// Identifier of its interrupt controller.
+    pub apic_id: u32,
+    /// Whether it is there and may be started. Only such CPUs count.
+    pub enabled: bool,
+    /// Whether it may be added later.
+    pub online_capable: bool,
+}
+
+/// All CPUs of the table, whether enabled or not, each once.
+///
+/// # Errors
+/// The table is too short; malformed entries are the iterator's.
+pub fn cpus<'a>(table: Table<'a>) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
+    let entries = Entries::new(table, FIRST_ENTRY)?;
+    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries are the ones to believe, as in Linux.
+    let twice = entries.clone().any(|entry| {
+        entry.is_ok_and(|entry| {
+            entry.kind == LOCAL_APIC && decode(&entry).is_ok_and(|cpu| cpu.is_some_and(|cpu| cpu.enabled))
+        })
+    });
+    Ok(entries.filter_map(move |entry| {
+        let cpu = entry.and_then(|entry| Ok((entry.kind, decode(&entry)?)));
+        match cpu {
+            Ok((_, None)) => None,
+            Ok((LOCAL_X2APIC, Some(cpu))) if twice && cpu.apic_id < BROADCAST => None,
+            Ok((_, Some(cpu))) => Some(Ok(cpu)),
+            Err(error) => Some(Err(error)),
+        }
+    }))
+}
+
+fn decode(entry: &Entry<'_>) -> Result<Option<Cpu>, AcpiError> {
+    let (apic_id, flags, none) = match entry.kind {
+        LOCAL_APIC => {
+            entry.at_least(8)?;
+            (u32::from(entry.u8(3)), entry.u32(4), BROADCAST)
+        }
+        LOCAL_X2APIC => {
+            entry.at_least(16)?;
+            (entry.u32(4), entry.u32(8), u32::MAX)
+        }
+        _ => return Ok(None),
+    };
+    if apic_id == none {
+        return Ok(None);
+    }
+    let enabled = flags & ENABLED != 0;
+    Ok(Some(Cpu { apic_id, enabled, online_capable: !enabled && flags & ONLINE_CAPABLE != 0 }))
+}

@@ -1,0 +1,24 @@
+//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near to one another (SRAT), how far nodes are apart (SLIT), and
+//! which clocks can be believed (HPET, FADT).
+//!
+//! [`Tables::open`] walks from the root pointer; [`read_topology`] makes a [`framewright::firmware::Topology`] of what it finds. Firmware is
+//! not trusted: lengths, counts and checksums are checked, every loop is bounded by a checked length, and an error says which table is
+//! wrong, where in it, and how.
+
+mod entries;
+mod error;
+mod madt;
+mod slit;
+mod srat;
+mod tables;
+mod timers;
+mod topology;
+
+pub use entries::{Entries, Entry};
+pub use error::{AcpiError, Fault, Signature};
+pub use madt::{Cpu, cpus};
+pub use slit::Slit;
+pub use srat::{Affinity, affinities};
+pub use tables::{MAX_TABLE_BYTES, Table, Tables};
+pub use timers::{PowerTimer, hpet_address, power_timer};
+pub use topology::{MAX_CPUS, count_cpus, read_topology};

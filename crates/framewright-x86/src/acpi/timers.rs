@@ -1,0 +1,39 @@
+//! Clocks of known rate that ACPI names: the HPET and the power-management timer.
+
+use super::{AcpiError, Signature, Table, Tables};
+use crate::PhysicalMemory;
+use crate::bytes::{u8_at, u16_at, u32_at, u64_at};
+
+/// The power-management timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PowerTimer {
+    /// Its port.
+    pub port: u16,
+}
+
+/// Physical address of the HPET's registers, when the machine has one in memory.
+///
+/// # Errors
+/// The table is malformed.
+pub fn hpet_address<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> Result<Option<u64>, AcpiError> {
+    let Some(table) = tables.find(Signature::HPET)? else { return Ok(None) };
+    table.at_least(56)?;
+    Ok(memory_register(&table, 40).filter(|&address| address != 0))
+}
+
+/// The power-management timer, when the machine has one behind a port.
+///
+/// # Errors
+/// The table is malformed.
+pub fn power_timer<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> Result<Option<PowerTimer>, AcpiError> {
+    let Some(table) = tables.find(Signature::FADT)? else { return Ok(None) };
+    table.at_least(92)?;
+    let port = u16_at(table.bytes, 76).filter(|_| u32_at(table.bytes, 76).is_some_and(|port| port <= 0xffff));
+    let length = u8_at(table.bytes, 91);
+    Ok(port.filter(|&port| port != 0 && length == Some(4)).map(|port| PowerTimer { port }))
+}
+
+/// The address in a generic register description at `offset`, when it is in memory space.
+fn memory_register(table: &Table<'_>, offset: usize) -> Option<u64> {
+    u64_at(table.bytes, offset + 4).filter(|_| u8_at(table.bytes, offset) == Some(0))
+}

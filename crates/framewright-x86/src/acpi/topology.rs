@@ -1,0 +1,140 @@
+//! From tables to nodes, all or nothing.
+
+use super::{AcpiError, Affinity, Fault, Signature, Slit, Table, Tables, affinities, cpus, slit};
+use crate::PhysicalMemory;
+use framewright::firmware::Topology;
+use framewright::units::{NodeId, PhysRange};
+
+/// Most CPUs that are believed. It also bounds the search for each one's affinity.
+pub const MAX_CPUS: usize = 8192;
+
+/// Fills a fresh topology from MADT, SRAT and SLIT. Absent tables mean one node, default distances, one CPU.
+///
+/// Nodes are numbered as Linux does: first the domains of CPUs, then those of memory, each in the table's order. A CPU that the SRAT does
+/// not mention goes to node 0.
+///
+/// # Errors
+/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says, and boot can go on.
+pub fn read_topology<'a, M: PhysicalMemory<'a>>(
+    tables: &Tables<'a, M>,
+    topology: &mut Topology<'_>,
+) -> Result<(), AcpiError> {
+    let placed = place(tables, topology);
+    if placed.is_err() {
+        // No CPU was added before the fault, so that all of them are added here.
+        topology.flatten();
+        for _ in 0..count_cpus(tables) {
+            let _ = topology.add_cpu(NodeId::ZERO);
+        }
+    }
+    placed
+}
+
+/// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed table the entries before the fault count.
+pub fn count_cpus<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> usize {
+    let table = tables.find(Signature::MADT).ok().flatten();
+    let listed = table.and_then(|table| cpus(table).ok());
+    listed.map_or(1, |cpus| cpus.flatten().filter(|cpu| cpu.enabled).take(MAX_CPUS).count().max(1))
+}
+
+/// Everything that can fail comes before the first CPU is added.
+fn place<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+    let madt = tables.find(Signature::MADT)?;
+    let srat = tables.find(Signature::SRAT)?;
+    let distances = tables.find(Signature::SLIT)?;
+    if let Some(madt) = madt {
+        check_cpus(madt)?;
+    }
+    if let Some(srat) = srat {
+        place_memory(srat, topology)?;
+        if let Some(distances) = distances {
+            place_distances(distances, topology)?;
+        }
+    }
+    match madt {
+        Some(madt) => place_cpus(madt, srat, topology),
+        None => topology.add_cpu(NodeId::ZERO).map_err(|error| AcpiError {
+            table: Signature::MADT,
+            address: 0,
+            offset: 0,
+            fault: Fault::Contradiction(error),
+        }),
+    }
+}
+
+fn check_cpus(madt: Table<'_>) -> Result<(), AcpiError> {
+    let mut enabled = 0;
+    for cpu in cpus(madt)? {
+        enabled += usize::from(cpu?.enabled);
+    }
+    if enabled > MAX_CPUS { Err(madt.error(0, Fault::TooManyEntries { most: MAX_CPUS })) } else { Ok(()) }
+}
+
+/// Declares all nodes and claims all memory.
+fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+    let list = affinities(srat)?;
+    let mut cpu_count = 0;
+    for affinity in list.clone() {
+        if let (offset, Affinity::Cpu { domain, .. }) = affinity? {
+            cpu_count += 1;
+            if cpu_count > MAX_CPUS {
+                return Err(srat.error(offset, Fault::TooManyEntries { most: MAX_CPUS }));
+            }
+            topology.node_of_domain(domain).map_err(|error| srat.error(offset, Fault::Contradiction(error)))?;
+        }
+    }
+    for affinity in list {
+        if let (offset, Affinity::Memory { start, size_bytes, domain, hot_pluggable }) = affinity? {
+            let range = PhysRange::with_size(start, size_bytes);
+            topology
+                .node_of_domain(domain)
+                .and_then(|node| topology.add_memory(range, node, hot_pluggable))
+                .map_err(|error| srat.error(offset, Fault::Contradiction(error)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Distances between the domains that the SRAT named; the table may have more.
+fn place_distances(table: Table<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+    let distances = Slit::new(table)?;
+    for from in topology.nodes() {
+        for to in topology.nodes() {
+            let (row, column) = (topology.domain(from) as usize, topology.domain(to) as usize);
+            let Some(distance) = distances.distance(row, column) else { continue };
+            let offset = slit::FIRST_DISTANCE + row * distances.localities() + column;
+            topology
+                .set_distance(from, to, distance)
+                .map_err(|error| table.error(offset, Fault::Contradiction(error)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds every enabled CPU to its node. The SRAT usually lists CPUs in the MADT's order, so each search begins where the last one ended.
+fn place_cpus(madt: Table<'_>, srat: Option<Table<'_>>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+    let domains = match srat {
+        Some(srat) => Some(affinities(srat)?.flatten().filter_map(|(_, affinity)| match affinity {
+            Affinity::Cpu { apic_id, domain } => Some((apic_id, domain)),
+            Affinity::Memory { .. } => None,
+        })),
+        None => None,
+    };
+    let mut rest = domains.clone();
+    let mut added = false;
+    for cpu in cpus(madt)?.flatten().filter(|cpu| cpu.enabled) {
+        let of_cpu = |&(apic_id, _): &(u32, u32)| apic_id == cpu.apic_id;
+        let found = rest.as_mut().and_then(|rest| rest.find(of_cpu)).or_else(|| {
+            rest.clone_from(&domains);
+            rest.as_mut().and_then(|rest| rest.find(of_cpu))
+        });
+        let node = found.and_then(|(_, domain)| topology.find_domain(domain)).unwrap_or(NodeId::ZERO);
+        topology.add_cpu(node).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
+        added = true;
+    }
+    if !added {
+        // Somebody is executing this.
+        topology.add_cpu(NodeId::ZERO).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! What the CPU can do (CPUID).
+
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// Highest basic and extended leaf begin here.
+const EXTENDED: u32 = 0x8000_0000;
+
+/// Features that matter to memory management.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Features {
+    /// Page-table entries can map 1 GiB.
+    pub pages_1g: bool,
+    /// Page-table entries can forbid execution.
+    pub no_execute: bool,
+    /// Translations can survive a change of tables.
+    pub global_pages: bool,
+    /// The time-stamp counter runs at one rate whatever the CPU does.
+    pub invariant_tsc: bool,
+    /// Bits of a physical address.
+    pub physical_address_bits: u32,
+    /// Whether a hypervisor says that it is there.
+    pub hypervisor: bool,
+}
+
+impl Features {
+    /// Asks this CPU.
+    #[must_use]
+    pub fn read() -> Self {
+        let highest = __cpuid(EXTENDED).eax;
+        let extended = |number: u32| {
+            if highest >= EXTENDED + number { Some(__cpuid_count(EXTENDED + number, 0)) } else { None }
+        };
+        let basic = __cpuid(1);
+        let flags = extended(1).map_or(0, |leaf| leaf.edx);
+        Self {
+            pages_1g: flags & 1 << 26 != 0,
+            no_execute: flags & 1 << 20 != 0,
+            global_pages: basic.edx & 1 << 13 != 0,
+            invariant_tsc: extended(7).is_some_and(|leaf| leaf.edx & 1 << 8 != 0),
+            physical_address_bits: extended(8).map_or(36, |leaf| leaf.eax & 0xff),
+            hypervisor: basic.ecx & 1 << 31 != 0,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The buddy system over a block table: split, merge, take, take at a place, free a part.
+//!
+//! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the segment's ends, beyond which nothing merges.
+
+use super::lists::{FreeLists, Position};
+use super::state::{BlockState, MigrateType, State};
+use super::table::{BlockTable, blocks_of};
+use crate::units::Order;
+use core::ops::Range;
+
+/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so that what cannot be moved is not
+/// sprinkled over every GiB; larger foreign blocks give up one such piece only.
+const CLAIM_ORDER: u8 = 12;
+
+fn lower(order: Order) -> Order {
+    Order::new(order.get() - 1).unwrap_or(Order::BLOCK)
+}
+
+fn higher(order: Order) -> Option<Order> {
+    Order::new(order.get() + 1)
+}
+
+/// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
+pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
+    if let Some(found) = lists.smallest(migrate_type, order) {
+        let head = lists.first(migrate_type, found);
+        return Some(take_from(lists, table, head, head, order, migrate_type));
+    }
+    for &foreign in migrate_type.fallbacks() {
+        if let Some(found) = lists.smallest(foreign, order) {
+            let head = lists.first(foreign, found);
+            return Some(take_from(lists, table, head, head, order, migrate_type));
+        }
+    }
+    None
+}
+
+/// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves that are not needed go to
+/// the front of their lists, so that repeated small requests come out in ascending order (SPEC 3.3).
+pub(crate) fn take_from(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    head: u32,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+) -> u32 {
+    let state = table.state(head);
+    let claimed = Order::new(CLAIM_ORDER).map_or(order, |claim| claim.max(order));
+    let mut have = state.order();
+    let mut start = head;
+    lists.remove(table, head);
+    while have > order {
+        if have == Order::MAX {
+            // The group is about to be used in pieces. Its first entry was just made inner.
+            table.make_ready(start, true);
+        }
+        have = lower(have);
+        let half = blocks_of(have);
+        let rest = if index - start >= half {
+            start += half;
+            start - half
+        } else {
+            start + half
+        };
+        // A foreign block larger than the claim keeps its type where we do not reach.
+        let rest_type = if have >= claimed { state.migrate_type() } else { migrate_type };
+        let rest_type = if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
+        lists.insert(table, rest, have, rest_type, Position::Head);
+    }
+    table.set_state(start, BlockState::head(State::Whole, order, migrate_type));
+    table.set_previous(start, 0);
+    table.set_next(start, 0);
+    start
+}
+
+/// Gives a block back and merges it with its free buddies inside `segment`. Returns the order it ended with.
+pub(crate) fn free(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    segment: &Range<u32>,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+    position: Position,
+) -> Order {
+    let (mut index, mut order) = (index, order);
+    table.set_inner(index);
+    while let Some(next) = higher(order) {
+        let size = blocks_of(order);
+        let buddy = index ^ size;
+        if buddy < segment.start || buddy + size > segment.end {
+            break;
+        }
+        let state = table.state(buddy);
+        if !state.is(State::Free) || state.order() != order {
+            break;
+        }
+        let other = state.migrate_type();
+        if other != migrate_type && !(other.is_mergeable() && migrate_type.is_mergeable()) {
+            break;
+        }
+        lists.remove(table, buddy);
+        index &= !size;
+        order = next;
+    }
+    lists.insert(table, index, order, migrate_type, position);
+    order
+}
+
+/// Halves allocated blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// order. The halves stay allocated, with the same reference count and owner word. `index` must lie in an allocated block.
+pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
+    loop {
+        let (head, state) = table.head_of(index)?;
+        let order = state.order();
+        if !state.is(State::Whole) {
+            return None;
+        }
+        if head == index && blocks_of(order) <= end - index {
+            return Some(order);
+        }
+        if order == Order::BLOCK {
+            return None;
+        }
+        if order == Order::MAX {
+            table.make_ready(head, true);
+        }
+        let half = lower(order);
+        let word = BlockState::head(State::Whole, half, state.migrate_type());
+        let (count, owner) = table.links(head);
+        let second = head + blocks_of(half);
+        table.set_state(head, word);
+        table.set_state(second, word);
+        table.set_previous(second, count);
+        table.set_next(second, owner);
+    }
+}

@@ -1,0 +1,136 @@
+//! Free blocks of a zone: a list per migrate type and order, linked through the table.
+
+use super::state::{BlockState, MigrateType, State};
+use super::table::{BlockTable, blocks_of};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+
+/// Orders that have lists: 9..=18.
+pub const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
+
+/// Which end of a list a block joins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Position {
+    /// Next to be handed out.
+    Head,
+    /// Last to be handed out.
+    Tail,
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+    blocks: u32,
+}
+
+/// No block: the end of a list (invariant 8).
+pub(crate) const NONE: u32 = u32::MAX;
+
+impl List {
+    const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
+}
+
+/// See the module documentation.
+pub(crate) struct FreeLists {
+    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
+    /// Per type, bit n says that the list of order 9 + n is not empty.
+    occupied: [u16; MigrateType::COUNT],
+    /// Frames in all lists.
+    pages: u64,
+    /// Free frames in split blocks, which are in no list.
+    pub(crate) split_pages: u64,
+}
+
+fn slot(order: Order) -> usize {
+    usize::from(order.get() - BLOCK_ORDER)
+}
+
+impl FreeLists {
+    pub(crate) const EMPTY: Self = Self {
+        lists: [[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT],
+        occupied: [0; MigrateType::COUNT],
+        pages: 0,
+        split_pages: 0,
+    };
+
+    /// Free frames, in lists and in split blocks.
+    pub(crate) const fn free_pages(&self) -> u64 {
+        self.pages + self.split_pages
+    }
+
+    /// Blocks in one list.
+    pub(crate) fn blocks(&self, migrate_type: MigrateType, order: Order) -> u32 {
+        self.lists[migrate_type as usize][slot(order)].blocks
+    }
+
+    /// First block of a list, [`NONE`] when it is empty.
+    pub(crate) fn first(&self, migrate_type: MigrateType, order: Order) -> u32 {
+        self.lists[migrate_type as usize][slot(order)].first
+    }
+
+    /// The smallest order from `order` up that has a free block of `migrate_type`.
+    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<Order> {
+        let mask = self.occupied[migrate_type as usize] >> slot(order);
+        #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
+        let above = mask.trailing_zeros() as u8;
+        (mask != 0).then(|| Order::new(order.get() + above)).flatten()
+    }
+
+    /// Writes the head and links it.
+    pub(crate) fn insert(
+        &mut self,
+        table: &BlockTable,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+        position: Position,
+    ) {
+        let list = &mut self.lists[migrate_type as usize][slot(order)];
+        table.set_state(index, BlockState::head(State::Free, order, migrate_type));
+        match position {
+            Position::Head => {
+                table.set_previous(index, NONE);
+                table.set_next(index, list.first);
+                match list.first {
+                    NONE => list.last = index,
+                    first => table.set_previous(first, index),
+                }
+                list.first = index;
+            }
+            Position::Tail => {
+                table.set_previous(index, list.last);
+                table.set_next(index, NONE);
+                match list.last {
+                    NONE => list.first = index,
+                    last => table.set_next(last, index),
+                }
+                list.last = index;
+            }
+        }
+        list.blocks += 1;
+        self.occupied[migrate_type as usize] |= 1 << slot(order);
+        self.pages += u64::from(blocks_of(order)) * PAGES_PER_BLOCK;
+    }
+
+    /// Unlinks a free head and leaves its entry inner.
+    pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) {
+        let state = table.state(index);
+        let (order, migrate_type) = (state.order(), state.migrate_type());
+        let list = &mut self.lists[migrate_type as usize][slot(order)];
+        let (previous, next) = table.links(index);
+        match previous {
+            NONE => list.first = next,
+            previous => table.set_next(previous, next),
+        }
+        match next {
+            NONE => list.last = previous,
+            next => table.set_previous(next, previous),
+        }
+        list.blocks -= 1;
+        if list.blocks == 0 {
+            self.occupied[migrate_type as usize] &= !(1 << slot(order));
+        }
+        self.pages -= u64::from(blocks_of(order)) * PAGES_PER_BLOCK;
+        table.set_inner(index);
+    }
+}

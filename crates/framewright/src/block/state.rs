@@ -1,0 +1,286 @@
+//! The state word of a block: everything about 2 MiB in 64 bits.
+//!
+//! ```text
+//!  0.. 3  state          (zero: inner)          19..28  free frames of a split block, 0..=512
+//!  4.. 8  order          (of a head)            29..38  managed frames of a split block
+//!  9..11  migrate type   (of a head)            39..48  present frames of a split block
+//! 12..13  map form       (none, array, inside)  49..63  zero, kept for what comes
+//! 14      isolated       15  reporting          16      poisoned
+//! 17      merging        18  lock
+//! ```
+
+use crate::units::{MAX_ORDER, Order};
+use core::fmt;
+
+/// What a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// Not the head of anything: inside a larger block, or a hole. All bits of the word are zero.
+    Inner = 0,
+    /// Head of a free block, linked in its zone's lists.
+    Free = 1,
+    /// Head of an allocated block. Its links are its reference count and its owner word.
+    Whole = 2,
+    /// Divided into pages by its free map; also a block with holes or reserved frames.
+    Split = 3,
+    /// Head of memory that was reserved before bring-up.
+    Reserved = 4,
+    /// Head of memory that was taken out of use.
+    Offline = 5,
+    /// Head of memory that the guest has not accepted yet.
+    Unaccepted = 6,
+    /// Head of a block that a huge-page pool holds.
+    Pool = 7,
+}
+
+impl State {
+    const fn from_bits(bits: u64) -> Option<Self> {
+        Some(match bits {
+            0 => Self::Inner,
+            1 => Self::Free,
+            2 => Self::Whole,
+            3 => Self::Split,
+            4 => Self::Reserved,
+            5 => Self::Offline,
+            6 => Self::Unaccepted,
+            7 => Self::Pool,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether the owner of a block's pages can move them, which decides with whom it shares neighbourhoods. Linux's names
+/// and order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum MigrateType {
+    /// Cannot be moved.
+    Unmovable = 0,
+    /// Can be moved. All memory is of this type at first.
+    #[default]
+    Movable = 1,
+    /// Can be dropped.
+    Reclaimable = 2,
+    /// Kept for high-order allocations that may not wait.
+    HighAtomic = 3,
+    /// Lent out as movable memory, to come back as one piece.
+    Cma = 4,
+    /// Being taken out; not allocated from.
+    Isolate = 5,
+}
+
+impl MigrateType {
+    /// How many there are.
+    pub const COUNT: usize = 6;
+    /// All, in order.
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Unmovable, Self::Movable, Self::Reclaimable, Self::HighAtomic, Self::Cma, Self::Isolate];
+
+    /// Whether a free block may take its neighbour's type when they merge (SPEC 3.2).
+    #[must_use]
+    pub const fn is_mergeable(self) -> bool {
+        matches!(self, Self::Unmovable | Self::Movable | Self::Reclaimable)
+    }
+
+    /// Whose blocks to take, in this order, when there is none of the own type (SPEC 3.3).
+    #[must_use]
+    pub const fn fallbacks(self) -> &'static [Self] {
+        match self {
+            Self::Unmovable => &[Self::Reclaimable, Self::Movable],
+            Self::Movable => &[Self::Reclaimable, Self::Unmovable],
+            Self::Reclaimable => &[Self::Unmovable, Self::Movable],
+            Self::HighAtomic | Self::Cma | Self::Isolate => &[],
+        }
+    }
+
+    const fn from_bits(bits: u64) -> Self {
+        match bits {
+            0 => Self::Unmovable,
+            2 => Self::Reclaimable,
+            3 => Self::HighAtomic,
+            4 => Self::Cma,
+            5 => Self::Isolate,
+            _ => Self::Movable,
+        }
+    }
+}
+
+/// Where the page descriptors of a block are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum MapForm {
+    /// Nowhere: the block is not split, or the adopter wants no descriptors.
+    #[default]
+    None = 0,
+    /// In the page array.
+    Array = 1,
+    /// In eight of the block's own frames.
+    Inside = 2,
+}
+
+const STATE_BITS: u64 = 0xf;
+const ORDER_SHIFT: u32 = 4;
+const TYPE_SHIFT: u32 = 9;
+const FORM_SHIFT: u32 = 12;
+const FREE_SHIFT: u32 = 19;
+const MANAGED_SHIFT: u32 = 29;
+const PRESENT_SHIFT: u32 = 39;
+const COUNT_BITS: u64 = 0x3ff;
+
+/// One state word. See the module documentation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct BlockState(u64);
+
+impl BlockState {
+    /// The word of a block that is no head.
+    pub const INNER: Self = Self(0);
+    /// Bit: being taken out of use, its frames are not handed out.
+    pub const ISOLATED: u64 = 1 << 14;
+    /// Bit: with the hypervisor at this moment.
+    pub const REPORTING: u64 = 1 << 15;
+    /// Bit: holds a frame with a memory error.
+    pub const POISONED: u64 = 1 << 16;
+    /// Bit: somebody completed a split block and is making it whole.
+    pub const MERGING: u64 = 1 << 17;
+    /// Bit: lock of the free map.
+    pub const LOCK: u64 = 1 << 18;
+
+    /// The word as it stands in the table.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// As it stands in the table.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// A head of `order` (9..=18).
+    #[must_use]
+    pub const fn head(state: State, order: Order, migrate_type: MigrateType) -> Self {
+        Self(state as u64 | (order.get() as u64) << ORDER_SHIFT | (migrate_type as u64) << TYPE_SHIFT)
+    }
+
+    /// A split block none of whose frames is free, managed or known to be present yet.
+    #[must_use]
+    pub const fn split(migrate_type: MigrateType) -> Self {
+        Self::head(State::Split, Order::BLOCK, migrate_type)
+    }
+
+    /// What it is; `None` when the bits mean nothing.
+    #[must_use]
+    pub const fn state(self) -> Option<State> {
+        State::from_bits(self.0 & STATE_BITS)
+    }
+
+    /// Whether it is `state`.
+    #[must_use]
+    pub const fn is(self, state: State) -> bool {
+        self.0 & STATE_BITS == state as u64
+    }
+
+    /// Order of a head.
+    #[must_use]
+    pub const fn order(self) -> Order {
+        let order = (self.0 >> ORDER_SHIFT & 0x1f) as u8;
+        // A word of unknown bits must not make the reader fail.
+        match Order::new(if order > MAX_ORDER { MAX_ORDER } else { order }) {
+            Some(order) => order,
+            None => Order::MAX,
+        }
+    }
+
+    /// Migrate type of a head.
+    #[must_use]
+    pub const fn migrate_type(self) -> MigrateType {
+        MigrateType::from_bits(self.0 >> TYPE_SHIFT & 7)
+    }
+
+    /// Where its page descriptors are.
+    #[must_use]
+    pub const fn map_form(self) -> MapForm {
+        match self.0 >> FORM_SHIFT & 3 {
+            1 => MapForm::Array,
+            2 => MapForm::Inside,
+            _ => MapForm::None,
+        }
+    }
+
+    /// Free frames of a split block.
+    #[must_use]
+    pub const fn free_pages(self) -> u64 {
+        self.0 >> FREE_SHIFT & COUNT_BITS
+    }
+
+    /// Managed frames of a split block.
+    #[must_use]
+    pub const fn managed_pages(self) -> u64 {
+        self.0 >> MANAGED_SHIFT & COUNT_BITS
+    }
+
+    /// Present frames of a split block that belong to the block's zone.
+    #[must_use]
+    pub const fn present_pages(self) -> u64 {
+        self.0 >> PRESENT_SHIFT & COUNT_BITS
+    }
+
+    /// The same with the three counts of a split block replaced.
+    #[must_use]
+    pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
+        let mask = COUNT_BITS << FREE_SHIFT | COUNT_BITS << MANAGED_SHIFT | COUNT_BITS << PRESENT_SHIFT;
+        Self(self.0 & !mask | free << FREE_SHIFT | managed << MANAGED_SHIFT | present << PRESENT_SHIFT)
+    }
+}
+
+impl fmt::Debug for BlockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state() {
+            Some(State::Inner) if self.0 == 0 => f.write_str("inner"),
+            Some(State::Split) => write!(
+                f,
+                "split ({} free of {} managed of {} present)",
+                self.free_pages(),
+                self.managed_pages(),
+                self.present_pages()
+            ),
+            Some(state) => write!(f, "{state:?} {:?} {:?}", self.order(), self.migrate_type()),
+            None => write!(f, "unknown word {:#x}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_overlap() {
+        for order in 9..=18 {
+            let order = Order::new(order).unwrap_or(Order::MAX);
+            for migrate_type in MigrateType::ALL {
+                let word = BlockState::head(State::Split, order, migrate_type).with_pages(512, 511, 510);
+                assert_eq!((word.order(), word.migrate_type()), (order, migrate_type));
+                assert_eq!((word.free_pages(), word.managed_pages(), word.present_pages()), (512, 511, 510));
+                assert!(word.is(State::Split));
+                let flags = BlockState::ISOLATED
+                    | BlockState::REPORTING
+                    | BlockState::POISONED
+                    | BlockState::MERGING
+                    | BlockState::LOCK;
+                assert_eq!(word.word() & flags, 0);
+                assert_eq!(word.with_pages(0, 0, 0), BlockState::head(State::Split, order, migrate_type));
+            }
+        }
+    }
+
+    #[test]
+    fn inner_is_zero_and_any_word_can_be_read() {
+        assert_eq!(BlockState::INNER.state(), Some(State::Inner));
+        let odd = BlockState::from_word(u64::MAX);
+        assert_eq!(odd.state(), None);
+        assert_eq!(odd.order(), Order::MAX);
+    }
+}

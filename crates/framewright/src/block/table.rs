@@ -1,0 +1,136 @@
+//! The block table of a zone: entries, free maps, and which entries may be read.
+//!
+//! An *index* counts the blocks of a zone's segments one after the other. 512 entries are a *group*; a group that lies wholly in one
+//! segment describes one GiB. Entries of a group that is not *ready* were never cleared: only the first may be read, and it heads an
+//! order-18 block. Everything else follows from that (invariants 5 and 6).
+
+use super::free_map::FreeMap;
+use super::state::{BlockState, State};
+use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::units::{BLOCK_ORDER, Order};
+
+/// Entries in a group: the blocks of 1 GiB.
+pub(crate) const GROUP: u32 = 1 << (crate::units::MAX_ORDER - BLOCK_ORDER);
+
+/// Entries that a head of `order` covers.
+pub(crate) const fn blocks_of(order: Order) -> u32 {
+    1 << (order.get() - BLOCK_ORDER)
+}
+
+/// What is kept of one block, hot: 16 bytes, four to a cache line.
+#[repr(C, align(16))]
+pub struct BlockEntry {
+    state: AtomicU64,
+    previous: AtomicU32,
+    next: AtomicU32,
+}
+
+const _: () = assert!(size_of::<BlockEntry>() == 16);
+
+impl BlockEntry {
+    fn clear(&self) {
+        self.state.store(0, Ordering::Relaxed);
+        self.previous.store(0, Ordering::Relaxed);
+        self.next.store(0, Ordering::Relaxed);
+    }
+}
+
+/// See the module documentation. Everything is changed under the zone lock only.
+pub(crate) struct BlockTable {
+    entries: &'static [BlockEntry],
+    free_maps: &'static [FreeMap],
+    ready: &'static [AtomicU64],
+}
+
+impl BlockTable {
+    pub(crate) const EMPTY: Self = Self { entries: &[], free_maps: &[], ready: &[] };
+
+    /// A table over memory of any content, except that `ready` is zero. There are as many free maps as entries and a ready bit
+    /// for every group.
+    pub(crate) const fn new(
+        entries: &'static [BlockEntry],
+        free_maps: &'static [FreeMap],
+        ready: &'static [AtomicU64],
+    ) -> Self {
+        Self { entries, free_maps, ready }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    fn entry(&self, index: u32) -> &BlockEntry {
+        &self.entries[index as usize]
+    }
+
+    pub(crate) fn free_map(&self, index: u32) -> &FreeMap {
+        &self.free_maps[index as usize]
+    }
+
+    pub(crate) fn is_ready(&self, index: u32) -> bool {
+        let group = index / GROUP;
+        self.ready[(group / 64) as usize].load(Ordering::Relaxed) >> (group % 64) & 1 != 0
+    }
+
+    /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
+    /// is what a group that is not ready means once bring-up is over.
+    pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
+        if self.is_ready(index) {
+            return;
+        }
+        let group = index / GROUP;
+        let start = (group * GROUP) as usize;
+        let end = (start + GROUP as usize).min(self.entries.len());
+        for entry in &self.entries[start + usize::from(keep_first)..end] {
+            entry.clear();
+        }
+        let word = &self.ready[(group / 64) as usize];
+        word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Relaxed);
+    }
+
+    /// The word of an entry that may be read: its group is ready or it is the group's first.
+    pub(crate) fn state(&self, index: u32) -> BlockState {
+        BlockState::from_word(self.entry(index).state.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_state(&self, index: u32, state: BlockState) {
+        self.entry(index).state.store(state.word(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn links(&self, index: u32) -> (u32, u32) {
+        let entry = self.entry(index);
+        (entry.previous.load(Ordering::Relaxed), entry.next.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_previous(&self, index: u32, previous: u32) {
+        self.entry(index).previous.store(previous, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_next(&self, index: u32, next: u32) {
+        self.entry(index).next.store(next, Ordering::Relaxed);
+    }
+
+    /// Makes `index` an inner entry again, links included.
+    pub(crate) fn set_inner(&self, index: u32) {
+        self.entry(index).clear();
+    }
+
+    /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or padding between segments).
+    pub(crate) fn head_of(&self, index: u32) -> Option<(u32, BlockState)> {
+        if index >= self.len() {
+            return None;
+        }
+        if !self.is_ready(index) {
+            let first = index & !(GROUP - 1);
+            return Some((first, self.state(first)));
+        }
+        for level in 0..=(GROUP.trailing_zeros()) {
+            let candidate = index & !((1 << level) - 1);
+            let state = self.state(candidate);
+            if !state.is(State::Inner) {
+                return (index - candidate < blocks_of(state.order())).then_some((candidate, state));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,69 @@
+//! Slices over memory that the early allocator gave: the only place where raw metadata memory becomes typed.
+
+use crate::block::{BlockEntry, FreeMap};
+use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicU64;
+use crate::units::PhysRange;
+use core::{ptr, slice};
+
+/// A type that any bytes are a valid value of.
+///
+/// # Safety
+/// Every bit pattern is a value, there is no padding, and nothing is done on drop.
+pub(crate) unsafe trait AnyContent {}
+
+// SAFETY: an integer (invariant 4).
+unsafe impl AnyContent for AtomicU64 {}
+// SAFETY: three integers without padding, as its size is asserted to be 16 (invariant 4).
+unsafe impl AnyContent for BlockEntry {}
+// SAFETY: an array of integers (invariant 4).
+unsafe impl<const WORDS: usize> AnyContent for FreeMap<WORDS> {}
+
+/// Hands out parts of one reserved range, front to back. Each part is given once, so no two alias.
+pub(crate) struct Carver<'a, P: Platform> {
+    platform: &'a P,
+    next: u64,
+    end: u64,
+}
+
+impl<'a, P: Platform> Carver<'a, P> {
+    /// # Safety
+    /// `range` is reserved for the caller for ever, is used by nobody else, lies in one range of the memory map and below the
+    /// direct limit (invariants 1, 3 and 15).
+    pub(crate) const unsafe fn new(platform: &'a P, range: PhysRange) -> Self {
+        Self { platform, next: range.start, end: range.end }
+    }
+
+    fn place<T>(&mut self, count: usize) -> *mut T {
+        let start = self.next.next_multiple_of(align_of::<T>() as u64);
+        let end = start + (count * size_of::<T>()) as u64;
+        assert!(end <= self.end, "the plan of a table and its memory differ");
+        self.next = end;
+        self.platform.direct(start).as_ptr().cast()
+    }
+
+    /// `count` values, each made by `make(index)`.
+    pub(crate) fn values<T>(&mut self, count: usize, mut make: impl FnMut(usize) -> T) -> &'static mut [T] {
+        let first = self.place::<T>(count);
+        for index in 0..count {
+            // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and 3).
+            let slot = unsafe { first.add(index) };
+            // SAFETY: the same; what was there needs no drop.
+            unsafe { ptr::write(slot, make(index)) };
+        }
+        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1, 3 and 15).
+        unsafe { slice::from_raw_parts_mut(first, count) }
+    }
+
+    /// `count` values with the content that the memory happens to have.
+    pub(crate) fn any<T: AnyContent>(&mut self, count: usize) -> &'static [T] {
+        let first = self.place::<T>(count);
+        // SAFETY: any content is a value; the part is ours for ever and given once (invariants 1, 3, 4 and 15).
+        unsafe { slice::from_raw_parts(first, count) }
+    }
+}
+
+/// Bytes that `count` values of `T` take when they follow something else.
+pub(crate) const fn room<T>(count: u64) -> u64 {
+    count * size_of::<T>() as u64 + align_of::<T>() as u64 - 1
+}

@@ -1,0 +1,171 @@
+//! Memory minus reservations, and the search for a place in it.
+//!
+//! Both sets are sorted, so one walk over the two side by side sees every free run: a search costs the number of regions, whatever
+//! their sizes.
+
+use super::region::{Region, RegionFlags};
+use crate::units::{NodeId, PhysRange};
+
+/// The runs in `memory` that nothing in `reserved` covers, cut at the ends of memory regions, from either end.
+#[derive(Clone)]
+pub(super) struct FreeRuns<'a> {
+    memory: &'a [Region],
+    reserved: &'a [Region],
+    low: u64,
+    high: u64,
+}
+
+impl<'a> FreeRuns<'a> {
+    /// The free runs inside `window`.
+    pub fn new(memory: &'a [Region], reserved: &'a [Region], window: PhysRange) -> Self {
+        Self {
+            memory: overlapping(memory, window),
+            reserved: overlapping(reserved, window),
+            low: window.start,
+            high: window.end,
+        }
+    }
+}
+
+fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
+    let first = regions.partition_point(|region| region.range.end <= window.start);
+    let rest = &regions[first..];
+    &rest[..rest.partition_point(|region| region.range.start < window.end)]
+}
+
+impl Iterator for FreeRuns<'_> {
+    type Item = Region;
+
+    fn next(&mut self) -> Option<Region> {
+        loop {
+            let (region, later) = self.memory.split_first()?;
+            let start = region.range.start.max(self.low);
+            let end = region.range.end.min(self.high);
+            if start >= end {
+                self.memory = later;
+                continue;
+            }
+            while let Some((taken, rest)) = self.reserved.split_first()
+                && taken.range.end <= start
+            {
+                self.reserved = rest;
+            }
+            match self.reserved.first() {
+                Some(taken) if taken.range.start <= start => self.low = taken.range.end,
+                taken => {
+                    self.low = taken.map_or(end, |taken| taken.range.start.min(end));
+                    return Some(Region { range: PhysRange::new(start, self.low), ..*region });
+                }
+            }
+        }
+    }
+}
+
+impl DoubleEndedIterator for FreeRuns<'_> {
+    fn next_back(&mut self) -> Option<Region> {
+        loop {
+            let (region, earlier) = self.memory.split_last()?;
+            let start = region.range.start.max(self.low);
+            let end = region.range.end.min(self.high);
+            if start >= end {
+                self.memory = earlier;
+                continue;
+            }
+            while let Some((taken, rest)) = self.reserved.split_last()
+                && taken.range.start >= end
+            {
+                self.reserved = rest;
+            }
+            match self.reserved.last() {
+                Some(taken) if taken.range.end >= end => self.high = taken.range.start,
+                taken => {
+                    self.high = taken.map_or(start, |taken| taken.range.end.max(start));
+                    return Some(Region { range: PhysRange::new(self.high, end), ..*region });
+                }
+            }
+        }
+    }
+}
+
+/// Free memory inside one memory region. Only a search makes one, and it cannot be copied: whoever holds it reserves it
+/// before the sets are searched again or drops it, so nobody else has the memory.
+pub(super) struct Place {
+    range: PhysRange,
+    node: Option<NodeId>,
+}
+
+impl Place {
+    /// The bytes.
+    pub const fn range(&self) -> PhysRange {
+        self.range
+    }
+
+    /// Whose memory it is.
+    pub const fn node(&self) -> Option<NodeId> {
+        self.node
+    }
+}
+
+/// What a place must be like.
+#[derive(Clone, Copy)]
+pub(super) struct Query {
+    /// Bytes, not 0.
+    pub size: u64,
+    /// Bytes, a power of two.
+    pub align: u64,
+    /// Where to look.
+    pub window: PhysRange,
+    /// On this node, or on any.
+    pub node: Option<NodeId>,
+    /// Whether memory that may be taken out will do.
+    pub hot_pluggable: bool,
+    /// The lowest place rather than the highest.
+    pub bottom_up: bool,
+}
+
+impl Query {
+    /// The highest place (the lowest when `bottom_up`) that overlaps nothing in the lists of `avoid`.
+    pub fn find(&self, memory: &[Region], reserved: &[Region], avoid: &[&[PhysRange]]) -> Option<Place> {
+        let mut query = *self;
+        loop {
+            let place = query.find_anywhere(memory, reserved)?;
+            let Some(blocker) =
+                avoid.iter().copied().flatten().find(|range| !range.intersection(place.range).is_empty())
+            else {
+                return Some(place);
+            };
+            // Nothing fits between this place and the end that the search began from, so the next can only lie beyond the blocker.
+            query.window = if self.bottom_up {
+                PhysRange::new(blocker.end, self.window.end)
+            } else {
+                PhysRange::new(self.window.start, blocker.start)
+            };
+        }
+    }
+
+    /// Bytes in the largest free run that the query allows, whatever its alignment.
+    pub fn largest(&self, memory: &[Region], reserved: &[Region]) -> u64 {
+        let runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
+        runs.map(|run| run.range.size()).max().unwrap_or(0)
+    }
+
+    fn find_anywhere(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
+        let mut runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
+        if self.bottom_up { runs.find_map(|run| self.fit(&run)) } else { runs.rev().find_map(|run| self.fit(&run)) }
+    }
+
+    fn allows(&self, run: &Region) -> bool {
+        !run.flags.contains(RegionFlags::UNACCEPTED)
+            && (self.hot_pluggable || !run.flags.contains(RegionFlags::HOT_PLUGGABLE))
+            && self.node.is_none_or(|node| run.node == Some(node))
+    }
+
+    /// The best place inside `run`. Every step is checked: size and alignment come from the caller and may be anything.
+    fn fit(&self, run: &Region) -> Option<Place> {
+        let PhysRange { start, end } = run.range;
+        let last = end.checked_sub(self.size)?;
+        let base = if self.bottom_up { start.checked_next_multiple_of(self.align)? } else { last & !(self.align - 1) };
+        let fits = start <= base && base <= last;
+        fits.then(|| Place { range: PhysRange::new(base, base + self.size), node: run.node })
+    }
+}

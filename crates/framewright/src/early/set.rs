@@ -1,0 +1,219 @@
+//! A sorted, disjoint, joined array of regions (invariant 14).
+//!
+//! Nothing here allocates or fails. Who wants to change a set asks first how many entries that takes, sees to the room, and
+//! then changes it.
+
+use super::region::Region;
+use super::storage::GrownArray;
+use crate::units::PhysRange;
+
+/// Regions that fit without growing.
+pub(super) const FIXED_REGIONS: usize = 128;
+
+/// Room that growth leaves beyond what was asked: growing itself adds and splits regions of the reserved set, and a freed
+/// array may open a hole in the range that is being covered. Each of the two arrays can do each of the three once.
+const SLACK: usize = 6;
+
+/// See the module documentation.
+pub(super) struct RegionSet {
+    fixed: [Region; FIXED_REGIONS],
+    grown: Option<GrownArray>,
+    len: usize,
+}
+
+impl RegionSet {
+    /// No region. A constant, so that no copy of the array passes over the stack.
+    pub const EMPTY: Self = Self { fixed: [Region::EMPTY; FIXED_REGIONS], grown: None, len: 0 };
+
+    /// One region.
+    pub const fn with(region: Region) -> Self {
+        let mut set = Self::EMPTY;
+        set.fixed[0] = region;
+        set.len = 1;
+        set
+    }
+
+    /// The regions, ascending.
+    pub fn regions(&self) -> &[Region] {
+        let entries: &[Region] = self.grown.as_ref().map_or(&self.fixed, |grown| &*grown.entries);
+        &entries[..self.len]
+    }
+
+    /// Bytes in all regions.
+    pub fn bytes(&self) -> u64 {
+        self.regions().iter().map(|region| region.range.size()).sum()
+    }
+
+    /// Where the grown array is; empty when there is none.
+    pub fn storage(&self) -> PhysRange {
+        self.grown.as_ref().map_or(PhysRange::default(), |grown| grown.range)
+    }
+
+    /// The same, but empty when the bytes stay reserved after the array.
+    pub fn free_storage(&self) -> PhysRange {
+        self.grown.as_ref().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
+    }
+
+    /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay reserved after it.
+    pub fn keep_storage_in(&mut self, range: PhysRange) {
+        if let Some(grown) = &mut self.grown {
+            grown.kept |= !grown.range.intersection(range).is_empty();
+        }
+    }
+
+    /// Nothing when `extra` more regions fit; else the doubled capacity in which they will.
+    pub fn capacity_to_grow_to(&self, extra: usize) -> Option<usize> {
+        let capacity = self.grown.as_ref().map_or(FIXED_REGIONS, |grown| grown.entries.len());
+        (self.len.saturating_add(extra) > capacity).then(|| {
+            let wanted = self.len.saturating_add(extra).saturating_add(SLACK);
+            let mut larger = capacity.saturating_mul(2);
+            while larger < wanted {
+                larger = larger.saturating_mul(2);
+            }
+            larger
+        })
+    }
+
+    /// Moves all regions to `array`, which is larger. Returns the bytes of the array before it, if they are free to go.
+    pub fn move_to(&mut self, array: GrownArray) -> Option<PhysRange> {
+        for (to, from) in array.entries.iter_mut().zip(self.regions()) {
+            *to = *from;
+        }
+        let old = self.grown.replace(array)?;
+        (!old.kept).then_some(old.range)
+    }
+
+    /// Forgets everything. Returns the bytes of the array, empty when there was none or when they are not free to go.
+    pub fn clear(&mut self) -> PhysRange {
+        self.len = 0;
+        self.grown.take().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
+    }
+
+    /// How many regions more there will be after [`Self::cover`] with the same arguments.
+    pub fn extra_to_cover(&self, new: &Region) -> usize {
+        let (mut more, mut fewer) = (0_usize, 0_usize);
+        let mut position = new.range.start;
+        while let Some((index, gap)) = self.gap(position, new.range.end) {
+            match self.joins(index, gap, new) {
+                (false, false) => more += 1,
+                (true, true) => fewer += 1,
+                _ => {}
+            }
+            position = gap.end;
+        }
+        more.saturating_sub(fewer)
+    }
+
+    /// Makes the parts of `new.range` that no region covers regions like `new`, joined to neighbours of the same kind. There is
+    /// room for [`Self::extra_to_cover`] more regions.
+    pub fn cover(&mut self, new: &Region) {
+        // Gaps that join a neighbour never need an entry and may set one free, so they go first: the array is then never
+        // longer than before or after.
+        for joining in [true, false] {
+            let mut position = new.range.start;
+            while let Some((index, gap)) = self.gap(position, new.range.end) {
+                position = gap.end;
+                let joins = self.joins(index, gap, new);
+                let entries = self.entries();
+                match joins {
+                    (true, true) => {
+                        entries[index - 1].range.end = entries[index].range.end;
+                        self.delete(index, index + 1);
+                    }
+                    (true, false) => entries[index - 1].range.end = gap.end,
+                    (false, true) => entries[index].range.start = gap.start,
+                    (false, false) if joining => {}
+                    (false, false) => self.insert(index, Region { range: gap, ..*new }),
+                }
+            }
+        }
+    }
+
+    /// How many regions more there will be after [`Self::uncover`] with the same range: one when it cuts a hole.
+    pub fn extra_to_uncover(&self, range: PhysRange) -> usize {
+        let index = self.regions().partition_point(|region| region.range.end <= range.start);
+        let hole = self
+            .regions()
+            .get(index)
+            .filter(|region| !range.is_empty() && region.range.start < range.start && range.end < region.range.end);
+        usize::from(hole.is_some())
+    }
+
+    /// Whether any byte of `range` is in a region.
+    pub fn touches(&self, range: PhysRange) -> bool {
+        let index = self.regions().partition_point(|region| region.range.end <= range.start);
+        self.regions().get(index).is_some_and(|region| region.range.start < range.end)
+    }
+
+    /// Takes `range` out of all regions. There is room for [`Self::extra_to_uncover`] more regions.
+    pub fn uncover(&mut self, range: PhysRange) {
+        let mut first = self.regions().partition_point(|region| region.range.end <= range.start);
+        let mut end = self.regions().partition_point(|region| region.range.start < range.end);
+        if range.is_empty() || first >= end {
+            return;
+        }
+        if self.extra_to_uncover(range) > 0 {
+            let whole = self.entries()[first];
+            self.insert(first + 1, Region { range: PhysRange::new(range.end, whole.range.end), ..whole });
+            self.entries()[first].range.end = range.start;
+            return;
+        }
+        let entries = self.entries();
+        if entries[first].range.start < range.start {
+            entries[first].range.end = range.start;
+            first += 1;
+        }
+        if first < end && entries[end - 1].range.end > range.end {
+            entries[end - 1].range.start = range.end;
+            end -= 1;
+        }
+        self.delete(first, end);
+    }
+
+    /// The first run between `position` and `end` that no region covers, and the index of the region after it.
+    fn gap(&self, position: u64, end: u64) -> Option<(usize, PhysRange)> {
+        let regions = self.regions();
+        let mut start = position;
+        let mut index = regions.partition_point(|region| region.range.end <= start);
+        while let Some(region) = regions.get(index)
+            && region.range.start <= start
+        {
+            start = region.range.end;
+            index += 1;
+        }
+        let gap_end = regions.get(index).map_or(end, |region| region.range.start.min(end));
+        (start < gap_end).then(|| (index, PhysRange::new(start, gap_end)))
+    }
+
+    /// Whether a region like `new` in `gap` would join the region below it, and the one at `index` above it.
+    fn joins(&self, index: usize, gap: PhysRange, new: &Region) -> (bool, bool) {
+        let regions = self.regions();
+        let below = index.checked_sub(1).and_then(|below| regions.get(below));
+        (
+            below.is_some_and(|below| below.range.end == gap.start && below.is_like(new)),
+            regions.get(index).is_some_and(|above| above.range.start == gap.end && above.is_like(new)),
+        )
+    }
+
+    /// All entries, those not in use too.
+    fn entries(&mut self) -> &mut [Region] {
+        match &mut self.grown {
+            Some(grown) => grown.entries,
+            None => &mut self.fixed,
+        }
+    }
+
+    fn insert(&mut self, index: usize, region: Region) {
+        let len = self.len;
+        let entries = self.entries();
+        entries.copy_within(index..len, index + 1);
+        entries[index] = region;
+        self.len += 1;
+    }
+
+    fn delete(&mut self, first: usize, end: usize) {
+        let len = self.len;
+        self.entries().copy_within(end..len, first);
+        self.len -= end - first;
+    }
+}

@@ -1,0 +1,400 @@
+//! Bring-up: from firmware's word to memory that can be handed out.
+//!
+//! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
+//! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
+
+use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::{BringUpTimes, Manager, NO_ZONE, Node};
+use crate::block::BlockEntry;
+use crate::block::table::BlockTable;
+use crate::carve::{Carver, room};
+use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
+use crate::firmware::{MemoryMap, Topology, node_ranges};
+use crate::parameters::Parameters;
+use crate::platform::Platform;
+use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
+use crate::zone::fallback::fallback_order;
+use crate::zone::{
+    Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks, zone_runs,
+};
+use core::fmt;
+
+/// What bring-up works on.
+#[derive(Clone, Copy, Debug)]
+pub struct BringUp<'a> {
+    /// The memory.
+    pub map: MemoryMap<'a>,
+    /// The nodes.
+    pub topology: &'a Topology<'a>,
+    /// The command line.
+    pub parameters: &'a Parameters,
+    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from there.
+    pub started_ns: Option<u64>,
+}
+
+/// Why bring-up failed. The early allocator has all its memory back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BringUpError {
+    /// There is not enough free memory for the manager's own tables.
+    NoRoomForTables {
+        /// What did not fit.
+        what: &'static str,
+        /// Its size.
+        size_bytes: u64,
+        /// Where it was wanted.
+        node: NodeId,
+        /// What the early allocator said.
+        cause: EarlyError,
+    },
+    /// Nothing was left to hand out once the tables were placed.
+    NothingToManage,
+}
+
+impl fmt::Display for BringUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoomForTables { what, size_bytes, node, cause } => {
+                write!(f, "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}")
+            }
+            Self::NothingToManage => f.write_str("too little memory: the tables left no free frame"),
+        }
+    }
+}
+
+impl core::error::Error for BringUpError {}
+
+/// Memory for the manager's tables, given back unless bring-up succeeds.
+struct Obtained<'a, P: Platform> {
+    early: &'a mut EarlyAllocator<P>,
+    bytes: u64,
+}
+
+impl<P: Platform> Obtained<'_, P> {
+    fn take(&mut self, what: &'static str, size_bytes: u64, node: NodeId) -> Result<PhysRange, BringUpError> {
+        let request = EarlyRequest {
+            node: NodeChoice::Preferred(node),
+            zeroed: false,
+            ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
+        };
+        let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
+            what,
+            size_bytes,
+            node,
+            cause,
+        })?;
+        self.bytes += range.size();
+        Ok(range)
+    }
+
+    fn give_back(&mut self, range: PhysRange) {
+        // It was allocated just now, so that this cannot fail; if it did, the range would stay reserved.
+        let _ = self.early.free(range);
+    }
+}
+
+/// Everything that is allocated before zones have tables.
+struct Frame {
+    range: PhysRange,
+    zones: &'static mut [Zone],
+    slots: &'static mut [u16],
+    nodes: &'static mut [Node],
+    directory: &'static mut [Segment],
+    by_zone: &'static mut [Segment],
+    fallback: &'static mut [NodeId],
+}
+
+impl<P: Platform> Manager<P> {
+    /// Brings all memory of a machine up, and discards the early allocator.
+    ///
+    /// # Errors
+    /// See [`BringUpError`]. Everything obtained was given back and the early allocator goes on.
+    pub fn bring_up(early: &mut EarlyAllocator<P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
+        let platform = early.platform();
+        let started_ns = input.started_ns.or_else(|| platform.now_ns());
+        let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
+        let plan = Plan::measure(input.map, input.topology);
+        let mut memory = Obtained { early, bytes: 0 };
+        let mut frame = Frame::allocate(platform, &mut memory, &plan, input.topology.node_count())?;
+        frame.fill(input, &plan);
+        if let Err(error) = allocate_tables(platform, &mut memory, &mut frame) {
+            memory.give_back(frame.range);
+            return Err(error);
+        }
+        if !any_free(memory.early) {
+            give_tables_back(&mut memory, &frame);
+            memory.give_back(frame.range);
+            return Err(BringUpError::NothingToManage);
+        }
+        let metadata_bytes = memory.bytes + size_of::<Self>() as u64;
+        let tables_ns = since();
+
+        paint(memory.early, input, &mut frame, platform);
+        set_marks(&mut frame, input.parameters);
+        let Frame { zones, slots, nodes, directory, .. } = frame;
+        let mut manager = Self {
+            platform,
+            zones,
+            slots,
+            nodes,
+            directory,
+            metadata_bytes,
+            times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
+        };
+        if manager.prove_first_allocation() {
+            manager.times.first_alloc_ns = since();
+        }
+        manager.times.bring_up_ns = since();
+        Ok(manager)
+    }
+
+    /// Allocates a block and frees it, so that the time to the first allocation is one of an allocation. A machine with less than one
+    /// free block has none.
+    fn prove_first_allocation(&self) -> bool {
+        self.zones.iter().rev().any(|zone| {
+            let taken = zone.allocate(
+                self.platform,
+                Order::BLOCK,
+                crate::block::MigrateType::Movable,
+                crate::units::Pfn(u64::MAX),
+            );
+            taken.is_some_and(|range| self.free_blocks(range).is_ok())
+        })
+    }
+}
+
+impl Frame {
+    fn allocate<P: Platform>(
+        platform: &'static P,
+        memory: &mut Obtained<'_, P>,
+        plan: &Plan,
+        nodes: usize,
+    ) -> Result<Self, BringUpError> {
+        let slots = nodes * ZoneKind::COUNT;
+        let bytes = room::<Zone>(plan.zones.len() as u64)
+            + room::<u16>(slots as u64)
+            + room::<Node>(nodes as u64)
+            + 2 * room::<Segment>(plan.segments as u64)
+            + room::<NodeId>((nodes * nodes) as u64);
+        let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
+        let node = |index| Node {
+            id: NodeId::new(index).unwrap_or_default(),
+            cpus: 0,
+            span: PfnRange::new(0, 0),
+            fallback: &[],
+            init_ns: None,
+        };
+        Ok(Self {
+            range,
+            zones: carver.values(plan.zones.len(), |_| Zone::new(unset)),
+            slots: carver.values(slots, |_| NO_ZONE),
+            nodes: carver.values(nodes, node),
+            directory: carver.values(plan.segments, |_| Segment::EMPTY),
+            by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
+            fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+        })
+    }
+
+    /// Numbers the zones, fills both arrays of segments and the nodes.
+    fn fill(&mut self, input: &BringUp<'_>, plan: &Plan) {
+        let mut next = 0;
+        for node in input.topology.nodes() {
+            for kind in ZoneKind::ALL {
+                let id = ZoneId { node, kind };
+                if plan.zones.contains(id) {
+                    self.zones[usize::from(next)] = Zone::new(id);
+                    self.slots[id.index()] = next;
+                    next += 1;
+                }
+            }
+        }
+        let (directory, slots) = (&mut *self.directory, &*self.slots);
+        let mut filled = 0;
+        for_each_segment(input.map, input.topology, |zone, start, blocks| {
+            directory[filled] = Segment { start, blocks, index: 0, zone: slots[zone.index()] };
+            filled += 1;
+        });
+        // By zone, ascending in each: a stable selection, as there are few of both.
+        let mut placed = 0;
+        for zone in 0..next {
+            let mut index = 0;
+            for segment in directory.iter_mut().filter(|segment| segment.zone == zone) {
+                segment.index = segment.base_from(index);
+                index = segment.indices().end;
+                self.by_zone[placed] = *segment;
+                placed += 1;
+            }
+        }
+        self.fill_nodes(input.map, input.topology);
+    }
+
+    fn fill_nodes(&mut self, map: MemoryMap<'_>, topology: &Topology<'_>) {
+        for run in node_ranges(map, topology) {
+            let span = &mut self.nodes[run.node.index()].span;
+            *span = if span.is_empty() {
+                run.range
+            } else {
+                PfnRange { start: span.start.min(run.range.start), end: span.end.max(run.range.end) }
+            };
+        }
+        let mut rest = core::mem::take(&mut self.fallback);
+        for index in 0..self.nodes.len() {
+            let mut order = [NodeId::ZERO; MAX_NODES];
+            let nodes = &*self.nodes;
+            let has_memory = |node: NodeId| !nodes[node.index()].span.is_empty();
+            let len = fallback_order(topology, nodes[index].id, &has_memory, &mut order);
+            let (mine, others) = rest.split_at_mut(len);
+            mine.copy_from_slice(&order[..len]);
+            rest = others;
+            self.nodes[index].cpus = topology.cpus(self.nodes[index].id);
+            self.nodes[index].fallback = mine;
+        }
+    }
+}
+
+/// Each zone's tables, on its node. All or nothing.
+fn allocate_tables<P: Platform>(
+    platform: &'static P,
+    memory: &mut Obtained<'_, P>,
+    frame: &mut Frame,
+) -> Result<(), BringUpError> {
+    let mut rest = core::mem::take(&mut frame.by_zone);
+    for slot in 0..frame.zones.len() {
+        let count = rest.iter().take_while(|segment| usize::from(segment.zone) == slot).count();
+        let (segments, others) = rest.split_at_mut(count);
+        rest = others;
+        let segments: &'static [Segment] = segments;
+        let id = frame.zones[slot].id();
+        let span = zone_span(frame.nodes[id.node.index()].span, id);
+        if segments.is_empty() {
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY);
+            continue;
+        }
+        let size = TableSize::of(segments);
+        let range = match memory.take("block tables", size.bytes(), id.node) {
+            Ok(range) => range,
+            Err(error) => {
+                give_tables_back(memory, frame);
+                return Err(error);
+            }
+        };
+        // SAFETY: the range was just reserved for this table, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        let ready = carver.values(size.ready_words, |_| crate::sync::table_atomic::AtomicU64::new(0));
+        let free_maps = carver.any(size.entries);
+        let entries: &'static [BlockEntry] = carver.any(size.entries);
+        frame.zones[slot].set_table_memory(range);
+        frame.zones[slot].furnish(span, segments, BlockTable::new(entries, free_maps, ready));
+    }
+    Ok(())
+}
+
+fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
+    for zone in frame.zones.iter() {
+        let range = zone.table_memory();
+        if !range.is_empty() {
+            memory.give_back(range);
+        }
+    }
+}
+
+fn any_free<P: Platform>(early: &EarlyAllocator<P>) -> bool {
+    let mut pages = 0;
+    early.for_each_free(&mut |range, _| pages += range.pages());
+    pages != 0
+}
+
+/// Walks memory and free memory together, both ascending, and paints every frame of memory once.
+struct Painter<'a, 'b> {
+    zones: &'a mut [Zone],
+    slots: &'a [u16],
+    runs: ZoneRuns<'b>,
+    run: Option<ZoneRun>,
+    /// First frame of `run` that is not painted.
+    position: u64,
+}
+
+impl Painter<'_, '_> {
+    fn zone(&mut self, run: &ZoneRun) -> &mut Zone {
+        &mut self.zones[usize::from(self.slots[run.zone.index()])]
+    }
+
+    fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
+        if self.position < end {
+            let range = PfnRange::new(self.position, end);
+            self.zone(run).add_reserved(run, range);
+            self.position = end;
+        }
+    }
+
+    fn advance(&mut self) {
+        self.run = self.runs.next();
+        self.position = self.run.map_or(u64::MAX, |run| run.range.start.0);
+    }
+
+    fn free(&mut self, free: PfnRange) {
+        while let Some(run) = self.run {
+            let piece = free.intersection(run.range);
+            if !piece.is_empty() {
+                self.reserve_up_to(&run, piece.start.0);
+                self.zone(&run).add_free(&run, piece);
+                self.position = piece.end.0;
+            }
+            if run.range.end > free.end {
+                return;
+            }
+            self.reserve_up_to(&run, run.range.end.0);
+            self.advance();
+        }
+    }
+}
+
+fn paint<P: Platform>(early: &mut EarlyAllocator<P>, input: &BringUp<'_>, frame: &mut Frame, platform: &P) {
+    let runs = zone_runs(node_ranges(input.map, input.topology));
+    for run in runs.clone() {
+        frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
+    }
+    // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
+    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0 };
+    painter.advance();
+    let mut node_started: Option<(usize, Option<u64>)> = None;
+    let nodes = &mut *frame.nodes;
+    early.discard_into(&mut |free, node: NodeId| {
+        if node_started.is_none_or(|(index, _)| index != node.index()) {
+            let now = platform.now_ns();
+            charge(nodes, node_started, now);
+            node_started = Some((node.index(), now));
+        }
+        painter.free(free);
+    });
+    charge(nodes, node_started, platform.now_ns());
+    painter.free(PfnRange::new(u64::MAX, u64::MAX));
+    for zone in frame.zones.iter_mut() {
+        zone.finish_painting();
+    }
+}
+
+/// Adds the time since a node's memory came up to what the node took.
+fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option<u64>) {
+    if let (Some((index, Some(then))), Some(now)) = (started, now) {
+        let node = &mut nodes[index];
+        node.init_ns = Some(node.init_ns.unwrap_or(0) + now.saturating_sub(then));
+    }
+}
+
+fn set_marks(frame: &mut Frame, parameters: &Parameters) {
+    let total_pages: u64 = frame.zones.iter().map(Zone::managed_pages).sum();
+    let min_free_kbytes = parameters.min_free_kbytes.unwrap_or_else(|| default_min_free_kbytes(total_pages));
+    for slot in 0..frame.zones.len() {
+        let id = frame.zones[slot].id();
+        let managed = ZoneKind::ALL.map(|kind| {
+            let slot = frame.slots[ZoneId { node: id.node, kind }.index()];
+            frame.zones.get(usize::from(slot)).map_or(0, Zone::managed_pages)
+        });
+        let zone = &mut frame.zones[slot];
+        let marks = watermarks(zone.managed_pages(), total_pages, min_free_kbytes, parameters.watermark_scale_factor);
+        zone.set_marks(marks, lowmem_reserve(id.kind, managed));
+    }
+}

@@ -1,0 +1,113 @@
+//! Measuring a machine before anything is allocated: which zones have memory, how many segments they have, how large their tables are.
+
+use crate::block::table::GROUP;
+use crate::block::{BlockEntry, FreeMap};
+use crate::carve::room;
+use crate::firmware::{MemoryMap, Topology, node_ranges};
+use crate::map_space::BlockNumber;
+use crate::sync::table_atomic::AtomicU64;
+use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
+use crate::zone::{ZoneId, ZoneRun, zone_runs};
+
+/// The blocks that a run touches.
+pub(super) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
+    let end = Pfn(run.range.end.0.next_multiple_of(PAGES_PER_BLOCK));
+    (BlockNumber::containing(run.range.start).0, BlockNumber::containing(end).0)
+}
+
+/// Calls `sink` for every segment, ascending.
+pub(super) fn for_each_segment(
+    map: MemoryMap<'_>,
+    topology: &Topology<'_>,
+    mut sink: impl FnMut(ZoneId, BlockNumber, u32),
+) {
+    let mut open: Option<(ZoneId, u32, u32)> = None;
+    for run in zone_runs(node_ranges(map, topology)).filter(|run| !run.stray) {
+        let (start, end) = blocks_of_run(&run);
+        match &mut open {
+            // Only neighbours in address order are bridged, so no block of another zone can lie between.
+            Some((zone, _, open_end)) if *zone == run.zone && start <= open_end.saturating_add(BRIDGED_BLOCKS) => {
+                *open_end = end.max(*open_end);
+            }
+            _ => {
+                if let Some((zone, start, end)) = open.replace((run.zone, start, end)) {
+                    sink(zone, BlockNumber(start), end - start);
+                }
+            }
+        }
+    }
+    if let Some((zone, start, end)) = open {
+        sink(zone, BlockNumber(start), end - start);
+    }
+}
+
+/// A set of zones, one bit each.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ZoneSet([u64; ZoneId::LIMIT.div_ceil(64)]);
+
+impl ZoneSet {
+    fn insert(&mut self, zone: ZoneId) {
+        self.0[zone.index() / 64] |= 1 << (zone.index() % 64);
+    }
+
+    pub(super) fn contains(self, zone: ZoneId) -> bool {
+        self.0[zone.index() / 64] >> (zone.index() % 64) & 1 != 0
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+/// What a machine needs.
+pub(super) struct Plan {
+    /// Zones with at least one present frame, strays included.
+    pub(super) zones: ZoneSet,
+    /// Segments of all zones.
+    pub(super) segments: usize,
+    /// Present frames.
+    pub(super) present_pages: u64,
+}
+
+impl Plan {
+    pub(super) fn measure(map: MemoryMap<'_>, topology: &Topology<'_>) -> Self {
+        let mut plan = Self { zones: ZoneSet::default(), segments: 0, present_pages: 0 };
+        for run in zone_runs(node_ranges(map, topology)) {
+            plan.zones.insert(run.zone);
+            plan.present_pages += run.range.pages();
+        }
+        for_each_segment(map, topology, |_, _, _| plan.segments += 1);
+        plan
+    }
+}
+
+/// Sizes of one zone's tables.
+#[derive(Clone, Copy)]
+pub(super) struct TableSize {
+    pub(super) entries: usize,
+    pub(super) ready_words: usize,
+}
+
+impl TableSize {
+    /// For segments that have their indices.
+    pub(super) fn of(segments: &[Segment]) -> Self {
+        let entries = segments.last().map_or(0, |last| last.indices().end);
+        let groups = entries.div_ceil(GROUP);
+        Self { entries: entries as usize, ready_words: groups.div_ceil(64) as usize }
+    }
+
+    /// Bytes, rounded up to whole pages.
+    pub(super) fn bytes(self) -> u64 {
+        let entries = self.entries as u64;
+        let bytes = room::<AtomicU64>(self.ready_words as u64) + room::<BlockEntry>(entries) + room::<FreeMap>(entries);
+        bytes.next_multiple_of(crate::units::PAGE_SIZE)
+    }
+}
+
+/// The part of a node's span that a zone may have.
+pub(super) fn zone_span(node: PfnRange, zone: ZoneId) -> PfnRange {
+    node.intersection(zone.kind.frames())
+}
+
+const _: () = assert!(BLOCK_ORDER == 9, "the free map of a block has 512 bits");

@@ -1,0 +1,153 @@
+//! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
+
+use crate::firmware::{MapRange, MemoryKind, Topology, node_ranges};
+use crate::manager::{BringUp, Manager};
+use crate::parameters::Problem;
+use crate::platform::Platform;
+use crate::units::{NodeId, PAGE_SIZE, PfnRange};
+use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
+use core::fmt;
+
+/// Where log lines go. The implementer adds time stamps and the end of line.
+pub trait BootLog {
+    /// One line, without its end.
+    fn line(&mut self, line: fmt::Arguments<'_>);
+}
+
+const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
+
+/// Logs what firmware said, before anything is made of it.
+pub fn firmware_map(log: &mut dyn BootLog, ranges: &[MapRange]) {
+    log.line(format_args!("BIOS-provided physical RAM map:"));
+    for entry in ranges {
+        log.line(format_args!("BIOS-e820: {} {}", entry.range, entry.kind));
+    }
+}
+
+/// Logs the nodes: what each claims, its CPUs, and the distances unless all are the same.
+pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
+    for claim in topology.memory() {
+        let plug = if claim.hot_pluggable { " hotplug" } else { "" };
+        let domain = topology.domain(claim.node);
+        log.line(format_args!("ACPI: SRAT: Node {} PXM {domain} {}{plug}", claim.node, claim.range));
+    }
+    if topology.memory().is_empty() {
+        log.line(format_args!("No NUMA configuration found"));
+    }
+    for node in topology.nodes() {
+        log.line(format_args!("NUMA: Node {node}: {} CPUs", topology.cpus(node)));
+    }
+    if topology.node_count() > 1 {
+        for node in topology.nodes() {
+            log.line(format_args!("NUMA: Node {node} distances:{}", Distances { topology, node }));
+        }
+    }
+}
+
+struct Distances<'a, 'b> {
+    topology: &'a Topology<'b>,
+    node: NodeId,
+}
+
+impl fmt::Display for Distances<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.topology.nodes().try_for_each(|to| write!(f, " {:3}", self.topology.distance(self.node, to)))
+    }
+}
+
+/// Logs one ignored parameter.
+pub fn parameter_problem(log: &mut dyn BootLog, problem: Problem<'_>) {
+    log.line(format_args!("{problem}"));
+}
+
+struct NodeList(&'static [NodeId]);
+
+impl fmt::Display for NodeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|node| write!(f, " {node}"))
+    }
+}
+
+/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary.
+pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager: &Manager<P>) {
+    zone_ranges(log, manager);
+    early_node_ranges(log, input);
+    unavailable_pages(log, input, manager);
+    for node in manager.nodes() {
+        log.line(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
+    }
+    let totals = manager.totals();
+    log.line(format_args!("Built {} zonelists.  Total pages: {}", manager.nodes().len(), totals.managed_pages));
+    log.line(format_args!(
+        "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
+        totals.free_pages * KIB_PER_PAGE,
+        totals.present_pages * KIB_PER_PAGE,
+        totals.reserved_pages * KIB_PER_PAGE,
+        manager.metadata_bytes() / 1024,
+    ));
+    let times = manager.times();
+    if let (Some(first), Some(all)) = (times.first_alloc_ns, times.bring_up_ns) {
+        log.line(format_args!(
+            "Framewright: first allocation after {}.{:03} us, all memory after {}.{:03} us ({}, 1 thread)",
+            first / 1000,
+            first % 1000,
+            all / 1000,
+            all % 1000,
+            input.parameters.policy.name(),
+        ));
+    }
+}
+
+fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    log.line(format_args!("Zone ranges:"));
+    for kind in ZoneKind::ALL {
+        let spans = manager.zones().iter().filter(|zone| zone.id().kind == kind).map(super::super::zone::Zone::span);
+        let whole = spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
+        match whole {
+            Some(span) => log.line(format_args!("  {kind:<8} {}", span.to_phys())),
+            None => log.line(format_args!("  {kind:<8} empty")),
+        }
+    }
+}
+
+fn early_node_ranges(log: &mut dyn BootLog, input: &BringUp<'_>) {
+    log.line(format_args!("Movable zone start for each node"));
+    log.line(format_args!("Early memory node ranges"));
+    for run in node_ranges(input.map, input.topology) {
+        let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };
+        let space = if kind.is_empty() { "" } else { " " };
+        let unclaimed = if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
+        log.line(format_args!("  node {:3}: {}{space}{kind}{unclaimed}", run.node, run.range.to_phys()));
+    }
+    for node in input.topology.nodes() {
+        let spans = node_ranges(input.map, input.topology).filter(|run| run.node == node).map(|run| run.range);
+        match spans.reduce(|a, b| PfnRange { start: a.start, end: b.end }) {
+            Some(span) => log.line(format_args!("Initmem setup node {node} {}", span.to_phys())),
+            None => log.line(format_args!("Initmem setup node {node} as memoryless")),
+        }
+    }
+}
+
+/// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are not memory, by the zone of
+/// the block's owner; and present frames that a shared block took from their zone.
+fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager: &Manager<P>) {
+    for zone in manager.zones() {
+        let blocks: u64 = zone.segments().iter().map(|segment| u64::from(segment.blocks)).sum();
+        let covered = blocks * crate::units::PAGES_PER_BLOCK;
+        let own = zone.present_pages() - zone.stray_pages();
+        let unavailable = covered.saturating_sub(own);
+        let ZoneId { node, kind } = zone.id();
+        if unavailable > 0 {
+            log.line(format_args!("On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"));
+        }
+    }
+    for ZoneRun { range, zone, .. } in zone_runs(node_ranges(input.map, input.topology)).filter(|run| run.stray) {
+        log.line(format_args!(
+            "On node {}, zone {}: {} pages at {} reserved, their block belongs to another zone",
+            zone.node,
+            zone.kind,
+            range.pages(),
+            range.to_phys(),
+        ));
+    }
+}

@@ -1,0 +1,87 @@
+//! The zones of a node and where they end.
+
+use crate::units::{NodeId, Pfn, PfnRange};
+use core::fmt;
+
+/// A zone of a node, by the width of the addresses that reach it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum ZoneKind {
+    /// Below 16 MiB: devices with 24 address bits.
+    Dma = 0,
+    /// Below 4 GiB: devices with 32 address bits.
+    Dma32 = 1,
+    /// The rest.
+    Normal = 2,
+}
+
+impl ZoneKind {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+    /// All, ascending.
+    pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal];
+
+    /// The frames that a zone of this kind may have.
+    #[must_use]
+    pub const fn frames(self) -> PfnRange {
+        match self {
+            Self::Dma => PfnRange::new(0, 0x1000),
+            Self::Dma32 => PfnRange::new(0x1000, 0x10_0000),
+            Self::Normal => PfnRange::new(0x10_0000, 1 << 40),
+        }
+    }
+
+    /// The kind to which `pfn` belongs.
+    #[must_use]
+    pub fn of(pfn: Pfn) -> Self {
+        if Self::Dma.frames().contains(pfn) {
+            Self::Dma
+        } else if Self::Dma32.frames().contains(pfn) {
+            Self::Dma32
+        } else {
+            Self::Normal
+        }
+    }
+
+    /// Linux's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dma => "DMA",
+            Self::Dma32 => "DMA32",
+            Self::Normal => "Normal",
+        }
+    }
+}
+
+impl fmt::Display for ZoneKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A zone of a machine before it has a place in memory: node and kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ZoneId {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its zones.
+    pub kind: ZoneKind,
+}
+
+impl ZoneId {
+    /// Dense number: nodes ascending, kinds ascending in each.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.node.index() * ZoneKind::COUNT + self.kind as usize
+    }
+
+    /// One past the largest [`index`](Self::index).
+    pub const LIMIT: usize = crate::units::MAX_NODES * ZoneKind::COUNT;
+}
+
+impl fmt::Display for ZoneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} zone {}", self.node, self.kind)
+    }
+}

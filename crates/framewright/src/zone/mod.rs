@@ -1,0 +1,156 @@
+//! Zones: the memory of a node by the width of the addresses that reach it.
+//!
+//! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
+//! frees, `verify` recounts everything.
+
+pub(crate) mod fallback;
+mod kind;
+pub(crate) mod paint;
+mod runs;
+pub(crate) mod segment;
+mod serve;
+mod verify;
+mod watermark;
+
+pub use kind::{ZoneId, ZoneKind};
+pub use runs::{ZoneRun, ZoneRuns, zone_runs};
+pub use segment::Segment;
+pub use serve::FreeError;
+pub use verify::{Counts, Fault, FaultKind};
+pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
+
+use crate::block::lists::FreeLists;
+use crate::block::table::BlockTable;
+use crate::block::{BLOCK_ORDERS, MigrateType};
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
+
+/// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
+pub struct Zone {
+    id: ZoneId,
+    span: PfnRange,
+    present_pages: u64,
+    stray_pages: u64,
+    managed_pages: u64,
+    reserved_pages: u64,
+    free_pages: AtomicU64,
+    marks: Watermarks,
+    reserve: [u64; ZoneKind::COUNT],
+    table: BlockTable,
+    table_memory: PhysRange,
+    segments: &'static [Segment],
+    lists: SpinLock<FreeLists>,
+}
+
+impl Zone {
+    /// A zone without memory.
+    pub(crate) fn new(id: ZoneId) -> Self {
+        Self {
+            id,
+            span: PfnRange::new(0, 0),
+            present_pages: 0,
+            stray_pages: 0,
+            managed_pages: 0,
+            reserved_pages: 0,
+            free_pages: AtomicU64::new(0),
+            marks: Watermarks::default(),
+            reserve: [0; ZoneKind::COUNT],
+            table: BlockTable::EMPTY,
+            table_memory: PhysRange::new(0, 0),
+            segments: &[],
+            lists: SpinLock::new(FreeLists::EMPTY),
+        }
+    }
+
+    /// Node and kind.
+    #[must_use]
+    pub const fn id(&self) -> ZoneId {
+        self.id
+    }
+
+    /// From its first frame to its last, holes included: the node's frames within the kind's limits, as Linux counts them.
+    #[must_use]
+    pub const fn span(&self) -> PfnRange {
+        self.span
+    }
+
+    /// Frames that are memory.
+    #[must_use]
+    pub const fn present_pages(&self) -> u64 {
+        self.present_pages
+    }
+
+    /// Present frames that lie in a block of another zone and so are reserved.
+    #[must_use]
+    pub const fn stray_pages(&self) -> u64 {
+        self.stray_pages
+    }
+
+    /// Frames that the allocator was given.
+    #[must_use]
+    pub const fn managed_pages(&self) -> u64 {
+        self.managed_pages
+    }
+
+    /// Present frames that the allocator was not given, counted on their own (invariant 9).
+    #[must_use]
+    pub const fn reserved_pages(&self) -> u64 {
+        self.reserved_pages
+    }
+
+    /// Frames that are free.
+    #[must_use]
+    pub fn free_pages(&self) -> u64 {
+        self.free_pages.load(Ordering::Relaxed)
+    }
+
+    /// Free-page marks.
+    #[must_use]
+    pub const fn watermarks(&self) -> Watermarks {
+        self.marks
+    }
+
+    /// Pages kept from requests that could use zones up to each kind.
+    #[must_use]
+    pub const fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
+        self.reserve
+    }
+
+    /// Its runs of blocks, ascending.
+    #[must_use]
+    pub const fn segments(&self) -> &'static [Segment] {
+        self.segments
+    }
+
+    /// Free blocks by order, 9 first, over all migrate types.
+    pub fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
+        let lists = self.lists.lock(platform);
+        core::array::from_fn(|slot| {
+            let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
+            order.map_or(0, |order| MigrateType::ALL.iter().map(|&kind| lists.blocks(kind, order)).sum())
+        })
+    }
+
+    /// Whether `pages` may be taken, `mark_pages` and the reserve against requests for zones up to `highest` being kept (SPEC 3.5).
+    pub(crate) fn allows(&self, pages: u64, mark_pages: u64, highest: ZoneKind) -> bool {
+        let keep = mark_pages.saturating_add(self.reserve[highest as usize]);
+        self.free_pages().checked_sub(pages).is_some_and(|left| left >= keep)
+    }
+
+    /// Where its table lies; empty when it has none.
+    #[must_use]
+    pub const fn table_memory(&self) -> PhysRange {
+        self.table_memory
+    }
+
+    pub(crate) fn set_table_memory(&mut self, range: PhysRange) {
+        self.table_memory = range;
+    }
+
+    pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
+        self.marks = marks;
+        self.reserve = reserve;
+    }
+}

@@ -1,0 +1,192 @@
+//! Filling a zone at bring-up, while nobody else sees it.
+//!
+//! Memory is noted first, then every frame is painted either free or reserved, ascending. Whole blocks get heads, the largest that fit; blocks
+//! that are not uniform become split, with the free frames set in their free map.
+
+use super::segment::Segment;
+use super::{Zone, ZoneRun};
+use crate::block::lists::Position;
+use crate::block::table::{BlockTable, GROUP, blocks_of};
+use crate::block::{BlockState, MigrateType, State, buddy};
+use crate::firmware::MemoryKind;
+use crate::map_space::BlockNumber;
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+
+/// What painting makes of frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Paint {
+    Free,
+    Head(State),
+}
+
+/// A range of frames as the blocks that lie in it and the frames before and after them.
+struct Parts {
+    head: PfnRange,
+    blocks: core::ops::Range<u32>,
+    tail: PfnRange,
+}
+
+fn parts(range: PfnRange) -> Parts {
+    let first = range.start.0.next_multiple_of(PAGES_PER_BLOCK);
+    let last = range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK;
+    if first > last {
+        // Inside one block, touching neither end of it.
+        return Parts { head: range, blocks: 0..0, tail: PfnRange::new(range.end.0, range.end.0) };
+    }
+    Parts {
+        head: PfnRange::new(range.start.0, first),
+        blocks: BlockNumber::containing(Pfn(first)).0..BlockNumber::containing(Pfn(last)).0,
+        tail: PfnRange::new(last, range.end.0),
+    }
+}
+
+impl Zone {
+    /// Gives the zone its place: span, segments, table. Clears the groups that no single segment fills.
+    pub(crate) fn furnish(&mut self, span: PfnRange, segments: &'static [Segment], table: BlockTable) {
+        self.span = span;
+        self.segments = segments;
+        self.table = table;
+        for segment in segments {
+            let indices = segment.indices();
+            if !indices.start.is_multiple_of(GROUP) || segment.blocks < GROUP {
+                self.table.make_ready(indices.start, false);
+            }
+            if !indices.end.is_multiple_of(GROUP) {
+                self.table.make_ready(indices.end - 1, false);
+            }
+        }
+    }
+
+    /// Counts a run as present. Frames in blocks that the run does not fill are counted in the block; all runs must be noted before
+    /// anything is painted.
+    pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
+        self.present_pages += run.range.pages();
+        if run.stray {
+            self.stray_pages += run.range.pages();
+            return;
+        }
+        let parts = parts(run.range);
+        for part in [parts.head, parts.tail] {
+            if let Some((index, _)) = self.partial(part) {
+                let state = self.table.state(index);
+                let present = state.present_pages() + part.pages();
+                self.table.set_state(index, state.with_pages(0, 0, present));
+            }
+        }
+    }
+
+    /// Paints frames of `run` that nobody reserved.
+    pub(crate) fn add_free(&mut self, run: &ZoneRun, range: PfnRange) {
+        if run.stray || run.kind == MemoryKind::Unaccepted {
+            return self.add_reserved(run, range);
+        }
+        self.managed_pages += range.pages();
+        let parts = parts(range);
+        self.set_free(parts.head);
+        self.paint_blocks(parts.blocks, Paint::Free);
+        self.set_free(parts.tail);
+    }
+
+    /// Paints frames of `run` that are reserved.
+    pub(crate) fn add_reserved(&mut self, run: &ZoneRun, range: PfnRange) {
+        self.reserved_pages += range.pages();
+        if run.stray {
+            return;
+        }
+        let parts = parts(range);
+        let state = if run.kind == MemoryKind::Unaccepted { State::Unaccepted } else { State::Reserved };
+        for part in [parts.head, parts.tail] {
+            // A block that its neighbours leave without one free frame still has to say what it is.
+            let _ = self.partial_of_filled(run, part);
+        }
+        self.paint_blocks(parts.blocks, Paint::Head(state));
+    }
+
+    /// Publishes the free count. The last step.
+    pub(crate) fn finish_painting(&mut self) {
+        let free = self.lists.get_mut().free_pages();
+        *self.free_pages.get_mut() = free;
+    }
+
+    fn segment_of(&self, block: BlockNumber) -> Option<&'static Segment> {
+        super::segment::find(self.segments, block)
+    }
+
+    /// The split block that holds the frames `part`, made so when it is not: then its map is empty and it has no present frame.
+    fn partial(&self, part: PfnRange) -> Option<(u32, u64)> {
+        if part.is_empty() {
+            return None;
+        }
+        let block = BlockNumber::containing(part.start);
+        let index = self.segment_of(block)?.index_of(block);
+        self.table.make_ready(index, false);
+        let state = self.table.state(index);
+        if !state.is(State::Split) {
+            self.table.free_map(index).clear();
+            self.table.set_state(index, BlockState::split(MigrateType::Movable));
+            return Some((index, 0));
+        }
+        Some((index, state.present_pages()))
+    }
+
+    /// The same for a block that may be filled by `run`, whose frames were then not counted when memory was noted.
+    fn partial_of_filled(&self, run: &ZoneRun, part: PfnRange) -> Option<u32> {
+        let (index, present) = self.partial(part)?;
+        let block = BlockNumber::containing(part.start);
+        let whole = PfnRange::new(block.start().0, block.start().0 + PAGES_PER_BLOCK);
+        if present == 0 && run.range.intersection(whole) == whole {
+            self.table.set_state(index, self.table.state(index).with_pages(0, 0, PAGES_PER_BLOCK));
+        }
+        Some(index)
+    }
+
+    fn set_free(&mut self, part: PfnRange) {
+        let Some((index, present)) = self.partial(part) else { return };
+        // No count yet: the run filled the block, so nothing was noted.
+        let present = if present == 0 { PAGES_PER_BLOCK } else { present };
+        let offset = |pfn: Pfn| usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0);
+        let start = offset(part.start);
+        let pages = usize::try_from(part.pages()).unwrap_or(0);
+        let changed = self.table.free_map(index).set_range(start, start + pages);
+        let state = self.table.state(index);
+        let (free, managed) = (state.free_pages() + changed, state.managed_pages() + changed);
+        self.lists.get_mut().split_pages += changed;
+        self.table.set_state(index, state.with_pages(free, managed, present));
+        if free == PAGES_PER_BLOCK {
+            // Two runs made it whole between them.
+            self.lists.get_mut().split_pages -= PAGES_PER_BLOCK;
+            self.place(index, Order::BLOCK, Paint::Free);
+        }
+    }
+
+    /// Paints whole blocks in the largest aligned pieces.
+    fn paint_blocks(&mut self, blocks: core::ops::Range<u32>, paint: Paint) {
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let Some(segment) = self.segment_of(BlockNumber(block)) else { return };
+            let room = blocks.end - block;
+            let level = block.trailing_zeros().min(room.ilog2()).min(u32::from(MAX_ORDER - BLOCK_ORDER));
+            let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
+            let order = order.unwrap_or(Order::BLOCK);
+            self.place(segment.index_of(BlockNumber(block)), order, paint);
+            block += blocks_of(order);
+        }
+    }
+
+    fn place(&mut self, index: u32, order: Order, paint: Paint) {
+        if order < Order::MAX {
+            self.table.make_ready(index, false);
+        }
+        match paint {
+            Paint::Head(state) => {
+                self.table.set_state(index, BlockState::head(state, order, MigrateType::Movable));
+            }
+            Paint::Free => {
+                let Some(segment) = super::segment::find_index(self.segments, index) else { return };
+                let lists = self.lists.get_mut();
+                // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
+                buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory cut by zone, with every block given to one zone.
+
+use super::kind::{ZoneId, ZoneKind};
+use crate::firmware::{MemoryKind, NodeRange, NodeRanges};
+use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
+
+/// A run of present frames of one zone and kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneRun {
+    /// The frames.
+    pub range: PfnRange,
+    /// The zone in which they are present.
+    pub zone: ZoneId,
+    /// A kind that is present.
+    pub kind: MemoryKind,
+    /// The frames lie in a block that belongs to another zone: present here, managed nowhere.
+    pub stray: bool,
+}
+
+/// Iterator over [`ZoneRun`]s, ascending. See [`zone_runs`].
+#[derive(Clone)]
+pub struct ZoneRuns<'a> {
+    rest: NodeRanges<'a>,
+    current: Option<NodeRange>,
+    /// The owner of the block that ends here, once it was settled.
+    settled: Option<(u64, ZoneId)>,
+}
+
+/// Cuts memory at zone borders, and at the edges of blocks that several zones share: such a block belongs to the zone with most frames
+/// in it, the lower one on a tie (docs/architecture.md).
+#[must_use]
+pub fn zone_runs(mut ranges: NodeRanges<'_>) -> ZoneRuns<'_> {
+    let current = ranges.next();
+    ZoneRuns { rest: ranges, current, settled: None }
+}
+
+fn zone_of(range: NodeRange, pfn: Pfn) -> ZoneId {
+    ZoneId { node: range.node, kind: ZoneKind::of(pfn) }
+}
+
+const fn block_start(pfn: u64) -> u64 {
+    pfn >> BLOCK_ORDER << BLOCK_ORDER
+}
+
+impl ZoneRuns<'_> {
+    /// Whether the block of the current position holds frames of a second zone, and then who owns it. Zone kinds change at block
+    /// borders, so only the node can differ.
+    fn owner_of_block(&self, current: NodeRange) -> ZoneId {
+        let start = current.range.start;
+        let mine = zone_of(current, start);
+        let end = block_start(start.0) + PAGES_PER_BLOCK;
+        if let Some((settled_end, owner)) = self.settled
+            && settled_end == end
+        {
+            return owner;
+        }
+        if self.rest.clone().next().is_none_or(|next| next.range.start.0 >= end) {
+            return mine;
+        }
+        // First arrival in this block: nothing before `start` lies in it, or it would have been settled then.
+        let block = PfnRange::new(start.0, end);
+        let mut pages = [0_u16; crate::units::MAX_NODES];
+        let runs = core::iter::once(current).chain(self.rest.clone());
+        for run in runs.take_while(|run| run.range.start.0 < end) {
+            #[expect(clippy::cast_possible_truncation, reason = "at most the 512 frames of a block")]
+            let inside = run.range.intersection(block).pages() as u16;
+            pages[run.node.index()] += inside;
+        }
+        let mut owner = mine.node;
+        for (node, &count) in pages.iter().enumerate() {
+            let best = pages[owner.index()];
+            if let Some(node) = crate::units::NodeId::new(node)
+                && (count > best || count == best && count > 0 && node < owner)
+            {
+                owner = node;
+            }
+        }
+        ZoneId { node: owner, kind: mine.kind }
+    }
+}
+
+impl Iterator for ZoneRuns<'_> {
+    type Item = ZoneRun;
+
+    fn next(&mut self) -> Option<ZoneRun> {
+        let current = self.current?;
+        let start = current.range.start;
+        let zone = zone_of(current, start);
+        let owner = self.owner_of_block(current);
+        let zone_end = zone.kind.frames().end.0.min(current.range.end.0);
+        let block_end = block_start(start.0) + PAGES_PER_BLOCK;
+        let end = if owner == zone {
+            // Ours up to the last block, which somebody else may share.
+            let last_block = block_start(zone_end);
+            if last_block > start.0 { last_block } else { zone_end }
+        } else {
+            block_end.min(zone_end)
+        };
+        self.settled = Some((block_end, owner)).filter(|_| end < block_end);
+        if end < current.range.end.0 {
+            self.current = Some(NodeRange { range: PfnRange::new(end, current.range.end.0), ..current });
+        } else {
+            self.current = self.rest.next();
+        }
+        Some(ZoneRun { range: PfnRange::new(start.0, end), zone, kind: current.kind, stray: owner != zone })
+    }
+}

@@ -1,0 +1,220 @@
+//! Recounting a zone from its table.
+
+use super::{Zone, ZoneId};
+use crate::block::lists::{FreeLists, NONE};
+use crate::block::table::{GROUP, blocks_of};
+use crate::block::{BlockState, MigrateType, State};
+use crate::platform::Platform;
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
+use core::fmt;
+use core::ops::AddAssign;
+
+/// Frames by what the tables say of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Memory.
+    pub present_pages: u64,
+    /// Given to the allocator.
+    pub managed_pages: u64,
+    /// Present, but not given to the allocator.
+    pub reserved_pages: u64,
+    /// Free.
+    pub free_pages: u64,
+    /// Allocated.
+    pub allocated_pages: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.present_pages += other.present_pages;
+        self.managed_pages += other.managed_pages;
+        self.reserved_pages += other.reserved_pages;
+        self.free_pages += other.free_pages;
+        self.allocated_pages += other.allocated_pages;
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// An entry has bits that mean nothing, or a head that its place does not allow.
+    BadHead,
+    /// An entry inside a block is not zero (invariant 6).
+    BadInner,
+    /// A list is broken, or names a block that is not free in it (invariant 7).
+    BadLink,
+    /// A split block's free map and its counts differ.
+    BadFreeMap,
+    /// Two free buddies of one type were not merged.
+    Unmerged,
+    /// A counter is not what the table adds up to (invariant 9).
+    BadCount {
+        /// Which.
+        counter: &'static str,
+        /// What the zone says.
+        says_pages: u64,
+        /// What the table says.
+        counted_pages: u64,
+    },
+}
+
+/// A broken invariant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Where.
+    pub zone: ZoneId,
+    /// At which block, as its first frame, where that can be said.
+    pub pfn: Option<Pfn>,
+    /// What.
+    pub kind: FaultKind,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.zone)?;
+        if let Some(pfn) = self.pfn {
+            write!(f, "block at pfn {pfn}: ")?;
+        }
+        match self.kind {
+            FaultKind::BadCount { counter, says_pages, counted_pages } => {
+                write!(f, "{counter} is {says_pages} pages, the tables add up to {counted_pages}")
+            }
+            kind => write!(f, "{kind:?}"),
+        }
+    }
+}
+
+impl core::error::Error for Fault {}
+
+impl Zone {
+    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid: interrupts stay off meanwhile.
+    ///
+    /// # Errors
+    /// The first [`Fault`] found.
+    pub fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
+        let lists = self.lists.lock(platform);
+        let mut counts =
+            Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
+        let mut listed_blocks = 0;
+        for segment in self.segments {
+            let mut index = segment.index;
+            while index < segment.indices().end {
+                let fault = |kind| Fault { zone: self.id, pfn: Some(segment.block_of(index).start()), kind };
+                let (blocks, pages) = self.verify_head(index, segment.indices().end).map_err(fault)?;
+                if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
+                    let state = self.table.state(index);
+                    if state.is(State::Free) {
+                        listed_blocks += 1;
+                        let buddy = index ^ blocks;
+                        let inside = segment.indices().contains(&buddy);
+                        if state.order() < Order::MAX && inside && self.table.state(buddy) == state {
+                            return Err(fault(FaultKind::Unmerged));
+                        }
+                    }
+                }
+                counts += pages;
+                index += blocks;
+            }
+        }
+        self.verify_lists(&lists, listed_blocks)?;
+        self.verify_counts(&lists, counts)?;
+        Ok(counts)
+    }
+
+    /// Checks what begins at `index` and says how many blocks it covers.
+    fn verify_head(&self, index: u32, end: u32) -> Result<(u32, Counts), FaultKind> {
+        if !self.table.is_ready(index) && !index.is_multiple_of(GROUP) {
+            return Err(FaultKind::BadHead);
+        }
+        let state = self.table.state(index);
+        let Some(kind) = state.state() else { return Err(FaultKind::BadHead) };
+        if kind == State::Inner {
+            // A hole.
+            let zero = state == BlockState::INNER && self.table.links(index) == (0, 0);
+            return if zero { Ok((1, Counts::default())) } else { Err(FaultKind::BadInner) };
+        }
+        let blocks = blocks_of(state.order().max(Order::BLOCK));
+        let aligned = index.is_multiple_of(blocks) && state.order() >= Order::BLOCK && index + blocks <= end;
+        let ready = self.table.is_ready(index);
+        if !aligned || !ready && state.order() != Order::MAX {
+            return Err(FaultKind::BadHead);
+        }
+        if ready {
+            for inner in index + 1..index + blocks {
+                if self.table.state(inner) != BlockState::INNER || self.table.links(inner) != (0, 0) {
+                    return Err(FaultKind::BadInner);
+                }
+            }
+        }
+        let pages = u64::from(blocks) * PAGES_PER_BLOCK;
+        let mut counts = Counts { present_pages: pages, ..Counts::default() };
+        match kind {
+            State::Free => (counts.managed_pages, counts.free_pages) = (pages, pages),
+            State::Whole | State::Pool => (counts.managed_pages, counts.allocated_pages) = (pages, pages),
+            State::Split => {
+                let map = self.table.free_map(index);
+                let (free, managed, present) = (state.free_pages(), state.managed_pages(), state.present_pages());
+                if map.count() != free || free > managed || managed > present || present > PAGES_PER_BLOCK {
+                    return Err(FaultKind::BadFreeMap);
+                }
+                counts = Counts {
+                    present_pages: present,
+                    managed_pages: managed,
+                    reserved_pages: present - managed,
+                    free_pages: free,
+                    allocated_pages: managed - free,
+                };
+            }
+            State::Reserved | State::Offline | State::Unaccepted => counts.reserved_pages = pages,
+            State::Inner => {}
+        }
+        Ok((blocks, counts))
+    }
+
+    fn verify_lists(&self, lists: &FreeLists, listed_blocks: u64) -> Result<(), Fault> {
+        let fault = |kind| Fault { zone: self.id, pfn: None, kind };
+        let mut seen = 0;
+        for migrate_type in MigrateType::ALL {
+            for order in (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new) {
+                let (mut previous, mut index) = (NONE, lists.first(migrate_type, order));
+                let mut blocks = 0;
+                while index != NONE {
+                    let want = BlockState::head(State::Free, order, migrate_type);
+                    if index >= self.table.len()
+                        || self.table.state(index) != want
+                        || self.table.links(index).0 != previous
+                        || blocks > lists.blocks(migrate_type, order)
+                    {
+                        return Err(fault(FaultKind::BadLink));
+                    }
+                    blocks += 1;
+                    (previous, index) = (index, self.table.links(index).1);
+                }
+                if blocks != lists.blocks(migrate_type, order) {
+                    return Err(fault(FaultKind::BadLink));
+                }
+                seen += u64::from(blocks);
+            }
+        }
+        // Every free head is in a list: as many were seen in the table as in the lists, and each listed one is a head.
+        if seen == listed_blocks { Ok(()) } else { Err(fault(FaultKind::BadLink)) }
+    }
+
+    fn verify_counts(&self, lists: &FreeLists, counts: Counts) -> Result<(), Fault> {
+        let pairs = [
+            ("present", self.present_pages, counts.present_pages),
+            ("managed", self.managed_pages, counts.managed_pages),
+            ("reserved", self.reserved_pages, counts.reserved_pages),
+            ("present", self.present_pages, self.managed_pages + self.reserved_pages),
+            ("free (lists)", lists.free_pages(), counts.free_pages),
+            ("free", self.free_pages(), counts.free_pages),
+        ];
+        for (counter, says_pages, counted_pages) in pairs {
+            if says_pages != counted_pages {
+                let kind = FaultKind::BadCount { counter, says_pages, counted_pages };
+                return Err(Fault { zone: self.id, pfn: None, kind });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Watermarks and lowmem reserves (SPEC 3.5).
+
+use super::kind::ZoneKind;
+use crate::units::PAGE_SIZE;
+
+/// How much of the zones above a lower zone keeps free of requests that could use them: one frame in this many, by kind of the lower zone.
+const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
+
+const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
+
+/// Free pages at which a zone changes its behaviour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watermarks {
+    /// Ordinary requests stop here.
+    pub min_pages: u64,
+    /// Below this, memory is looked for elsewhere first.
+    pub low_pages: u64,
+    /// Reclaim may rest above this.
+    pub high_pages: u64,
+    /// Promotion to this node may go on above this.
+    pub promo_pages: u64,
+}
+
+/// The default of `min_free_kbytes` for a machine of `managed_pages`: the square root of 16 times its KiB, between 128 and 262144.
+#[must_use]
+pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
+    managed_pages.saturating_mul(KIB_PER_PAGE).saturating_mul(16).isqrt().clamp(128, 262_144)
+}
+
+/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of `min_free_kbytes` is proportional.
+#[must_use]
+pub fn watermarks(managed_pages: u64, total_pages: u64, min_free_kbytes: u64, scale_factor: u64) -> Watermarks {
+    let min_total = min_free_kbytes / KIB_PER_PAGE;
+    let share = u128::from(min_total) * u128::from(managed_pages) / u128::from(total_pages.max(1));
+    let min_pages = u64::try_from(share).unwrap_or(u64::MAX);
+    let scaled = u128::from(managed_pages) * u128::from(scale_factor) / 10_000;
+    let gap = (min_pages / 4).max(u64::try_from(scaled).unwrap_or(u64::MAX));
+    let low_pages = min_pages.saturating_add(gap);
+    let high_pages = low_pages.saturating_add(gap);
+    Watermarks { min_pages, low_pages, high_pages, promo_pages: high_pages.saturating_add(gap) }
+}
+
+/// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind` keeps from it. `managed` are the node's
+/// zones.
+#[must_use]
+pub fn lowmem_reserve(kind: ZoneKind, managed: [u64; ZoneKind::COUNT]) -> [u64; ZoneKind::COUNT] {
+    let mut reserve = [0; ZoneKind::COUNT];
+    let mut above = 0;
+    for highest in kind as usize + 1..ZoneKind::COUNT {
+        above += managed[highest];
+        reserve[highest] = above / LOWMEM_RESERVE_RATIO[kind as usize];
+    }
+    reserve
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn min_free_kbytes_follows_the_square_root_and_its_limits() {
+        // 16 GiB: sqrt(16 Mi * 16) = 16 Ki.
+        assert_eq!(default_min_free_kbytes(4 << 20), 16_384);
+        assert_eq!(default_min_free_kbytes(1), 128);
+        assert_eq!(default_min_free_kbytes(1 << 40), 262_144);
+        assert_eq!(default_min_free_kbytes(u64::MAX), 262_144);
+    }
+
+    #[test]
+    fn marks_rise_by_the_larger_of_a_quarter_and_the_scale() {
+        let marks = watermarks(1000, 1000, 4000, 10);
+        assert_eq!((marks.min_pages, marks.low_pages, marks.high_pages, marks.promo_pages), (1000, 1250, 1500, 1750));
+        let marks = watermarks(10_000_000, 10_000_000, 4000, 10);
+        assert_eq!((marks.min_pages, marks.low_pages), (1000, 11_000));
+        assert_eq!(watermarks(0, 0, 128, 10), Watermarks::default());
+    }
+
+    #[test]
+    fn lower_zones_keep_a_share_of_what_lies_above() {
+        let managed = [4000, 768_000, 2_560_000];
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed), [0, 3000, 13_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma32, managed), [0, 0, 10_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed), [0, 0, 0]);
+    }
+}

@@ -1,0 +1,102 @@
+//! The final page tables: this program at its own addresses, each part with the rights it needs and no more, and all present
+//! memory in the direct map.
+//!
+//! Everything else of the boot tables goes away: address 0, the page below the stack, devices, and memory at its own address. Tables
+//! come from early memory that is mapped already, so what lies above the boot tables' reach is added in steps, and each step may
+//! use the memory of the one before.
+
+use crate::image;
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, GuestPlatform, PLATFORM};
+use core::ptr::NonNull;
+use framewright::early::{EarlyAllocator, EarlyRequest};
+use framewright::firmware::MemoryMap;
+use framewright::platform::Platform;
+use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright_x86::cpu::features::Features;
+use framewright_x86::cpu::registers::set_page_table_root;
+use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
+
+/// How much is mapped before the limit is raised.
+const STEP_BYTES: u64 = 64 << 30;
+
+/// Tables in memory from the early allocator.
+struct EarlyTables<'a> {
+    early: &'a mut EarlyAllocator<GuestPlatform>,
+}
+
+impl EarlyTables<'_> {
+    fn entry(&self, table: u64, index: usize) -> NonNull<Entry> {
+        assert!(index < 512, "a table has 512 entries");
+        // SAFETY: within the frame of one table.
+        unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
+    }
+}
+
+impl TableMemory for EarlyTables<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        self.early.allocate(&EarlyRequest::new(PAGE_SIZE, PAGE_SIZE)).ok().map(|frame| frame.start)
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        // SAFETY: the builder names only frames that `allocate` gave it, which are tables and nothing else (invariant 3), and an entry is a
+        // number. Volatile, because the CPU reads and marks them too.
+        unsafe { self.entry(table, index).read_volatile() }
+    }
+
+    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+        // SAFETY: as above. What the new entry maps is the builder's caller's business.
+        unsafe { self.entry(table, index).write_volatile(entry) };
+    }
+}
+
+/// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
+pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> Result<Mapped, MapFault> {
+    let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
+    let mut memory = EarlyTables { early };
+    let mut mapped = Mapped::default();
+    let tables = PageTable::new(&mut memory, largest).ok_or(MapFault::OutOfFrames { address: DIRECT_MAP })?;
+    for (part, access) in [
+        (image::code(), Access::CODE),
+        (image::constants(), Access::CONSTANTS),
+        (image::data(), Access::DATA),
+        (image::stack(), Access::DATA),
+    ] {
+        tables.map(&mut memory, part.start, part, access, &mut mapped)?;
+    }
+    let end = map.present_end();
+    let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
+    map_present(&tables, &mut memory, map, step, &mut mapped)?;
+    // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay where they are; physical memory is reached only
+    // through the direct map, which is where the boot tables had it. The devices that go away are not used any more.
+    unsafe { set_page_table_root(tables.root()) };
+    while step.end < end {
+        step = PhysRange::new(step.end, (step.end + STEP_BYTES).min(end));
+        map_present(&tables, &mut memory, map, step, &mut mapped)?;
+        PLATFORM.raise_direct_limit(step.end);
+    }
+    Ok(mapped)
+}
+
+/// Maps all present memory of `window`. Code and constants cannot be written here either.
+fn map_present(
+    tables: &PageTable,
+    memory: &mut EarlyTables<'_>,
+    map: MemoryMap<'_>,
+    window: PhysRange,
+    mapped: &mut Mapped,
+) -> Result<(), MapFault> {
+    let fixed = PhysRange::new(image::code().start, image::constants().end);
+    for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {
+        let range = entry.range.intersection(window);
+        for (part, access) in [
+            (range.intersection(PhysRange::new(0, fixed.start)), Access::DATA),
+            (range.intersection(fixed), Access::CONSTANTS),
+            (range.intersection(PhysRange::new(fixed.end, u64::MAX)), Access::DATA),
+        ] {
+            if !part.is_empty() {
+                tables.map(memory, DIRECT_MAP + part.start, part, access, mapped)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Intake: what the boot protocol and ACPI say, in the manager's words.
+
+use crate::image;
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
+use framewright::Parameters;
+use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryMap, Topology};
+use framewright::units::PhysRange;
+use framewright_x86::acpi::{AcpiError, Tables, read_topology};
+use framewright_x86::pvh::StartInfo;
+
+/// Entries of the memory map that there is room for.
+pub const MAP_CAPACITY: usize = 1024;
+/// Affinity ranges that there is room for.
+pub const AFFINITY_CAPACITY: usize = 512;
+/// Ranges that can be reserved before there is an allocator.
+pub const RESERVED_CAPACITY: usize = 512;
+/// The real-mode vectors, the BIOS data area and whatever firmware still keeps below.
+const LOW_MEMORY: PhysRange = PhysRange::new(0, 64 * 1024);
+
+/// What reads physical memory: an ordinary function, so that its type can be named.
+pub type Reader = fn(u64, usize) -> Option<&'static [u8]>;
+
+/// The ACPI tables as this guest sees them.
+pub type AcpiTables = Tables<'static, Reader>;
+
+/// Bytes that firmware or the boot loader left, as long as the boot tables reach them.
+///
+/// Only the intake calls this: it ends before anything is written to memory that is not reserved, and the intake's own sources are.
+pub fn physical(address: u64, length: usize) -> Option<&'static [u8]> {
+    let end = address.checked_add(length as u64)?;
+    if end > BOOT_MAP_LIMIT {
+        return None;
+    }
+    let pointer = core::ptr::with_exposed_provenance::<u8>(usize::try_from(DIRECT_MAP | address).ok()?);
+    // SAFETY: the boot tables map everything below the limit at this offset. What lies there was written before the guest began and is
+    // not written while the slice is in use (see above); where nothing lies, reading gives some byte.
+    Some(unsafe { core::slice::from_raw_parts(pointer, length) })
+}
+
+/// The memory map as given, for the log.
+pub fn copy_raw_map<'a>(start_info: &StartInfo<'_>, storage: &'a mut [MapRange]) -> &'a [MapRange] {
+    let mut count = 0;
+    let entries = start_info.memory_map().filter(|entry| entry.size_bytes != 0);
+    for (slot, entry) in storage.iter_mut().zip(entries) {
+        let range = PhysRange::new(entry.start, entry.start.saturating_add(entry.size_bytes));
+        *slot = MapRange { range, kind: entry.kind };
+        count += 1;
+    }
+    &storage[..count]
+}
+
+/// The memory map, sorted out, with the command line's changes.
+pub fn memory_map<'a>(
+    start_info: &StartInfo<'_>,
+    parameters: &Parameters,
+    storage: &'a mut [MapRange],
+) -> Result<MemoryMap<'a>, MapError> {
+    let mut builder = MapBuilder::new(storage);
+    for entry in start_info.memory_map() {
+        builder.add(entry.start, entry.size_bytes, entry.kind)?;
+    }
+    parameters.apply(&mut builder)?;
+    builder.finish()
+}
+
+/// Fills `topology`. Malformed tables leave one node, and what is wrong with them is for the log.
+pub fn read_nodes(
+    tables: Option<&AcpiTables>,
+    parameters: &Parameters,
+    topology: &mut Topology<'_>,
+) -> Result<(), AcpiError> {
+    let read = match tables {
+        Some(tables) => read_topology(tables, topology),
+        // The CPU that executes this.
+        None => Ok(topology.add_cpu(framewright::units::NodeId::ZERO).unwrap_or(())),
+    };
+    if !parameters.numa {
+        topology.flatten();
+    }
+    read
+}
+
+/// Ranges that hold something when the guest begins.
+pub struct Reserved {
+    ranges: [PhysRange; RESERVED_CAPACITY],
+    count: usize,
+}
+
+/// There are more than [`RESERVED_CAPACITY`] such ranges.
+#[derive(Clone, Copy, Debug)]
+pub struct TooManyReserved;
+
+impl Reserved {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self { ranges: [PhysRange::new(0, 0); RESERVED_CAPACITY], count: 0 }
+    }
+
+    /// Collects what this program, the boot protocol and ACPI occupy.
+    pub fn collect(
+        &mut self,
+        start_info: &StartInfo<'_>,
+        tables: Option<&AcpiTables>,
+        map: MemoryMap<'_>,
+    ) -> Result<&[PhysRange], TooManyReserved> {
+        self.add(LOW_MEMORY)?;
+        self.add(image::whole())?;
+        self.add(start_info.own_range)?;
+        self.add(start_info.memory_map_range)?;
+        self.add(start_info.command_line_range)?;
+        self.add(start_info.module_list_range)?;
+        for module in start_info.modules() {
+            self.add(module)?;
+        }
+        if let Some(tables) = tables {
+            // They are normally in memory of their own kind, which needs no reservation.
+            let usable = |range: &PhysRange| {
+                map.ranges().iter().any(|entry| entry.kind.is_usable() && !entry.range.intersection(*range).is_empty())
+            };
+            let named = tables.headers().flatten().map(|(_, range)| range);
+            for range in tables.root_ranges().into_iter().chain(named).filter(usable) {
+                self.add(range)?;
+            }
+        }
+        Ok(&self.ranges[..self.count])
+    }
+
+    fn add(&mut self, range: PhysRange) -> Result<(), TooManyReserved> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        *self.ranges.get_mut(self.count).ok_or(TooManyReserved)? = range;
+        self.count += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Where the linker put the parts of this program. The names are those of `linker.ld`.
+
+use framewright::units::PhysRange;
+
+unsafe extern "C" {
+    static image_start: u8;
+    static constants_start: u8;
+    static data_start: u8;
+    static stack_guard: u8;
+    static stack_bottom: u8;
+    static image_end: u8;
+}
+
+/// A part of the image, whose physical addresses are its virtual ones.
+macro_rules! part {
+    ($(#[$text:meta])* $name:ident, $start:ident, $end:ident) => {
+        $(#[$text])*
+        pub fn $name() -> PhysRange {
+            PhysRange::new((&raw const $start).addr() as u64, (&raw const $end).addr() as u64)
+        }
+    };
+}
+
+part!(
+    /// All of it, stack and zeroed data included.
+    whole, image_start, image_end
+);
+part!(
+    /// Code, readable and executable.
+    code, image_start, constants_start
+);
+part!(
+    /// Constants, readable.
+    constants, constants_start, data_start
+);
+part!(
+    /// Data up to the page below the stack, readable and writable.
+    data, data_start, stack_guard
+);
+part!(
+    /// The page below the stack, not mapped.
+    guard, stack_guard, stack_bottom
+);
+part!(
+    /// The stack, readable and writable.
+    stack, stack_bottom, image_end
+);

@@ -1,0 +1,82 @@
+//! What the manager needs from this machine: one CPU, no interrupts, all memory at one offset.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::platform::{IrqState, PinnedCpu, Platform};
+use framewright_x86::cpu::registers;
+
+/// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on purpose: whoever takes a physical address
+/// for a pointer faults.
+pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+/// Physical memory that the tables of `boot.s` map.
+pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The platform of this guest.
+pub struct GuestPlatform {
+    direct_limit: AtomicU64,
+    /// The time-stamp counter when the guest began.
+    time_zero: AtomicU64,
+    /// Nanoseconds in one count, in units of 2^-32; 0 until it is known.
+    nanoseconds_per_count: AtomicU64,
+}
+
+/// The only one.
+pub static PLATFORM: GuestPlatform = GuestPlatform {
+    direct_limit: AtomicU64::new(BOOT_MAP_LIMIT),
+    time_zero: AtomicU64::new(0),
+    nanoseconds_per_count: AtomicU64::new(0),
+};
+
+impl GuestPlatform {
+    /// Lets time begin.
+    pub fn start_time(&self) {
+        self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
+    }
+
+    /// Says how often the time-stamp counter counts in a second.
+    pub fn set_clock_rate(&self, hz: u64) {
+        let per_count = (NANOSECONDS << 32).checked_div(hz).unwrap_or(0);
+        self.nanoseconds_per_count.store(per_count, Ordering::Relaxed);
+    }
+
+    /// Says that the direct map has grown to reach below `limit`.
+    pub fn raise_direct_limit(&self, limit: u64) {
+        self.direct_limit.fetch_max(limit, Ordering::Release);
+    }
+}
+
+// SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below `direct_limit` at one offset (invariants 1
+// and 15); the intake reserves what this program occupies; there is one CPU, and no interrupt handler.
+unsafe impl Platform for GuestPlatform {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
+        NonNull::new(core::ptr::with_exposed_provenance_mut(address)).expect("the direct map is not at zero")
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+
+    fn irq_save(&self) -> IrqState {
+        IrqState(registers::disable_interrupts())
+    }
+
+    fn irq_restore(&self, state: IrqState) {
+        registers::restore_interrupts(state.0);
+    }
+
+    fn direct_limit(&self) -> u64 {
+        self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn now_ns(&self) -> Option<u64> {
+        let per_count = self.nanoseconds_per_count.load(Ordering::Relaxed);
+        if per_count == 0 {
+            return None;
+        }
+        let counts = registers::time_stamp().saturating_sub(self.time_zero.load(Ordering::Relaxed));
+        u64::try_from(u128::from(counts) * u128::from(per_count) >> 32).ok()
+    }
+}

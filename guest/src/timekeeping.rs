@@ -1,0 +1,57 @@
+//! Finding out how fast the time-stamp counter runs.
+
+use crate::console::log;
+use crate::firmware::AcpiTables;
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, PLATFORM};
+use core::ptr::NonNull;
+use framewright_x86::acpi::{AcpiError, hpet_address, power_timer};
+use framewright_x86::clock::{Hpet, IntervalTimer, PowerTimerClock, Reference, USUAL_HPET_ADDRESS, calibrate};
+use framewright_x86::cpu::registers::time_stamp;
+
+/// How long to look; the counter is then known to about 1 in 10 000.
+const WINDOW_US: u64 = 10_000;
+const HPET_BYTES: u64 = 1024;
+
+/// Measures the counter against the first clock that runs. Without any the guest goes on and has no times. Needs the boot tables.
+pub fn start(tables: Option<&AcpiTables>) {
+    let measured = try_clock("HPET", hpet(tables))
+        .or_else(|| try_clock("the ACPI timer", acpi_timer(tables)))
+        // SAFETY: the guest makes no sound and uses the interval timer nowhere else.
+        .or_else(|| try_clock("the interval timer", Some(unsafe { IntervalTimer::start() })));
+    match measured {
+        Some((name, hz)) => {
+            PLATFORM.set_clock_rate(hz);
+            log!("tsc: {}.{:03} MHz, measured against {name}", hz / 1_000_000, hz / 1000 % 1000);
+        }
+        None => log!("tsc: no clock to measure it against, so no times are known"),
+    }
+}
+
+fn try_clock<R: Reference>(name: &'static str, reference: Option<R>) -> Option<(&'static str, u64)> {
+    let hz = calibrate(&mut reference?, &mut time_stamp, WINDOW_US)?;
+    Some((name, hz))
+}
+
+fn hpet(tables: Option<&AcpiTables>) -> Option<Hpet> {
+    let address = said(tables.map_or(Ok(None), hpet_address)).unwrap_or(USUAL_HPET_ADDRESS);
+    if address > BOOT_MAP_LIMIT - HPET_BYTES {
+        return None;
+    }
+    let registers = core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
+    // SAFETY: mapped by the boot tables and, by ACPI's word or custom, the timer's registers or nothing.
+    unsafe { Hpet::open(NonNull::new(registers)?) }
+}
+
+fn acpi_timer(tables: Option<&AcpiTables>) -> Option<PowerTimerClock> {
+    let timer = said(tables.map_or(Ok(None), power_timer))?;
+    // SAFETY: ACPI says that the timer is there.
+    Some(unsafe { PowerTimerClock::new(timer) })
+}
+
+/// What a table says, if it can be read; otherwise the log says why not.
+fn said<T>(read: Result<Option<T>, AcpiError>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        log!("{error}");
+        None
+    })
+}
