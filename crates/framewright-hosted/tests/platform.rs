@@ -2,7 +2,7 @@
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
 use framewright::platform::Platform;
-use framewright::units::PhysRange;
+use framewright::units::{NodeId, PhysRange};
 use framewright_hosted::{HostedError, HostedPlatform, Layout, Machine};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -243,6 +243,19 @@ fn the_barrier_orders_the_other_side() {
 }
 
 #[test]
+fn cpus_lie_on_their_nodes() {
+    let text = "memory 0 +64M usable\nnode 1 memory 0 +64M\nnode 1 cpus 7,9\nnode 3 cpus 2\n";
+    let machine = Machine::parse("sparse", text).unwrap();
+    let platform = open(&[(0, 64 * MIB)], machine.cpu_count()).unwrap().with_cpu_nodes(&machine.cpu_nodes());
+    let node = |index| NodeId::new(index).unwrap();
+    let nodes: Vec<_> = (0..platform.cpus()).map(|cpu| platform.cpu_node(cpu)).collect();
+    assert_eq!(nodes, [node(3), node(1), node(1)], "in ascending order of CPU numbers");
+    assert_eq!([1, 3, 0].map(|index| platform.init_threads(node(index))), [2, 1, 1]);
+    let none = Machine::parse("none", "memory 0 +64M usable\nnode 1 memory 0 +64M\n").unwrap();
+    assert_eq!(none.cpu_nodes(), [node(1)]);
+}
+
+#[test]
 fn a_made_up_machine_opens_and_lives_for_ever() {
     let machine = Machine::synthetic(8 * GIB, 2, 2).unwrap();
     let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
@@ -250,5 +263,6 @@ fn a_made_up_machine_opens_and_lives_for_ever() {
     machine.load(&mut map, &mut framewright::firmware::Topology::new(&mut claims)).unwrap();
     let platform: &'static HostedPlatform = HostedPlatform::new(map.finish().unwrap(), machine.cpu_count()).unwrap();
     check_linear(platform);
+    assert_eq!(platform.init_threads(NodeId::ZERO), 2, "without nodes every CPU helps");
     assert_eq!(platform.to_string(), "8191 MiB of memory in 10240 MiB of addresses (linear), 2 CPUs");
 }

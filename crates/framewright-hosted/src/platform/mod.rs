@@ -17,7 +17,7 @@ use barrier::Barrier;
 use cpus::Cpus;
 use framewright::firmware::MemoryMap;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
-use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
@@ -40,6 +40,8 @@ pub struct HostedPlatform {
     present: Vec<PhysRange>,
     limit: u64,
     cpus: Cpus,
+    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is known.
+    cpu_nodes: Vec<NodeId>,
     barrier: Barrier,
     /// More CPUs than the host has: a busy wait must let the awaited thread run.
     crowded: bool,
@@ -107,10 +109,18 @@ impl HostedPlatform {
             present: present(map),
             limit: map.present_end(),
             cpus: Cpus::new(cpus),
+            cpu_nodes: Vec::new(),
             barrier,
             crowded: cpus as usize > host_cpus,
             started: Instant::now(),
         })
+    }
+
+    /// Says which node each CPU is on, from CPU 0; [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node 0.
+    #[must_use]
+    pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
+        self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
+        self
     }
 
     /// Makes an owned machine live as long as the process.
@@ -280,6 +290,20 @@ unsafe impl Platform for HostedPlatform {
 
     fn cpus(&self) -> u32 {
         self.cpus.count()
+    }
+
+    #[inline]
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
+    }
+
+    /// The CPUs of the node, or 1 when it has none; all CPUs when their nodes are unknown.
+    fn init_threads(&self, node: NodeId) -> u32 {
+        if self.cpu_nodes.is_empty() {
+            return self.cpus();
+        }
+        let own = (0..self.cpus()).filter(|&cpu| self.cpu_node(cpu) == node).count();
+        u32::try_from(own).unwrap_or(u32::MAX).max(1)
     }
 
     /// True unless interrupts are off here.
