@@ -71,12 +71,10 @@ pub fn run(options: &BenchBringUp) -> Result<(), Error> {
 /// Totals of several bring-ups over memory that is backed and dirty.
 fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
     let machine = subject.machine()?;
-    let session = Session::open(&machine, "")?;
-    let mut last = session.bring_up(&mut Silent)?;
+    let mut last = Session::open(&machine, "")?.bring_up(&mut Silent)?;
     let mut totals = Vec::new();
     for _ in 0..repetitions {
-        session.make_tables_dirty(last)?;
-        last = session.bring_up(&mut Silent)?;
+        last = last.end_dirty()?.bring_up(&mut Silent)?;
         totals.push(last.report["totals"].clone());
     }
     Ok(totals)

@@ -21,7 +21,7 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
     let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"] });
-    session.make_tables_dirty(fresh)?;
+    let session = fresh.end_dirty()?;
     let mut log = Lines::new();
     let pass = session.bring_up(&mut log)?;
     pass.verify()?;

@@ -17,28 +17,12 @@ use serde_json::Value;
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
 
-/// A machine whose memory this process has reserved.
+/// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and back, so that there is at most one
+/// manager at a time.
 pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
-}
-
-/// A machine that has been brought up.
-pub struct Pass {
-    manager: Manager<HostedPlatform>,
-    /// The library's report.
-    pub report: Value,
-}
-
-impl Pass {
-    /// Recounts all memory from the tables.
-    ///
-    /// # Errors
-    /// The tables contradict one another or the counters.
-    pub fn verify(&self) -> Result<(), Error> {
-        self.manager.verify().map(drop).map_err(|fault| Error::Failed(format!("internal error, please report it: {fault}")))
-    }
 }
 
 impl<'a> Session<'a> {
@@ -58,7 +42,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
-    pub fn bring_up(&self, log: &mut dyn BootLog) -> Result<Pass, Error> {
+    pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
@@ -66,8 +50,7 @@ impl<'a> Session<'a> {
         let intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
-        let input =
-            BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
+        let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         report::bring_up(log, &input, &manager);
@@ -76,24 +59,44 @@ impl<'a> Session<'a> {
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
-        Ok(Pass { manager, report })
+        Ok(Pass { session: self, manager, report })
+    }
+}
+
+/// A machine that has been brought up.
+pub struct Pass<'a> {
+    session: Session<'a>,
+    manager: Manager<HostedPlatform>,
+    /// The library's report.
+    pub report: Value,
+}
+
+impl<'a> Pass<'a> {
+    /// Recounts all memory from the tables.
+    ///
+    /// # Errors
+    /// The tables contradict one another or the counters.
+    pub fn verify(&self) -> Result<(), Error> {
+        let wrong = |fault| Error::Failed(format!("internal error, please report it: {fault}"));
+        self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Ends `pass` and fills the memory of its tables with 0xa5, so that the next bring-up finds it as on a machine that has been in
-    /// use: backed by the system and full of old data.
+    /// Ends the manager and fills the memory of its tables with 0xa5, so that the next bring-up finds it as on a machine that has been
+    /// in use: backed by the system and full of old data.
     ///
     /// # Errors
     /// The tables do not belong to this machine.
-    pub fn make_tables_dirty(&self, pass: Pass) -> Result<(), Error> {
-        let tables = pass.manager.zones().iter().map(framewright::zone::Zone::table_memory);
+    pub fn end_dirty(self) -> Result<Session<'a>, Error> {
+        let Self { session, manager, .. } = self;
+        let tables = manager.zones().iter().map(framewright::zone::Zone::table_memory);
         let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
-        drop(pass);
+        drop(manager);
         for range in tables {
-            // SAFETY: the manager that had these tables is gone, and `self` has one at a time.
-            unsafe { self.platform.prefault(range, 0xa5) }
+            // SAFETY: the manager that had these tables is gone, and a session has one at a time.
+            unsafe { session.platform.prefault(range, 0xa5) }
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
-        Ok(())
+        Ok(session)
     }
 }
 
