@@ -90,9 +90,8 @@ impl<'a> Pass<'a> {
         let Self { session, manager, .. } = self;
         let tables = manager.zones().iter().map(framewright::zone::Zone::table_memory);
         let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
-        drop(manager);
         for range in tables {
-            // SAFETY: the manager that had these tables is gone, and a session has one at a time.
+            // SAFETY: the manager that had these tables ends here, and a session has one at a time.
             unsafe { session.platform.prefault(range, 0xa5) }
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
