@@ -40,8 +40,7 @@ impl BootLog for Log {
     fn line(&mut self, line: fmt::Arguments<'_>) {
         let microseconds = PLATFORM.now_ns().unwrap_or(0) / 1000;
         // The port cannot fail.
-        let _ =
-            writeln!(Console, "[{:5}.{:06}] {line}", microseconds / 1_000_000, microseconds % 1_000_000);
+        let _ = writeln!(Console, "[{:5}.{:06}] {line}", microseconds / 1_000_000, microseconds % 1_000_000);
     }
 }
 

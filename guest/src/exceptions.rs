@@ -27,7 +27,8 @@ static FAILING: AtomicBool = AtomicBool::new(false);
 /// From here on every exception is reported. Called once.
 pub fn install() {
     let stacks = INTERRUPT_STACKS.take();
-    let tops: [u64; STACKS] = core::array::from_fn(|index| (&raw const stacks[index]).addr() as u64 + STACK_BYTES as u64);
+    let tops: [u64; STACKS] =
+        core::array::from_fn(|index| (&raw const stacks[index]).addr() as u64 + STACK_BYTES as u64);
     // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege on its only CPU, once.
     unsafe { SEGMENTS.take().load(&tops) };
     // SAFETY: the segments name three stacks.
@@ -54,9 +55,22 @@ fn report(frame: &Frame) -> ! {
         };
         log!("  {} at address {address:#018x}{place}", PageFaultCode(frame.error_code));
     }
-    log!("  RIP {:04x}:{:016x} RSP {:04x}:{:016x} FLAGS {:08x}", frame.cs, frame.rip, frame.ss, frame.rsp, frame.rflags);
+    log!(
+        "  RIP {:04x}:{:016x} RSP {:04x}:{:016x} FLAGS {:08x}",
+        frame.cs,
+        frame.rip,
+        frame.ss,
+        frame.rsp,
+        frame.rflags
+    );
     log!("  RAX {:016x} RBX {:016x} RCX {:016x} RDX {:016x}", frame.rax, frame.rbx, frame.rcx, frame.rdx);
-    log!("  RSI {:016x} RDI {:016x} RBP {:016x} CR3 {:016x}", frame.rsi, frame.rdi, frame.rbp, registers::page_table_root());
+    log!(
+        "  RSI {:016x} RDI {:016x} RBP {:016x} CR3 {:016x}",
+        frame.rsi,
+        frame.rdi,
+        frame.rbp,
+        registers::page_table_root()
+    );
     log!("  R8  {:016x} R9  {:016x} R10 {:016x} R11 {:016x}", frame.r8, frame.r9, frame.r10, frame.r11);
     log!("  R12 {:016x} R13 {:016x} R14 {:016x} R15 {:016x}", frame.r12, frame.r13, frame.r14, frame.r15);
     for line in 0..SHOWN_WORDS / 4 {
