@@ -13,7 +13,8 @@
 //! let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
 //! machine.load(&mut map, &mut topology)?;
 //! let map = map.finish()?;
-//! let platform: &'static HostedPlatform = HostedPlatform::new(map, machine.cpu_count())?;
+//! let platform = HostedPlatform::open(map, machine.cpu_count())?.with_cpu_nodes(&machine.cpu_nodes());
+//! let platform: &'static HostedPlatform = platform.leak();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

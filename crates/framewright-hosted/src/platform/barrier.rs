@@ -32,6 +32,9 @@ impl Barrier {
     }
 
     /// Returns when every thread of the process has executed a full barrier since the call.
+    ///
+    /// # Panics
+    /// When a command that worked at creation fails.
     pub fn run(self) {
         let result = match self {
             Self::Expedited => membarrier(PRIVATE_EXPEDITED),

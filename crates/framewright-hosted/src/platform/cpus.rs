@@ -19,19 +19,36 @@ const ENTERED: u8 = 2;
 struct Seat {
     /// Which machine; 0 is none.
     machine: u64,
+    /// The number that it has, or had last; no number at first.
     cpu: u32,
-    /// How often it is pinned now.
-    pins: u32,
-    entered: bool,
+    /// How many reasons it has to keep the number: its pins, and one for its token.
+    holds: u32,
 }
 
-impl Seat {
-    const NONE: Self = Self { machine: 0, cpu: 0, pins: 0, entered: false };
+/// The seat in use. Its fields are set one by one: a whole that is read just after a part was written stalls the processor, which made a
+/// pin cost 17 ns.
+struct CurrentSeat {
+    machine: Cell<u64>,
+    cpu: Cell<u32>,
+    holds: Cell<u32>,
+}
+
+impl CurrentSeat {
+    fn get(&self) -> Seat {
+        Seat { machine: self.machine.get(), cpu: self.cpu.get(), holds: self.holds.get() }
+    }
+
+    fn set(&self, seat: Seat) {
+        self.machine.set(seat.machine);
+        self.cpu.set(seat.cpu);
+        self.holds.set(seat.holds);
+    }
 }
 
 thread_local! {
     /// The machine that this thread used last: nearly always the only one, and found without a search.
-    static SEAT: Cell<Seat> = const { Cell::new(Seat::NONE) };
+    static SEAT: CurrentSeat =
+        const { CurrentSeat { machine: Cell::new(0), cpu: Cell::new(u32::MAX), holds: Cell::new(0) } };
     /// What it is on other machines.
     static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
     static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
@@ -64,7 +81,7 @@ impl Cpus {
     pub fn enter(&self, cpu: u32) -> Result<(), HostedError> {
         let number = self.numbers.get(cpu as usize).ok_or(HostedError::NoSuchCpu { cpu, cpus: self.count() })?;
         let seat = self.seat();
-        if seat.entered || seat.pins > 0 {
+        if seat.holds > 0 {
             return Err(HostedError::AlreadyCpu { cpu: seat.cpu });
         }
         while let Err(found) = number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed) {
@@ -74,50 +91,55 @@ impl Cpus {
             // Borrowed for the length of one pin.
             std::thread::yield_now();
         }
-        SEAT.set(Seat { machine: self.machine, cpu, pins: 0, entered: true });
+        SEAT.with(|current| current.set(Seat { cpu, holds: 1, ..seat }));
         Ok(())
     }
 
     /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it is not.
     pub fn leave(&self) {
         let seat = self.seat();
-        debug_assert!(seat.entered, "a token belongs to a thread that entered");
-        let state = if seat.pins > 0 { BORROWED } else { FREE };
-        SEAT.set(Seat { entered: false, ..seat });
-        self.numbers[seat.cpu as usize].store(state, Ordering::Release);
+        if seat.holds > 1 {
+            self.numbers[seat.cpu as usize].store(BORROWED, Ordering::Relaxed);
+        }
+        self.unpin(seat.cpu);
     }
 
     /// Which CPU the calling thread is until the matching [`Cpus::unpin`].
     #[inline]
     pub fn pin(&self) -> u32 {
-        let seat = SEAT.get();
-        if seat.machine == self.machine && (seat.entered || seat.pins > 0) {
-            SEAT.set(Seat { pins: seat.pins + 1, ..seat });
-            return seat.cpu;
-        }
-        self.pin_slowly()
+        SEAT.with(|seat| {
+            let holds = seat.holds.get();
+            if holds > 0 && seat.machine.get() == self.machine {
+                seat.holds.set(holds + 1);
+                return seat.cpu.get();
+            }
+            self.pin_slowly()
+        })
     }
 
     #[inline]
     pub fn unpin(&self, cpu: u32) {
-        let mut seat = SEAT.get();
-        if seat.machine != self.machine {
-            seat = self.seat();
-        }
-        debug_assert!(seat.pins > 0 && seat.cpu == cpu, "unpin without its pin");
-        let pins = seat.pins.saturating_sub(1);
-        SEAT.set(Seat { pins, ..seat });
-        if pins == 0 && !seat.entered {
-            self.numbers[cpu as usize].store(FREE, Ordering::Release);
-        }
+        SEAT.with(|seat| {
+            if seat.machine.get() != self.machine {
+                self.seat();
+            }
+            let holds = seat.holds.get();
+            debug_assert!(holds > 0 && seat.cpu.get() == cpu, "unpin without its pin");
+            seat.holds.set(holds.saturating_sub(1));
+            if holds == 1 {
+                self.numbers[cpu as usize].store(FREE, Ordering::Release);
+            }
+        });
     }
 
     /// Borrows a number, or finds the one that the thread has on this machine after it used another.
     #[cold]
     fn pin_slowly(&self) -> u32 {
         let seat = self.seat();
-        let cpu = if seat.entered || seat.pins > 0 { seat.cpu } else { self.borrow() };
-        SEAT.set(Seat { cpu, pins: seat.pins + 1, ..seat });
+        // The number of last time, when it is free: its caches are warm, and there is no search.
+        let known = seat.holds > 0 || self.try_borrow(seat.cpu);
+        let cpu = if known { seat.cpu } else { self.borrow() };
+        SEAT.with(|current| current.set(Seat { cpu, holds: seat.holds + 1, ..seat }));
         cpu
     }
 
@@ -139,24 +161,26 @@ impl Cpus {
     }
 
     fn try_borrow(&self, cpu: u32) -> bool {
-        let number = &self.numbers[cpu as usize];
-        number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let number = self.numbers.get(cpu as usize);
+        number
+            .is_some_and(|number| number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
 
     /// Makes this machine the one that the thread used last, and says what the thread is on it.
     fn seat(&self) -> Seat {
-        let last = SEAT.get();
+        let last = SEAT.with(CurrentSeat::get);
         if last.machine == self.machine {
             return last;
         }
         OTHERS.with_borrow_mut(|others| {
             // A seat that means nothing need not be kept.
-            if last.entered || last.pins > 0 {
+            if last.holds > 0 {
                 others.push(last);
             }
             let found = others.iter().position(|seat| seat.machine == self.machine);
-            let seat = found.map_or(Seat { machine: self.machine, ..Seat::NONE }, |index| others.swap_remove(index));
-            SEAT.set(seat);
+            let fresh = Seat { machine: self.machine, cpu: u32::MAX, holds: 0 };
+            let seat = found.map_or(fresh, |index| others.swap_remove(index));
+            SEAT.with(|current| current.set(seat));
             seat
         })
     }

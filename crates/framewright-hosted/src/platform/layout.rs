@@ -59,14 +59,14 @@ impl Runs {
         self.runs.last().map_or(0, |last| last.offset + (last.end - last.start))
     }
 
+    /// One past the last address of the first run when that begins at 0: below it, offset and address are equal.
+    pub fn straight(&self) -> u64 {
+        self.runs.first().filter(|first| first.start == 0).map_or(0, |first| first.end)
+    }
+
     /// Where a physical address lies in the reservation.
-    #[inline]
     pub fn offset(&self, address: u64) -> Option<u64> {
-        // A linear machine and most compact ones have one run: no search.
-        let run = match self.runs.as_slice() {
-            [only] => only,
-            runs => runs.get(runs.partition_point(|run| run.end <= address))?,
-        };
+        let run = self.runs.get(self.runs.partition_point(|run| run.end <= address))?;
         (run.start <= address && address < run.end).then(|| run.offset + (address - run.start))
     }
 }

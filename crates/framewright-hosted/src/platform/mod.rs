@@ -17,7 +17,7 @@ use barrier::Barrier;
 use cpus::Cpus;
 use framewright::firmware::MemoryMap;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
-use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
@@ -34,10 +34,14 @@ pub struct HostedPlatform {
     mapping: Mapping,
     runs: Runs,
     layout: Layout,
+    /// Below this, offset and physical address are equal.
+    straight: u64,
     /// Present memory, sorted, disjoint and joined.
     present: Vec<PhysRange>,
     limit: u64,
     cpus: Cpus,
+    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is known.
+    cpu_nodes: Vec<NodeId>,
     barrier: Barrier,
     /// More CPUs than the host has: a busy wait must let the awaited thread run.
     crowded: bool,
@@ -98,16 +102,25 @@ impl HostedPlatform {
         }
         let host_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
+            straight: runs.straight(),
             mapping,
             runs,
             layout,
             present: present(map),
             limit: map.present_end(),
             cpus: Cpus::new(cpus),
+            cpu_nodes: Vec::new(),
             barrier,
             crowded: cpus as usize > host_cpus,
             started: Instant::now(),
         })
+    }
+
+    /// Says which node each CPU is on, from CPU 0; [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node 0.
+    #[must_use]
+    pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
+        self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
+        self
     }
 
     /// Makes an owned machine live as long as the process.
@@ -239,6 +252,12 @@ unsafe impl Platform for HostedPlatform {
     /// When no run holds the address, which a manager never asks for.
     #[inline]
     fn direct(&self, pa: u64) -> NonNull<u8> {
+        // Nearly all addresses of nearly all machines: offset and address are equal.
+        if pa < self.straight
+            && let Some(address) = self.mapping.at(pa)
+        {
+            return address;
+        }
         match self.runs.offset(pa).and_then(|offset| self.mapping.at(offset)) {
             Some(address) => address,
             None => no_memory_there(pa),
@@ -273,11 +292,27 @@ unsafe impl Platform for HostedPlatform {
         self.cpus.count()
     }
 
+    #[inline]
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
+    }
+
+    /// The CPUs of the node, or 1 when it has none; all CPUs when their nodes are unknown.
+    fn init_threads(&self, node: NodeId) -> u32 {
+        if self.cpu_nodes.is_empty() {
+            return self.cpus();
+        }
+        let own = (0..self.cpus()).filter(|&cpu| self.cpu_node(cpu) == node).count();
+        u32::try_from(own).unwrap_or(u32::MAX).max(1)
+    }
+
     /// True unless interrupts are off here.
     fn can_wait(&self) -> bool {
         cpus::interrupts_on()
     }
 
+    /// # Panics
+    /// When the system takes away a call that worked at creation: going on would corrupt memory silently.
     fn cpu_barrier(&self) {
         self.barrier.run();
     }

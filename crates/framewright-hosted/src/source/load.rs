@@ -39,11 +39,10 @@ impl Machine {
             topology.add_memory(affinity.range, node_id(affinity.node)?, affinity.hot_pluggable)?;
         }
         for cpu in &self.cpus {
-            topology.add_cpu(node_id(cpu.node)?)?;
+            node_id(cpu.node)?;
         }
-        if self.cpus.is_empty() {
-            let lowest = self.affinities.iter().map(|affinity| affinity.node).min().unwrap_or(0);
-            topology.add_cpu(node_id(lowest)?)?;
+        for node in self.cpu_nodes() {
+            topology.add_cpu(node)?;
         }
         for &(from, to, distance) in &self.distances {
             topology.set_distance(node_id(from)?, node_id(to)?, distance)?;

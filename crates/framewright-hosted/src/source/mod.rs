@@ -31,7 +31,7 @@ pub use error::{Place, SizeError, SourceError};
 pub use size::parse_size;
 
 use framewright::firmware::MapRange;
-use framewright::units::PhysRange;
+use framewright::units::{NodeId, PhysRange};
 use std::io::Read;
 use std::path::Path;
 
@@ -140,5 +140,15 @@ impl Machine {
     #[must_use]
     pub fn cpu_count(&self) -> u32 {
         u32::try_from(self.cpus.len()).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// The nodes of the CPUs, as many as [`Machine::cpu_count`] says, as [`Machine::load`] gives them to the library: CPU i of a platform is the i-th here,
+    /// whatever its number. A node beyond the limit, which `load` refuses, counts as node 0.
+    #[must_use]
+    pub fn cpu_nodes(&self) -> Vec<NodeId> {
+        let lowest = self.affinities.iter().map(|affinity| affinity.node).min().unwrap_or(0);
+        let named = self.cpus.iter().map(|cpu| cpu.node);
+        let nodes = named.chain(self.cpus.is_empty().then_some(lowest));
+        nodes.map(|node| NodeId::new(node as usize).unwrap_or_default()).collect()
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn format_cpu_list(cpus: &[u32]) -> String {
     while index < cpus.len() {
         let first = cpus[index];
         let mut last = first;
-        while cpus.get(index + 1) == last.checked_add(1).as_ref() {
+        while cpus.get(index + 1).is_some_and(|&next| last.checked_add(1) == Some(next)) {
             index += 1;
             last = cpus[index];
         }

@@ -9,7 +9,7 @@ pub(super) const EXPECTED: &str = "memory or a CPU and its node, such as \"SRAT:
                                    \"SRAT: PXM 0 -> APIC 0x04 -> Node 0\"";
 
 /// How messages about the table begin, rather than lines of it.
-const REMARKS: [&str; 18] = [
+const REMARKS: [&str; 16] = [
     "bad ",
     "detected ",
     "disabled",
@@ -25,8 +25,6 @@ const REMARKS: [&str; 18] = [
     "srat not used",
     "too ",
     "unexpected",
-    "use ",
-    "used ",
     "warning",
 ];
 
