@@ -245,8 +245,9 @@ fn a_block_that_nodes_share_evenly_belongs_to_the_lower_node() {
 fn a_block_that_two_kinds_fill_is_whole() {
     let border = (32 << 20) + (5 << 12);
     let machine = FakeMachine::builder()
-        .ram(PhysRange::new(0, border))
-        .memory(PhysRange::new(border, 64 << 20), MemoryKind::HotPluggable)
+        .ram(mib(0, 20))
+        .memory(PhysRange::new(20 << 20, border), MemoryKind::HotPluggable)
+        .ram(PhysRange::new(border, 64 << 20))
         .build();
     let manager = bring_up_reserving(machine, &[mib(34, 48)]).expect("bring-up");
     let state = manager.block_state(BlockNumber(16)).expect("a block");
