@@ -1,2 +1,26 @@
-//! The program `framewright`.
-fn main() {}
+//! The program `framewright`: brings up a machine's physical memory and shows it.
+
+mod args;
+mod bench;
+mod boot;
+mod error;
+mod grid;
+mod hosted;
+mod interrupt;
+mod output;
+mod qemu;
+
+use args::{Bench, Command};
+use error::Error;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    error::shorten_panics();
+    let outcome = match args::read() {
+        Ok(Some(Command::Boot(boot))) => boot::run(&boot),
+        Ok(Some(Command::Bench(Bench::BringUp(bench)))) => bench::run(&bench),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    outcome.map_or_else(Error::tell, |()| ExitCode::SUCCESS)
+}

@@ -1,2 +1,87 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands. `cargo xtask test` is what continuous integration runs, no more and no less.
+
+mod command;
+mod guest;
+mod house;
+mod qemu;
+mod step;
+mod steps;
+mod workspace;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask <command>
+
+  test                 every check, cheapest first; stops at the first that fails
+  test --list          names the checks
+  test --only NAME     runs one check (may be repeated)
+  guest                builds the reference guest and shows its size
+  fmt                  formats all code
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return if words.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+        ["test", options @ ..] => match Options::read(options) {
+            Ok(Options::List) => {
+                step::list(steps::ALL);
+                Ok(())
+            }
+            Ok(Options::Run { only }) if step::run_all(&step::selected(steps::ALL, &only)) => Ok(()),
+            Ok(Options::Run { .. }) => Err(String::new()),
+            Err(wrong) => return usage(&wrong),
+        },
+        ["guest"] => guest::build().map(|image| println!("{image}")).map_err(|failure| failure.output),
+        ["fmt"] => command::Run::cargo(&["fmt", "--all"]).output().map(drop).map_err(|failure| failure.output),
+        _ => return usage(&format!("unknown command `{}`", words.join(" "))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(output) => {
+            eprint!("{output}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What `cargo xtask test` was asked.
+enum Options<'a> {
+    List,
+    /// The named steps, or all when there is no name.
+    Run {
+        only: Vec<&'a str>,
+    },
+}
+
+impl<'a> Options<'a> {
+    fn read(words: &[&'a str]) -> Result<Self, String> {
+        let mut only = Vec::new();
+        let mut list = false;
+        let mut rest = words.iter();
+        while let Some(&word) = rest.next() {
+            match word {
+                "--list" => list = true,
+                "--only" => {
+                    let name = *rest.next().ok_or("--only needs the name of a step")?;
+                    if !steps::ALL.iter().any(|step| step.name == name) {
+                        return Err(format!("there is no step `{name}`: cargo xtask test --list names them"));
+                    }
+                    only.push(name);
+                }
+                _ => return Err(format!("unknown option `{word}`")),
+            }
+        }
+        Ok(if list { Self::List } else { Self::Run { only } })
+    }
+}
+
+fn usage(wrong: &str) -> ExitCode {
+    eprint!("xtask: {wrong}\n{HELP}");
+    ExitCode::from(2)
+}

@@ -1,1 +1,25 @@
-//! Framewright: hosted.
+//! Framewright in a Linux process.
+//!
+//! [`source`] says which memory, nodes and CPUs a machine has: this machine, a file from any other, or one made up.
+//! [`platform`] lets a process stand in for such a machine: threads are its CPUs and one reserved mapping is its physical memory,
+//! so a machine of 24 TiB can be brought up on a small one.
+//!
+//! ```no_run
+//! use framewright::firmware::{MapBuilder, Topology};
+//! use framewright_hosted::{HostedPlatform, Machine};
+//!
+//! let machine = Machine::this()?;
+//! let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
+//! let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
+//! machine.load(&mut map, &mut topology)?;
+//! let map = map.finish()?;
+//! let platform = HostedPlatform::open(map, machine.cpu_count())?.with_cpu_nodes(&machine.cpu_nodes());
+//! let platform: &'static HostedPlatform = platform.leak();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod platform;
+pub mod source;
+
+pub use platform::{CpuToken, HostedError, HostedPlatform, Layout};
+pub use source::{Affinity, CpuAffinity, Machine, SizeError, SourceError, parse_size};

@@ -2,7 +2,16 @@
 //!
 //! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used: an address that is not
 //!   usable memory, interrupts restored out of order, a CPU left pinned.
+//! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
+//!   translation. [`map_space_contract`] is what every implementation of that range must pass.
+//! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
 
+pub mod contract;
+pub mod frames;
 pub mod machine;
+pub mod paging;
 
+pub use contract::{MapSpaceFixture, map_space_contract};
+pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use machine::{Builder, Calls, FakeMachine};
+pub use paging::{AccessFault, FakePaging, PagingCounts};

@@ -1,4 +1,87 @@
 //! A physical memory manager for kernels, unikernels and VM guests.
+//!
+//! It takes what firmware says about memory and nodes, brings all of it up in well under a millisecond a TiB, and hands out blocks of 2 MiB to
+//! 1 GiB. It needs no heap, owns no thread, and asks of its adopter one small trait, [`Platform`].
+//!
+//! # Adopting it
+//!
+//! Five steps, all of them in this example, which runs: here a static array plays the machine's memory.
+//!
+//! ```
+//! use framewright::early::EarlyAllocator;
+//! use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+//! use framewright::units::{Order, PhysRange};
+//! use framewright::{BlockRequest, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
+//! use std::ptr::NonNull;
+//!
+//! // 1. Say where memory is seen, how interrupts are held off, and which CPU this is.
+//! struct Kernel;
+//! # const RAM_BYTES: usize = 32 << 20;
+//! # #[repr(align(0x200000))]
+//! # struct Ram(std::cell::UnsafeCell<[u8; RAM_BYTES]>);
+//! # unsafe impl Sync for Ram {}
+//! # static RAM: Ram = Ram(std::cell::UnsafeCell::new([0; RAM_BYTES]));
+//! # fn direct_map_base() -> *mut u8 { RAM.0.get().cast() }
+//!
+//! // SAFETY: frames 0..32 MiB are memory that nobody else uses, seen at one offset; there is one CPU and no interrupt.
+//! unsafe impl Platform for Kernel {
+//!     fn direct(&self, pa: u64) -> NonNull<u8> {
+//!         NonNull::new(direct_map_base().wrapping_add(pa as usize)).unwrap()
+//!     }
+//!     fn pin(&self) -> PinnedCpu {
+//!         PinnedCpu::new(0)
+//!     }
+//!     fn irq_save(&self) -> IrqState {
+//!         IrqState(0)
+//!     }
+//!     fn irq_restore(&self, _: IrqState) {}
+//! }
+//! static KERNEL: Kernel = Kernel;
+//!
+//! // 2. Tell it what firmware said, in any order; and the nodes, if there are any.
+//! let mut ranges = [MapRange::EMPTY; 64];
+//! let mut builder = MapBuilder::new(&mut ranges);
+//! builder.add(0, 32 << 20, MemoryKind::Conventional)?;
+//! builder.add(0x9_fc00, 0x6_0400, MemoryKind::Reserved)?;
+//! let parameters = Parameters::parse("min_free_kbytes=512", &mut |problem| eprintln!("{problem}"));
+//! parameters.apply(&mut builder)?;
+//! let map = builder.finish()?;
+//! let mut claims = [MemoryAffinity::EMPTY; 8];
+//! let topology = Topology::new(&mut claims);
+//!
+//! // 3. Reserve what is in use already: the kernel's image, its stack, the initial RAM disk.
+//! let image = PhysRange::with_size(0x20_0000, 0x8_1234);
+//! let mut early = EarlyAllocator::with_reserved(&KERNEL, map, &topology, &[image])?;
+//!
+//! // 4. Bring it up.
+//! let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
+//! let manager = Manager::bring_up(&mut early, &input)?;
+//!
+//! // 5. Use it, from any CPU and any context but an NMI.
+//! let huge_page = manager.allocate_blocks(&BlockRequest::new(Order::BLOCK))?;
+//! assert_eq!(huge_page.pages(), 512);
+//! manager.free_blocks(huge_page)?;
+//! # manager.verify()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which have defaults for a kernel that has
+//! none of them yet. [`report`] writes the boot log that the kernel developers of the field know.
+//!
+//! # Where things are
+//!
+//! | module | is |
+//! |---|---|
+//! | [`platform`], [`map_space`] | what an adopter implements |
+//! | [`firmware`] | intake of memory maps and nodes |
+//! | [`early`] | the allocator before the allocator |
+//! | [`parameters`] | the command line |
+//! | [`manager`] | bring-up, allocation, verification |
+//! | [`zone`], [`block`] | what the manager is made of |
+//! | [`report`] | boot log and JSON |
+//!
+//! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
+//! crate follows: deferred initialisation of the memory map, huge-page pools, their map's diet, the shuffle and free page reporting.
 #![no_std]
 
 #[cfg(test)]

@@ -123,6 +123,7 @@ pub struct Unflushed {
 impl Unflushed {
     /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every frame is a run of its own and
     /// the section's page table leaves with them.
+    #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
     pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
 
     /// Nothing to flush.

@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn known_parameters_are_set_and_the_last_counts() {
-        let (parameters, problems) = parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 ");
+        let (parameters, problems) =
+            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 ");
         assert_eq!(problems, []);
         assert!(!parameters.numa);
         assert_eq!(parameters.memory_limit, Some(512 << 20));
@@ -230,7 +231,8 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_wrong_is_listed_and_ignored() {
-        let (parameters, problems) = parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later");
+        let (parameters, problems) =
+            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later");
         assert_eq!(parameters.memory_limit, None);
         assert_eq!(parameters.watermark_scale_factor, 10);
         let words: Vec<_> = problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();

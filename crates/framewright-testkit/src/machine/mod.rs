@@ -217,6 +217,19 @@ impl FakeMachine {
         (0..framewright::units::PAGE_SIZE / 8).all(|word| self.load(frame.address() + 8 * word) == poison)
     }
 
+    /// Fills a frame with what memory holds at the start.
+    ///
+    /// # Safety
+    /// The frame is the caller's: nobody holds a reference into it.
+    ///
+    /// # Panics
+    /// When it is not usable memory.
+    pub unsafe fn poison(&self, frame: Pfn) {
+        let start = self.memory.direct(frame.address());
+        // SAFETY: ranges of memory consist of whole frames, and the frame is the caller's.
+        unsafe { start.write_bytes(POISON, 4096) };
+    }
+
     /// Gives the machine's memory back to the host. Whoever touches it afterwards faults; `direct` panics.
     ///
     /// # Safety

@@ -185,7 +185,6 @@ impl BlockState {
     /// Order of a head.
     #[must_use]
     pub const fn order(self) -> Order {
-        #[expect(clippy::cast_possible_truncation, reason = "five bits")]
         let order = (self.0 >> ORDER_SHIFT & 0x1f) as u8;
         // A word of unknown bits must not make the reader fail.
         match Order::new(if order > MAX_ORDER { MAX_ORDER } else { order }) {

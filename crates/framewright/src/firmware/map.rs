@@ -132,9 +132,8 @@ impl<'a> MapBuilder<'a> {
         range: PhysRange,
         change: impl Fn(Option<MemoryKind>) -> Option<MemoryKind>,
     ) -> Result<(), MapError> {
-        // Two cuts at the edges and one new entry for every hole inside: know the worst before anything changes.
-        let inside = self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()).count();
-        if self.len + inside + 3 > self.entries.len() {
+        // Know the worst before anything changes: joining comes last.
+        if self.len + self.entries_to_cover(range, change(None).is_some()) > self.entries.len() {
             return Err(MapError::TooManyRanges { range, capacity: self.entries.len() });
         }
         self.cut(range.start);
@@ -163,6 +162,19 @@ impl<'a> MapBuilder<'a> {
         }
         self.join();
         Ok(())
+    }
+
+    /// How many more entries there are while `range` is being covered: one for each edge that cuts an entry, and one for each hole in it
+    /// if holes are `filled`.
+    fn entries_to_cover(&self, range: PhysRange, filled: bool) -> usize {
+        let (mut more, mut position) = (0, range.start);
+        let first = self.ranges().partition_point(|entry| entry.range.end <= range.start);
+        for entry in self.ranges()[first..].iter().take_while(|entry| entry.range.start < range.end) {
+            more += usize::from(entry.range.start < range.start) + usize::from(entry.range.end > range.end);
+            more += usize::from(filled && entry.range.start > position);
+            position = entry.range.end;
+        }
+        more + usize::from(filled && position < range.end)
     }
 
     /// Makes `at` a boundary between entries.

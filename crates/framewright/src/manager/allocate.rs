@@ -142,12 +142,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
-    pub fn allocate_at(
-        &self,
-        start: Pfn,
-        order: Order,
-        migrate_type: MigrateType,
-    ) -> Result<PfnRange, AllocateError> {
+    pub fn allocate_at(&self, start: Pfn, order: Order, migrate_type: MigrateType) -> Result<PfnRange, AllocateError> {
         if order < Order::BLOCK {
             return Err(AllocateError::OrderTooSmall(order));
         }

@@ -15,8 +15,7 @@ use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
-    Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks,
-    zone_runs,
+    Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks, zone_runs,
 };
 use core::fmt;
 
@@ -77,10 +76,12 @@ impl<P: Platform> Obtained<'_, P> {
             zeroed: false,
             ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         };
-        let range = self
-            .early
-            .allocate(&request)
-            .map_err(|cause| BringUpError::NoRoomForTables { what, size_bytes, node, cause })?;
+        let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
+            what,
+            size_bytes,
+            node,
+            cause,
+        })?;
         self.bytes += range.size();
         Ok(range)
     }

@@ -102,8 +102,7 @@ fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     log.line(format_args!("Zone ranges:"));
     for kind in ZoneKind::ALL {
         let spans = manager.zones().iter().filter(|zone| zone.id().kind == kind).map(super::super::zone::Zone::span);
-        let whole =
-            spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
+        let whole = spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
         match whole {
             Some(span) => log.line(format_args!("  {kind:<8} {}", span.to_phys())),
             None => log.line(format_args!("  {kind:<8} empty")),

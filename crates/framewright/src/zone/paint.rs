@@ -2,11 +2,14 @@
 //!
 //! Memory is noted first, then every frame is painted either free or reserved, ascending. Whole blocks get heads, the largest that fit; blocks
 //! that are not uniform become split, with the free frames set in their free map.
+//!
+//! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group of a segment holds memory, for only short
+//! holes are bridged, and painting anything but an order-18 block makes the group ready.
 
 use super::segment::Segment;
 use super::{Zone, ZoneRun};
 use crate::block::lists::Position;
-use crate::block::table::{BlockTable, GROUP, blocks_of};
+use crate::block::table::{BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
@@ -41,20 +44,11 @@ fn parts(range: PfnRange) -> Parts {
 }
 
 impl Zone {
-    /// Gives the zone its place: span, segments, table. Clears the groups that no single segment fills.
+    /// Gives the zone its place: span, segments, table.
     pub(crate) fn furnish(&mut self, span: PfnRange, segments: &'static [Segment], table: BlockTable) {
         self.span = span;
         self.segments = segments;
         self.table = table;
-        for segment in segments {
-            let indices = segment.indices();
-            if indices.start % GROUP != 0 || segment.blocks < GROUP {
-                self.table.make_ready(indices.start, false);
-            }
-            if indices.end % GROUP != 0 {
-                self.table.make_ready(indices.end - 1, false);
-            }
-        }
     }
 
     /// Counts a run as present. Frames in blocks that the run does not fill are counted in the block; all runs must be noted before
@@ -185,15 +179,7 @@ impl Zone {
                 let Some(segment) = super::segment::find_index(self.segments, index) else { return };
                 let lists = self.lists.get_mut();
                 // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
-                buddy::free(
-                    lists,
-                    &self.table,
-                    &segment.indices(),
-                    index,
-                    order,
-                    MigrateType::Movable,
-                    Position::Tail,
-                );
+                buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
             }
         }
     }

@@ -86,7 +86,9 @@ mod tests {
     fn the_directory_finds_blocks_and_holes() {
         let segment = |start, blocks, index| Segment { start: BlockNumber(start), blocks, index, zone: 0 };
         let all = [segment(0, 8, 0), segment(100, 50, 12), segment(150, 1, 70)];
-        for (block, found) in [(0, Some(0)), (7, Some(0)), (8, None), (99, None), (149, Some(1)), (150, Some(2)), (151, None)] {
+        for (block, found) in
+            [(0, Some(0)), (7, Some(0)), (8, None), (99, None), (149, Some(1)), (150, Some(2)), (151, None)]
+        {
             assert_eq!(find(&all, BlockNumber(block)), found.map(|index: usize| &all[index]), "{block}");
         }
         assert_eq!(find_index(&all, 11), None);

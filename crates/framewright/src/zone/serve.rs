@@ -1,7 +1,7 @@
 //! Allocation and free of blocks of one zone, under its lock.
 
-use super::segment::{self, Segment};
 use super::Zone;
+use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{MigrateType, State, buddy};
@@ -103,8 +103,7 @@ impl Zone {
                                 || migrate_type.fallbacks().contains(&state.migrate_type());
                             let ends = segment.block_of(head).start().add(order.pages());
                             if state.is(State::Free) && state.order() >= order && usable && ends <= max {
-                                let taken =
-                                    buddy::take_from(&mut lists, &self.table, head, head, order, migrate_type);
+                                let taken = buddy::take_from(&mut lists, &self.table, head, head, order, migrate_type);
                                 self.publish(&lists);
                                 return self.run(taken, order);
                             }
@@ -132,7 +131,7 @@ impl Zone {
         let mut lists = self.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         // Free neighbours of one type are merged, so an aligned piece is free only if one free block holds it.
-        if !state.is(State::Free) || state.order() < order || index + blocks_of(order) > segment.indices().end {
+        if !state.is(State::Free) || state.order() < order {
             return None;
         }
         let taken = buddy::take_from(&mut lists, &self.table, head, index, order, migrate_type);

@@ -93,18 +93,15 @@ impl Zone {
     /// The first [`Fault`] found.
     pub fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
         let lists = self.lists.lock(platform);
-        let mut counts = Counts {
-            present_pages: self.stray_pages,
-            reserved_pages: self.stray_pages,
-            ..Counts::default()
-        };
+        let mut counts =
+            Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
         let mut listed_blocks = 0;
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
                 let fault = |kind| Fault { zone: self.id, pfn: Some(segment.block_of(index).start()), kind };
                 let (blocks, pages) = self.verify_head(index, segment.indices().end).map_err(fault)?;
-                if self.table.is_ready(index) || index % GROUP == 0 {
+                if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Free) {
                         listed_blocks += 1;
@@ -126,7 +123,7 @@ impl Zone {
 
     /// Checks what begins at `index` and says how many blocks it covers.
     fn verify_head(&self, index: u32, end: u32) -> Result<(u32, Counts), FaultKind> {
-        if !self.table.is_ready(index) && index % GROUP != 0 {
+        if !self.table.is_ready(index) && !index.is_multiple_of(GROUP) {
             return Err(FaultKind::BadHead);
         }
         let state = self.table.state(index);
@@ -137,7 +134,7 @@ impl Zone {
             return if zero { Ok((1, Counts::default())) } else { Err(FaultKind::BadInner) };
         }
         let blocks = blocks_of(state.order().max(Order::BLOCK));
-        let aligned = index % blocks == 0 && state.order() >= Order::BLOCK && index + blocks <= end;
+        let aligned = index.is_multiple_of(blocks) && state.order() >= Order::BLOCK && index + blocks <= end;
         let ready = self.table.is_ready(index);
         if !aligned || !ready && state.order() != Order::MAX {
             return Err(FaultKind::BadHead);

@@ -1,0 +1,219 @@
+//! The command line.
+
+use crate::error::Error;
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use framewright::units::MAX_NODES;
+use framewright_hosted::source::MAX_CPUS;
+use std::path::PathBuf;
+
+/// Brings up a machine's physical memory and shows what became of it.
+#[derive(Parser, Debug)]
+#[command(name = "framewright", version, arg_required_else_help = true)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual one
+    Boot(Boot),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Options of `framewright boot`.
+#[derive(Args, Debug)]
+pub struct Boot {
+    /// Where: in this process, or on a virtual machine
+    #[arg(long, value_enum, default_value_t = Where::Hosted)]
+    pub on: Where,
+    /// How QEMU runs the machine [default: auto: KVM where it works]
+    #[arg(long, value_enum)]
+    pub accel: Option<Accel>,
+    /// Memory of the machine, such as 512M, 8G or 1T
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// Spread the memory over this many nodes
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    pub nodes: Option<u32>,
+    /// How many CPUs the machine has
+    #[arg(long, value_name = "N", value_parser = cpus)]
+    pub cpus: Option<u32>,
+    /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// QEMU's machine [default: q35]
+    #[arg(long, value_enum)]
+    pub machine: Option<Model>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Give up after this long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
+    pub timeout: u64,
+    /// Boot parameters, such as numa=off or mem=4G
+    #[arg(value_name = "PARAM")]
+    pub parameters: Vec<String>,
+}
+
+/// Where to bring memory up.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Where {
+    /// In this process: threads are CPUs, a reserved mapping is the memory
+    Hosted,
+    /// On a virtual machine
+    Qemu,
+}
+
+/// How QEMU runs the machine.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accel {
+    /// Emulated
+    Tcg,
+    /// With hardware virtualisation
+    Kvm,
+    /// KVM where it works, else TCG
+    Auto,
+}
+
+/// QEMU's machines.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Model {
+    /// A machine with PCI Express: 2 GiB of memory below 4 GiB, the rest above
+    Q35,
+    /// The older PC: 3 GiB below
+    Pc,
+}
+
+/// What to measure.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// How long bringing up all memory takes on synthetic machines from 8 GiB to 24 TiB
+    BringUp(BenchBringUp),
+}
+
+/// Options of `framewright bench bring-up`.
+#[derive(Args, Debug)]
+pub struct BenchBringUp {
+    /// 3 repetitions rather than 15
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Bring up one machine in this fresh process (used by the first-touch rows)
+    #[arg(long, hide = true, value_name = "INDEX")]
+    pub first_touch_of: Option<usize>,
+}
+
+/// Reads the command line. `None`: it asked for help, which has been printed.
+///
+/// # Errors
+/// What is wrong with it, in one line.
+pub fn read() -> Result<Option<Command>, Error> {
+    match Program::try_parse() {
+        Ok(program) => Ok(Some(program.command)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            error.print()?;
+            Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Err(Error::Usage("no command given; `framewright boot` brings up this machine, --help shows more".into()))
+        }
+        Err(error) => Err(Error::Usage(one_line(&error.to_string()))),
+    }
+}
+
+/// What clap has to say, without its usage text, in one line.
+fn one_line(message: &str) -> String {
+    let sentences = message.split("\n\n").filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
+    let joined: Vec<String> = sentences
+        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|part| !part.is_empty())
+        .collect();
+    joined.join("; ").trim_start_matches("error: ").to_owned()
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match framewright_hosted::parse_size(text) {
+        Ok(0) => Err("a machine has memory".into()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn nodes(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        0 => Err("a machine has at least one node".into()),
+        nodes => u32::try_from(nodes)
+            .ok()
+            .filter(|&nodes| nodes as usize <= MAX_NODES)
+            .ok_or_else(|| format!("at most {MAX_NODES} nodes are supported")),
+    }
+}
+
+fn cpus(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        0 => Err("a machine has at least one CPU".into()),
+        cpus => u32::try_from(cpus)
+            .ok()
+            .filter(|&cpus| cpus <= MAX_CPUS)
+            .ok_or_else(|| format!("at most {MAX_CPUS} CPUs are supported")),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        0 => Err("at least one second".into()),
+        seconds => Ok(seconds.min(u64::from(u32::MAX))),
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a whole number".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn boot(words: &[&str]) -> Result<Boot, String> {
+        let words = ["framewright", "boot"].iter().chain(words);
+        match Program::try_parse_from(words) {
+            Ok(Program { command: Command::Boot(boot) }) => Ok(boot),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(one_line(&error.to_string())),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn options_and_parameters_are_read() {
+        let boot = boot(&["--on", "qemu", "--memory", "8G", "--nodes", "2", "numa=off", "mem=4G"]).expect("is right");
+        assert_eq!((boot.on, boot.memory, boot.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
+        assert_eq!(boot.parameters, ["numa=off", "mem=4G"]);
+        assert_eq!(boot.timeout, 120);
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        for (words, expected) in [
+            (&["--cpus", "0"][..], "invalid value '0' for '--cpus <N>': a machine has at least one CPU"),
+            (&["--nodes", "65"], "invalid value '65' for '--nodes <N>': at most 64 nodes are supported"),
+            (&["--nodes", "x"], "invalid value 'x' for '--nodes <N>': not a whole number"),
+            (&["--on", "moon"], "invalid value 'moon' for '--on <ON>' [possible values: hosted, qemu]"),
+            (&["--memroy", "8G"], "unexpected argument '--memroy' found; tip: a similar argument exists: '--memory'"),
+        ] {
+            assert_eq!(boot(words).map(|_| ()), Err(expected.to_owned()));
+        }
+    }
+}

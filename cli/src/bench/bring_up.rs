@@ -1,0 +1,221 @@
+//! `framewright bench bring-up`: how long bringing up all memory takes on made-up machines.
+
+use crate::args::BenchBringUp;
+use crate::error::Error;
+use crate::grid::{Grid, microseconds, size};
+use crate::hosted::{Pass, Session, Silent};
+use crate::output::Output;
+use framewright::units::PAGE_SIZE;
+use framewright_hosted::Machine;
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+timed by the library on the platform's clock, one thread, from the beginning of intake (memory map, nodes, command line) to all memory \
+available, early allocator included; not timed: reserving the process's addresses, logging. \
+backed: the memory of the tables was filled with 0xa5 before each run, so that it is there and dirty as on bare metal; \
+first touch: each run in a fresh process, where the system supplies that memory page by page during the run";
+
+const REPETITIONS: usize = 15;
+const QUICK_REPETITIONS: usize = 3;
+
+/// A made-up machine.
+struct Subject {
+    name: &'static str,
+    memory_bytes: u64,
+    nodes: u32,
+}
+
+const SUBJECTS: [Subject; 3] = [
+    Subject { name: "8G/1 node", memory_bytes: 8 << 30, nodes: 1 },
+    Subject { name: "768G/2 nodes", memory_bytes: 768 << 30, nodes: 2 },
+    Subject { name: "24T/16 nodes", memory_bytes: 24 << 40, nodes: 16 },
+];
+
+impl Subject {
+    fn machine(&self) -> Result<Machine, Error> {
+        Machine::synthetic(self.memory_bytes, self.nodes, self.nodes).map_err(|error| Error::Failed(error.to_string()))
+    }
+}
+
+/// Measures all machines, or one bring-up of one machine when asked by itself.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn run(options: &BenchBringUp) -> Result<(), Error> {
+    let mut output = Output::new();
+    if let Some(index) = options.first_touch_of {
+        let subject = SUBJECTS.get(index).ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
+        let machine = subject.machine()?;
+        let pass = Session::open(&machine, "")?.bring_up(&mut Silent)?;
+        return output.line(&pass.report["totals"].to_string());
+    }
+    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+    let mut rows = Vec::new();
+    for (index, subject) in SUBJECTS.iter().enumerate() {
+        rows.push(row(subject, "backed", &backed(subject, repetitions)?)?);
+        rows.push(row(subject, "first touch", &first_touch(index, repetitions)?)?);
+    }
+    if options.json {
+        let object = json!({ "bench": "bring-up", "repetitions": repetitions, "timed": TIMED, "rows": rows });
+        return output.line(&object.to_string());
+    }
+    let style = output.style();
+    table(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
+    output.line("")?;
+    let heading = format!("{repetitions} runs a row; {TIMED}.");
+    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+}
+
+/// Totals of several bring-ups over memory that is backed and dirty.
+fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
+    let machine = subject.machine()?;
+    let session = Session::open(&machine, "")?;
+    let mut last: Pass = session.bring_up(&mut Silent)?;
+    let mut totals = Vec::new();
+    for _ in 0..repetitions {
+        session.make_tables_dirty(&last)?;
+        last = session.bring_up(&mut Silent)?;
+        totals.push(last.report["totals"].clone());
+    }
+    Ok(totals)
+}
+
+/// Totals of several bring-ups, each the first and only one of a process: nothing that an earlier one left, not even the
+/// system's page tables, can help.
+fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
+    (0..repetitions).map(|_| first_touch_once(index)).collect()
+}
+
+fn first_touch_once(index: usize) -> Result<Value, Error> {
+    let failed = |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let output = Command::new(program)
+        .args(["bench", "bring-up", "--first-touch-of", &index.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
+}
+
+/// One row of results.
+fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error> {
+    let sorted = |name: &str| {
+        let mut values: Vec<f64> = totals.iter().filter_map(|total| total[name].as_f64()).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let (bring_up, first_alloc) = (sorted("bring_up_us"), sorted("first_alloc_us"));
+    let (Some(last), Some(&least), Some(&most)) = (totals.last(), bring_up.first(), bring_up.last()) else {
+        return Err(Error::Failed("the library measured nothing".into()));
+    };
+    let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
+    let present_bytes = bytes("present_pages") * PAGE_SIZE;
+    let managed_gib = (bytes("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
+    Ok(json!({
+        "bench": "bring-up",
+        "machine": subject.name,
+        "threads": 1,
+        "tables": tables,
+        "bring_up_us": median(&bring_up),
+        "bring_up_us_min": least,
+        "bring_up_us_max": most,
+        "first_alloc_us": median(&first_alloc),
+        "metadata_bytes": bytes("metadata_bytes"),
+        "metadata_ratio": bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64,
+        "managed_gib": managed_gib,
+    }))
+}
+
+/// The middle of sorted values; of an even number the mean of the two in the middle.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+fn table(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&[
+        "<machine",
+        "<tables",
+        ">bring-up",
+        ">min",
+        ">max",
+        ">first allocation",
+        ">metadata",
+        ">of memory",
+        ">managed",
+    ]);
+    for row in rows {
+        let text = |name: &str| row[name].as_str().unwrap_or("-").to_owned();
+        let time = |name: &str| row[name].as_f64().map_or("-".to_owned(), microseconds);
+        grid.row([
+            text("machine"),
+            text("tables"),
+            time("bring_up_us"),
+            time("bring_up_us_min"),
+            time("bring_up_us_max"),
+            time("first_alloc_us"),
+            row["metadata_bytes"].as_u64().map_or("-".to_owned(), size),
+            row["metadata_ratio"].as_f64().map_or("-".to_owned(), |ratio| format!("{:.5} %", ratio * 100.0)),
+            row["managed_gib"].as_f64().map_or("-".to_owned(), |gib| format!("{gib:.2} GiB")),
+        ]);
+    }
+    grid
+}
+
+/// `text` in lines that fit a terminal.
+fn wrapped(text: &str) -> Vec<String> {
+    const WIDTH: usize = 110;
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always a line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.len() + 1 + word.len() <= WIDTH {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_summarises_its_runs() {
+        let total = |us: f64| {
+            json!({ "bring_up_us": us, "first_alloc_us": us / 2.0, "metadata_bytes": 1 << 20,
+                    "present_pages": 1 << 18, "managed_pages": 1 << 18 })
+        };
+        let row = row(&SUBJECTS[0], "backed", &[total(3.0), total(1.0), total(20.0)]).expect("is measured");
+        let numbers = ["bring_up_us", "bring_up_us_min", "bring_up_us_max", "first_alloc_us", "managed_gib"];
+        assert_eq!(numbers.map(|name| row[name].as_f64()), [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
+        assert_eq!(row["metadata_ratio"].as_f64(), Some(1.0 / 1024.0));
+        assert!(super::row(&SUBJECTS[0], "backed", &[]).is_err());
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), Some(3.0));
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let lines = wrapped(TIMED);
+        assert!(lines.iter().all(|line| line.len() <= 110) && lines.join(" ") == TIMED);
+    }
+}

@@ -1,0 +1,51 @@
+//! `framewright boot`: brings up the memory of a machine and shows what became of it.
+//!
+//! Both ways end in one JSON object, and what people see is rendered from it.
+
+mod hosted;
+mod qemu;
+mod table;
+
+use crate::args::{Boot, Where};
+use crate::error::Error;
+use crate::output::Output;
+use serde_json::Value;
+
+/// Does what the options say.
+///
+/// # Errors
+/// Options that contradict one another, and everything that can go wrong on the way.
+pub fn run(boot: &Boot) -> Result<(), Error> {
+    contradiction(boot).map_or(Ok(()), |message| Err(Error::Usage(message.into())))?;
+    match boot.on {
+        Where::Hosted => hosted::run(boot),
+        Where::Qemu => qemu::run(boot),
+    }
+}
+
+fn contradiction(boot: &Boot) -> Option<&'static str> {
+    if boot.map.is_some() && boot.on == Where::Qemu {
+        Some("--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and --nodes to shape it")
+    } else if boot.map.is_some() && boot.memory.is_some() {
+        Some("--memory cannot be used with --map: the memory is what the file says; the parameter mem=SIZE limits it")
+    } else if boot.accel.is_some() && boot.on == Where::Hosted {
+        Some("--accel is an option of QEMU: add --on qemu")
+    } else if boot.machine.is_some() && boot.on == Where::Hosted {
+        Some("--machine is an option of QEMU: add --on qemu")
+    } else {
+        None
+    }
+}
+
+/// The boot parameters as one command line.
+fn command_line(boot: &Boot) -> String {
+    boot.parameters.join(" ")
+}
+
+/// Shows what became of the machine; the log has been shown already.
+fn show(output: &mut Output, boot: &Boot, report: &Value) -> Result<(), Error> {
+    if boot.json {
+        return output.line(&report.to_string());
+    }
+    table::render(report, output.style()).iter().try_for_each(|line| output.line(line))
+}

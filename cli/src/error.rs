@@ -1,0 +1,70 @@
+//! How the program fails: one line that says what was wrong, and an exit status.
+
+use std::io;
+use std::process::ExitCode;
+
+/// Why the program ends before its work is done.
+#[derive(Debug)]
+pub enum Error {
+    /// The user asked for something that cannot be, or gave a bad file. Exit status 2.
+    Usage(String),
+    /// It should have worked and did not. Exit status 1.
+    Failed(String),
+    /// A signal asked us to stop. Exit status 128 and the signal's number, as shells have it.
+    Interrupted(i32),
+    /// Whoever read our output has seen enough. Not an error.
+    NobodyReads,
+}
+
+impl Error {
+    /// Prints the error, if it is one, and gives the exit status.
+    pub fn tell(self) -> ExitCode {
+        match self {
+            Self::Usage(message) => {
+                complain(&message);
+                ExitCode::from(2)
+            }
+            Self::Failed(message) => {
+                complain(&message);
+                ExitCode::FAILURE
+            }
+            Self::Interrupted(signal) => {
+                complain("interrupted");
+                ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+            }
+            Self::NobodyReads => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// Errors of writing to standard output.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::NobodyReads
+        } else {
+            Self::Failed(format!("cannot write: {error}"))
+        }
+    }
+}
+
+/// Something worth knowing that does not stop the program.
+pub fn note(message: &str) {
+    complain(&format!("note: {message}"));
+}
+
+fn complain(message: &str) {
+    use io::Write;
+    // If standard error is gone there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "framewright: {message}");
+}
+
+/// A panic is a mistake of ours: say so in one line, rather than abort with a trace that helps no user.
+pub fn shorten_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        complain(&format!("internal error, please report it: {message}{place}"));
+        std::process::exit(1);
+    }));
+}

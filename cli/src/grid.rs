@@ -1,0 +1,93 @@
+//! Tables of text, and numbers as people read them.
+
+use crate::output::Style;
+
+/// A table whose columns are as wide as their contents.
+pub struct Grid {
+    right: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// Column titles, each after `<` or `>` for the side to which the column keeps.
+    pub fn new(titles: &[&str]) -> Self {
+        Self {
+            right: titles.iter().map(|title| title.starts_with('>')).collect(),
+            rows: vec![titles.iter().map(|title| title[1..].to_owned()).collect()],
+        }
+    }
+
+    /// One more row.
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        self.rows.push(cells.into());
+    }
+
+    /// The lines, the first of them titles.
+    pub fn render(&self, style: Style) -> Vec<String> {
+        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
+        let widths: Vec<usize> = (0..self.right.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).zip(&self.right).map(|((cell, &width), &right)| {
+                if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        let mut lines: Vec<String> = self.rows.iter().map(line).collect();
+        lines[0] = style.bold(&lines[0]);
+        lines
+    }
+}
+
+/// Bytes with three digits that count.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 3] = [(40, "TiB"), (30, "GiB"), (20, "MiB")];
+    for (shift, unit) in UNITS {
+        if bytes >= 1 << shift {
+            return format!("{} {unit}", three_digits(bytes as f64 / (1u64 << shift) as f64));
+        }
+    }
+    format!("{} KiB", bytes.div_ceil(1024))
+}
+
+/// A time given in microseconds.
+pub fn microseconds(us: f64) -> String {
+    match us {
+        _ if us < 1e3 => format!("{us:.1} us"),
+        _ if us < 1e6 => format!("{} ms", four_digits(us / 1e3)),
+        _ => format!("{} s", four_digits(us / 1e6)),
+    }
+}
+
+fn three_digits(number: f64) -> String {
+    let decimals = if number < 9.995 { 2 } else { usize::from(number < 99.95) };
+    format!("{number:.decimals$}")
+}
+
+fn four_digits(number: f64) -> String {
+    let decimals = if number < 9.9995 { 3 } else { 1 };
+    format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_keep_to_their_side() {
+        let mut grid = Grid::new(&[">n", "<name"]);
+        grid.row(["10".to_owned(), "a".to_owned()]);
+        grid.row(["7".to_owned(), "long".to_owned()]);
+        assert_eq!(grid.render(Style::PLAIN), [" n  name", "10  a", " 7  long"]);
+    }
+
+    #[test]
+    fn sizes_and_times_have_a_fitting_unit() {
+        let sizes = [0, 4096, 1 << 20, 130 << 20, 8 << 30, (8 << 30) - 4096, 24 << 40];
+        let shown = ["0 KiB", "4 KiB", "1.00 MiB", "130 MiB", "8.00 GiB", "8.00 GiB", "24.0 TiB"];
+        assert_eq!(sizes.map(size), shown);
+        assert_eq!(
+            [0.25, 999.0, 1250.0, 45_678.0, 2e6].map(microseconds),
+            ["0.2 us", "999.0 us", "1.250 ms", "45.7 ms", "2.000 s"]
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! A machine in this process, brought up any number of times.
+
+mod log;
+
+pub use log::{Lines, Silent};
+
+use crate::error::Error;
+use framewright::early::EarlyAllocator;
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
+use framewright::platform::Platform;
+use framewright::report::{self, BootLog};
+use framewright::units::PhysRange;
+use framewright::{BringUp, Manager, Parameters};
+use framewright_hosted::{HostedPlatform, Machine};
+use serde_json::Value;
+
+/// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
+const ROOM_FOR_PARAMETERS: usize = 160;
+
+/// A machine whose memory this process has reserved.
+pub struct Session<'a> {
+    machine: &'a Machine,
+    command_line: &'a str,
+    platform: &'static HostedPlatform,
+}
+
+/// What one bring-up left behind.
+pub struct Pass {
+    /// The library's report.
+    pub report: Value,
+    tables: Vec<PhysRange>,
+}
+
+impl<'a> Session<'a> {
+    /// Reserves the machine's memory; none of it is touched yet.
+    ///
+    /// # Errors
+    /// A memory map that makes no machine, or no room for it in this process.
+    pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
+        let mut storage = Storage::of(machine);
+        let intake = Intake::take(machine, command_line, &mut storage, &mut Silent)?;
+        let platform = HostedPlatform::new(intake.map, machine.cpu_count())
+            .map_err(|error| Error::Failed(format!("this process cannot stand in for the machine: {error}")))?;
+        Ok(Self { machine, command_line, platform })
+    }
+
+    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame. The manager is dropped:
+    /// afterwards its memory is anybody's.
+    ///
+    /// # Errors
+    /// A memory map that makes no machine, or one too small to be brought up.
+    pub fn bring_up(&self, log: &mut dyn BootLog) -> Result<Pass, Error> {
+        let mut storage = Storage::of(self.machine);
+        let started_ns = self.platform.now_ns();
+        let intake = Intake::take(self.machine, self.command_line, &mut storage, log)?;
+        let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
+            .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
+        let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
+        let manager = Manager::bring_up(&mut early, &input)
+            .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
+        report::bring_up(log, &input, &manager);
+        let mut text = String::new();
+        report::json(&mut text, "hosted", &intake.parameters, &manager)
+            .map_err(|_| Error::Failed("the report cannot be written".into()))?;
+        let report = serde_json::from_str(&text)
+            .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
+        let tables = manager.zones().iter().map(|zone| zone.table_memory()).filter(|range| !range.is_empty());
+        Ok(Pass { report, tables: tables.collect() })
+    }
+
+    /// Fills the memory of the tables of `pass` with 0xa5, so that the next bring-up finds it as on a machine that has been in use:
+    /// backed by the system and full of old data.
+    ///
+    /// # Errors
+    /// The tables do not belong to this machine.
+    pub fn make_tables_dirty(&self, pass: &Pass) -> Result<(), Error> {
+        for &range in &pass.tables {
+            // SAFETY: the manager that had these tables is gone, and `self` runs one bring-up at a time.
+            unsafe { self.platform.prefault(range, 0xa5) }
+                .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Memory for intake.
+struct Storage {
+    ranges: Vec<MapRange>,
+    claims: Vec<MemoryAffinity>,
+}
+
+impl Storage {
+    fn of(machine: &Machine) -> Self {
+        let mut ranges = machine.map_storage();
+        ranges.resize(ranges.len() + ROOM_FOR_PARAMETERS, MapRange::EMPTY);
+        Self { ranges, claims: machine.topology_storage() }
+    }
+}
+
+/// What firmware and the command line say, checked.
+struct Intake<'a> {
+    map: MemoryMap<'a>,
+    topology: Topology<'a>,
+    parameters: Parameters,
+}
+
+impl<'a> Intake<'a> {
+    fn take(
+        machine: &Machine,
+        command_line: &str,
+        storage: &'a mut Storage,
+        log: &mut dyn BootLog,
+    ) -> Result<Self, Error> {
+        let refused = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
+        let mut map = MapBuilder::new(&mut storage.ranges);
+        let mut topology = Topology::new(&mut storage.claims);
+        machine.load(&mut map, &mut topology).map_err(|error| refused(&error))?;
+        log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
+        machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));
+        log.line(format_args!("Command line: {command_line}"));
+        report::firmware_map(log, map.ranges());
+        let parameters = Parameters::parse(command_line, &mut |problem| report::parameter_problem(&mut *log, problem));
+        if !parameters.numa {
+            topology.flatten();
+        }
+        parameters.apply(&mut map).map_err(|error| refused(&error))?;
+        report::topology(log, &topology);
+        let map = map.finish().map_err(|error| refused(&error))?;
+        Ok(Self { map, topology, parameters })
+    }
+}

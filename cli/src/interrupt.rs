@@ -1,0 +1,30 @@
+//! Ctrl-C and SIGTERM: noted here, acted upon where there is something to clean up.
+
+use crate::error::Error;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note(signal: libc::c_int) {
+    RECEIVED.store(signal, Ordering::Relaxed);
+}
+
+/// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as ever, should we be stuck.
+pub fn watch() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: all zeros is a valid sigaction: no flags, an empty mask, the default action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = note as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESETHAND;
+        // SAFETY: the handler only stores to an atomic, which is allowed in any context.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+}
+
+/// Fails once a signal has come.
+pub fn check() -> Result<(), Error> {
+    match RECEIVED.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(Error::Interrupted(signal)),
+    }
+}

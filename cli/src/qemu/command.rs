@@ -1,0 +1,158 @@
+//! QEMU's command line.
+
+use crate::args::Model;
+use crate::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The emulator.
+pub const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The guest ends the machine by writing to this port; QEMU's exit status is then twice the number written, plus one.
+const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
+
+const MIB: u64 = 1 << 20;
+
+/// How QEMU runs the machine, decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accelerator {
+    /// Emulated.
+    Tcg,
+    /// With hardware virtualisation.
+    Kvm,
+}
+
+impl Accelerator {
+    /// QEMU's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        }
+    }
+}
+
+/// A virtual machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Machine {
+    model: Model,
+    memory_mib: u64,
+    nodes: u64,
+    cpus: u64,
+}
+
+impl Machine {
+    /// A machine whose memory and CPUs are spread evenly over its nodes.
+    ///
+    /// # Errors
+    /// What QEMU could not build.
+    pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
+        let nodes = u64::from(nodes);
+        if !memory_bytes.is_multiple_of(MIB) {
+            return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU's memory comes in whole MiB")));
+        }
+        let memory_mib = memory_bytes / MIB;
+        if nodes > memory_mib {
+            return Err(Error::Usage(format!(
+                "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for each node"
+            )));
+        }
+        Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus) })
+    }
+
+    /// All arguments for one boot of `image`.
+    pub fn arguments(&self, accelerator: Accelerator, image: &Path, command_line: &str) -> Vec<OsString> {
+        let model = match self.model {
+            Model::Q35 => "q35",
+            Model::Pc => "pc",
+        };
+        let (accel, cpu) = match accelerator {
+            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+            Accelerator::Kvm => ("kvm", "host"),
+        };
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
+        add(&["-machine", model, "-accel", accel, "-cpu", cpu]);
+        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
+        // One node is what a machine without NUMA tables is.
+        if self.nodes > 1 {
+            for node in 0..self.nodes {
+                add(&["-object", &format!("memory-backend-ram,id=m{node},size={}M", self.node_mib(node))]);
+                add(&["-numa", &format!("node,nodeid={node}{},memdev=m{node}", self.node_cpus(node))]);
+            }
+        }
+        add(&["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-device", EXIT_DEVICE]);
+        add(&["-append", command_line, "-kernel"]);
+        arguments.push(image.into());
+        arguments
+    }
+
+    /// An even share; the first nodes take what does not divide.
+    fn node_mib(&self, node: u64) -> u64 {
+        self.memory_mib / self.nodes + u64::from(node < self.memory_mib % self.nodes)
+    }
+
+    /// The `cpus=` part of a node; nothing where there are fewer CPUs than nodes.
+    fn node_cpus(&self, node: u64) -> String {
+        let first = (node * self.cpus).div_ceil(self.nodes);
+        let end = ((node + 1) * self.cpus).div_ceil(self.nodes);
+        match end - first {
+            0 => String::new(),
+            1 => format!(",cpus={first}"),
+            _ => format!(",cpus={first}-{}", end - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(machine: &Machine, accelerator: Accelerator) -> String {
+        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json");
+        arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_plain_machine() {
+        let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        assert_eq!(
+            line(&machine, Accelerator::Tcg),
+            "-machine q35 -accel tcg,thread=multi -cpu max -m 2048M -smp 1 -display none -monitor none -serial stdio \
+             -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 -append numa=off report=json -kernel /g"
+        );
+        assert!(line(&machine, Accelerator::Kvm).contains("-accel kvm -cpu host "));
+    }
+
+    #[test]
+    fn nodes_share_memory_and_cpus() {
+        let machine = Machine::new(Model::Pc, 8 << 30, 2, 4).expect("can be built");
+        assert!(line(&machine, Accelerator::Tcg).contains(
+            "-machine pc -accel tcg,thread=multi -cpu max -m 8192M -smp 4 \
+             -object memory-backend-ram,id=m0,size=4096M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
+             -object memory-backend-ram,id=m1,size=4096M -numa node,nodeid=1,cpus=2-3,memdev=m1 "
+        ));
+    }
+
+    #[test]
+    fn shares_add_up_whatever_the_numbers() {
+        for nodes in 1..=9 {
+            for cpus in 1..=9 {
+                let machine = Machine::new(Model::Q35, 1001 << 20, nodes, cpus).expect("can be built");
+                let count = |node| match machine.node_cpus(node).trim_start_matches(",cpus=").split_once('-') {
+                    Some((first, last)) => last.parse::<u64>().unwrap() - first.parse::<u64>().unwrap() + 1,
+                    None => u64::from(!machine.node_cpus(node).is_empty()),
+                };
+                assert_eq!((0..u64::from(nodes)).map(|node| machine.node_mib(node)).sum::<u64>(), 1001);
+                assert_eq!((0..u64::from(nodes)).map(count).sum::<u64>(), u64::from(cpus), "{nodes} nodes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused() {
+        for (memory, nodes) in [(4097, 1), (4 << 20, 5), (0, 1)] {
+            assert!(Machine::new(Model::Q35, memory, nodes, 1).is_err());
+        }
+    }
+}

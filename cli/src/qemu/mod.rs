@@ -1,0 +1,6 @@
+//! Virtual machines: QEMU's command line, the guest's image, one supervised run, and what the guest says over its serial line.
+
+pub mod command;
+pub mod guest_image;
+pub mod protocol;
+pub mod run;

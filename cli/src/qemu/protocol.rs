@@ -1,0 +1,91 @@
+//! What the guest says over its serial line: log lines for people, and lines with a `@` in front for us.
+//!
+//! `@json {...}` is its report, `@end` its last word. Serial lines may end in CR LF, and a guest that dies may stop in the middle
+//! of one.
+
+use serde_json::Value;
+
+/// A line longer than this is cut: a guest that has gone astray must not eat our memory.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// Everything that the guest has said so far.
+#[derive(Default)]
+pub struct Transcript {
+    partial: Vec<u8>,
+    /// The log, without protocol lines.
+    pub log: Vec<String>,
+    /// The report, or why it cannot be read.
+    pub report: Option<Result<Value, String>>,
+    /// Whether the guest has said its last word.
+    pub ended: bool,
+}
+
+impl Transcript {
+    /// Takes bytes as they come; gives the log lines that they complete.
+    pub fn take(&mut self, bytes: &[u8]) -> Vec<String> {
+        let before = self.log.len();
+        for &byte in bytes {
+            if byte == b'\n' {
+                self.end_line();
+            } else if self.partial.len() < LONGEST_LINE {
+                self.partial.push(byte);
+            }
+        }
+        self.log[before..].to_vec()
+    }
+
+    /// Takes what is left when no more comes.
+    pub fn finish(&mut self) -> Vec<String> {
+        let before = self.log.len();
+        if !self.partial.is_empty() {
+            self.end_line();
+        }
+        self.log[before..].to_vec()
+    }
+
+    fn end_line(&mut self) {
+        let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
+        self.partial.clear();
+        if let Some(report) = line.strip_prefix("@json ") {
+            self.report = Some(serde_json::from_str(report).map_err(|error| error.to_string()));
+        } else if line == "@end" {
+            self.ended = true;
+        } else {
+            self.log.push(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_put_together_and_protocol_is_kept_apart() {
+        let mut transcript = Transcript::default();
+        assert!(transcript.take(b"[    0.000000] Frame").is_empty());
+        assert_eq!(transcript.take(b"wright\r\n\r\n@json {\"a\": 1}\r\n@e"), ["[    0.000000] Framewright", ""]);
+        assert!(!transcript.ended);
+        assert!(transcript.take(b"nd\r\n").is_empty());
+        assert!(transcript.ended);
+        assert_eq!(transcript.report.and_then(Result::ok).map(|report| report["a"].as_u64()), Some(Some(1)));
+    }
+
+    #[test]
+    fn a_cut_line_and_a_bad_report_are_not_lost() {
+        let mut transcript = Transcript::default();
+        transcript.take(b"@json {\"a\": \n\xffpanic");
+        assert!(matches!(&transcript.report, Some(Err(_))));
+        assert_eq!(transcript.finish(), ["\u{fffd}panic"]);
+        assert_eq!(transcript.log.len(), 1);
+    }
+
+    #[test]
+    fn an_endless_line_is_cut() {
+        let mut transcript = Transcript::default();
+        for _ in 0..40 {
+            transcript.take(&[b'x'; 1 << 15]);
+        }
+        assert_eq!(transcript.finish()[0].len(), LONGEST_LINE);
+    }
+}

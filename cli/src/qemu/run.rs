@@ -1,0 +1,203 @@
+//! One run of QEMU, from its start to its end, whoever ends it.
+
+use super::command::PROGRAM;
+use super::protocol::Transcript;
+use crate::error::Error;
+use crate::interrupt;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a waiting run looks whether it is to stop.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// How long a run may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// All of it.
+    pub whole: Duration,
+    /// Until the first line, where silence for that long means that the machine does not run at all.
+    pub first_line: Option<Duration>,
+}
+
+/// How a run ended.
+pub struct Ended {
+    /// What ended it.
+    pub how: End,
+    /// What the guest said.
+    pub transcript: Transcript,
+    /// What QEMU itself complained about.
+    pub complaints: String,
+    /// From the start of the process to the first line.
+    pub first_line: Option<Duration>,
+}
+
+/// What ended a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// QEMU ended by itself.
+    Exit(ExitStatus),
+    /// It took too long and was stopped.
+    TimeOut,
+    /// No line came for too long, and it was stopped.
+    Silence,
+}
+
+/// QEMU's version, such as `7.2.22`.
+///
+/// # Errors
+/// What to install when there is no QEMU.
+pub fn version() -> Result<String, Error> {
+    let output =
+        Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().map_err(|error| cannot(&error))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut words = text.lines().next().unwrap_or_default().split_whitespace().skip_while(|word| *word != "version");
+    Ok(words.nth(1).unwrap_or("unknown").to_owned())
+}
+
+/// Runs QEMU; `on_line` sees each log line as it comes.
+///
+/// # Errors
+/// QEMU cannot be started, `on_line` failed, or a signal came. QEMU is then gone.
+pub fn run(
+    arguments: &[OsString],
+    limits: Limits,
+    on_line: &mut dyn FnMut(&str) -> Result<(), Error>,
+) -> Result<Ended, Error> {
+    let start = Instant::now();
+    let (mut process, events) = Process::start(arguments)?;
+    let mut transcript = Transcript::default();
+    let mut complaints = Vec::new();
+    let mut first_line = None;
+    let mut end = None;
+    let mut tell = |lines: Vec<String>, transcript: &Transcript| {
+        if first_line.is_none() && (!transcript.log.is_empty() || transcript.report.is_some()) {
+            first_line = Some(start.elapsed());
+        }
+        lines.iter().try_for_each(|line| on_line(line)).map(|()| first_line.is_some())
+    };
+    let mut heard = false;
+    loop {
+        interrupt::check()?;
+        match events.recv_timeout(GLANCE) {
+            Ok(Event::Serial(bytes)) => {
+                let lines = transcript.take(&bytes);
+                heard = tell(lines, &transcript)?;
+            }
+            Ok(Event::Complaint(bytes)) => complaints.extend(bytes),
+            Err(RecvTimeoutError::Timeout) => {}
+            // Both ends of QEMU's outputs are closed: it ends, or has ended.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if start.elapsed() >= limits.whole {
+            end = Some(End::TimeOut);
+        } else if !heard && limits.first_line.is_some_and(|limit| start.elapsed() >= limit) {
+            end = Some(End::Silence);
+        }
+        if end.is_some() {
+            break;
+        }
+    }
+    let end = match end {
+        Some(end) => end,
+        None => process.wait(start, limits.whole)?,
+    };
+    drop(process);
+    let lines = transcript.finish();
+    tell(lines, &transcript)?;
+    Ok(Ended { how: end, transcript, complaints: String::from_utf8_lossy(&complaints).into_owned(), first_line })
+}
+
+enum Event {
+    Serial(Vec<u8>),
+    Complaint(Vec<u8>),
+}
+
+/// QEMU while it runs. Dropping it kills it and waits for its end.
+struct Process(Child);
+
+impl Process {
+    fn start(arguments: &[OsString]) -> Result<(Self, Receiver<Event>), Error> {
+        interrupt::watch();
+        let parent = std::process::id();
+        let mut command = Command::new(PROGRAM);
+        // Standard input stays ours: QEMU would put the terminal into raw mode.
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: between fork and exec only system calls are made, no memory is allocated and no lock is taken.
+        unsafe { command.pre_exec(move || die_with(parent)) };
+        let mut child = command.spawn().map_err(|error| cannot(&error))?;
+        let (sender, receiver) = mpsc::channel();
+        if let Some(serial) = child.stdout.take() {
+            forward(serial, sender.clone(), Event::Serial);
+        }
+        if let Some(complaints) = child.stderr.take() {
+            forward(complaints, sender, Event::Complaint);
+        }
+        Ok((Self(child), receiver))
+    }
+
+    /// Waits until QEMU, whose outputs are closed, is gone.
+    fn wait(&mut self, start: Instant, limit: Duration) -> Result<End, Error> {
+        loop {
+            interrupt::check()?;
+            match self.0.try_wait() {
+                Ok(Some(status)) => return Ok(End::Exit(status)),
+                Ok(None) if start.elapsed() >= limit => return Ok(End::TimeOut),
+                Ok(None) => thread::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(Error::Failed(format!("QEMU's end cannot be awaited: {error}"))),
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// In QEMU before it is QEMU: asks the system to kill it when we die, however we die.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: prctl with these arguments touches no memory.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // We may have died before that took effect.
+    if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+}
+
+/// Sends what comes from `source` until it ends or nobody listens.
+fn forward(mut source: impl Read + Send + 'static, sender: Sender<Event>, event: fn(Vec<u8>) -> Event) {
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        loop {
+            match source.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(length) => {
+                    if sender.send(event(buffer[..length].to_vec())).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    });
+}
+
+fn cannot(error: &io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        Error::Failed(format!(
+            "{PROGRAM} is not installed: `apt-get install qemu-system-x86` on Debian and Ubuntu, \
+             `dnf install qemu-system-x86-core` on Fedora, `pacman -S qemu-system-x86` on Arch"
+        ))
+    } else {
+        Error::Failed(format!("{PROGRAM} cannot be started: {error}"))
+    }
+}

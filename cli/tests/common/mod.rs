@@ -1,0 +1,139 @@
+//! What the tests of the program share: running it, and looking at what it said.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a run of the program ended.
+pub struct Outcome {
+    /// Exit status; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The JSON object that must be all of standard output.
+    pub fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        assert_eq!(self.stdout.trim_end().lines().count(), 1, "exactly one line:\n{}", self.stdout);
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+}
+
+/// The built program.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
+    command.stdin(Stdio::null()).env_remove("NO_COLOR");
+    command
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Outcome {
+    let output = command.output().expect("the program starts");
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Runs the program with these words.
+pub fn run(words: &[&str]) -> Outcome {
+    finish(program().args(words))
+}
+
+/// A real machine's memory map.
+pub fn machine(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the program lies in the source tree");
+    root.join("machines").join(name).display().to_string()
+}
+
+/// A folder of our own that goes away with the value.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty folder; `name` must be this test's own.
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("framewright-test-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Self(path)
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Leaving it behind would be untidy, not wrong.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits until `done` is true.
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process runs; one that ended and was not waited for does not.
+pub fn is_running(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    // The state follows the name, which is in parentheses and may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Sends a signal, `TERM` for instance.
+pub fn signal(child: &Child, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status();
+    assert!(status.expect("a shell").success());
+}
+
+/// What is left on a child's standard output and error.
+pub fn rest(child: &mut Child) -> (String, String) {
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    if let Some(pipe) = &mut child.stdout {
+        pipe.read_to_string(&mut stdout).expect("text");
+    }
+    if let Some(pipe) = &mut child.stderr {
+        pipe.read_to_string(&mut stderr).expect("text");
+    }
+    (stdout, stderr)
+}
+
+/// Present pages of a zone in a report.
+pub fn present(report: &Value, node: u64, zone: &str) -> Option<u64> {
+    let zones = report["zones"].as_array().expect("zones");
+    zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?["present_pages"].as_u64()
+}
+
+/// Holds for every report, whatever the machine: sums agree, and nothing is lost.
+pub fn check_sums(report: &Value) {
+    let sum = |list: &str, name: &str| -> u64 {
+        report[list].as_array().expect("a list").iter().map(|entry| entry[name].as_u64().expect("a count")).sum()
+    };
+    let totals = &report["totals"];
+    for name in ["present_pages", "managed_pages"] {
+        assert_eq!(sum("zones", name), totals[name].as_u64().expect("a count"), "{name}");
+        assert_eq!(sum("nodes", name), totals[name].as_u64().expect("a count"), "{name}");
+    }
+    let count = |name: &str| totals[name].as_u64().expect("a count");
+    assert_eq!(count("present_pages"), count("managed_pages") + count("reserved_pages"));
+    assert!(count("metadata_bytes") > 0 && count("metadata_bytes") < count("present_pages") * 4096 / 10);
+    let (first, all) = (totals["first_alloc_us"].as_f64(), totals["bring_up_us"].as_f64());
+    assert!(first > Some(0.0) && all >= first, "{totals}");
+    assert!(report["log"].as_array().is_some_and(|log| log.len() > 10));
+}

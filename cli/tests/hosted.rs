@@ -1,0 +1,146 @@
+//! Machines brought up in the program's own process: real machines' maps with known answers, made-up ones, and this one.
+
+mod common;
+
+use common::{check_sums, machine, present, program, run};
+use serde_json::Value;
+use std::process::Stdio;
+
+fn boot(words: &[&str]) -> Value {
+    let report = run(&[&["boot", "--json"], words].concat()).json();
+    assert_eq!(report["platform"], "hosted");
+    assert_eq!(report["policy"], "on-demand");
+    assert!(
+        report["first_touch"]["bring_up_us"].as_f64() > Some(0.0) && report["first_touch"]["first_alloc_us"].is_f64()
+    );
+    assert!(report.get("qemu").is_none());
+    check_sums(&report);
+    report
+}
+
+/// Present pages by node and zone, as Linux counted them on the real machine.
+fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
+    for &(node, zone, pages) in zones {
+        assert_eq!(present(report, node, zone), Some(pages), "node {node}, zone {zone}");
+    }
+    assert_eq!(report["zones"].as_array().map(Vec::len), Some(zones.len()), "{}", report["zones"]);
+    let total: u64 = zones.iter().map(|&(.., pages)| pages).sum();
+    assert_eq!(report["totals"]["present_pages"], total);
+}
+
+/// First frame and spanned frames of a zone.
+fn span(report: &Value, node: u64, zone: &str) -> Option<(u64, u64)> {
+    let zones = report["zones"].as_array()?;
+    let zone = zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?;
+    Some((zone["start_pfn"].as_u64()?, zone["spanned_pages"].as_u64()?))
+}
+
+#[test]
+fn sun_fire_x4600_m2() {
+    let report = boot(&["--map", &machine("sun-x4600m2-128g-8node.dmesg")]);
+    let mut zones = vec![(0, "DMA", 3992), (0, "DMA32", 880_544), (0, "Normal", 3_309_568)];
+    zones.extend((1..8).map(|node| (node, "Normal", 4_194_304)));
+    expect(&report, &zones);
+    assert_eq!(report["totals"]["present_pages"], 33_554_232);
+    assert_eq!(report["nodes"].as_array().map(Vec::len), Some(8));
+}
+
+#[test]
+fn a_microvm() {
+    let report = boot(&["--map", &machine("microvm-24g-1node.dmesg")]);
+    expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 782_336), (0, "Normal", 5_505_024)]);
+    assert_eq!(span(&report, 0, "Normal").map(|(start, _)| start), Some(1_048_576));
+}
+
+#[test]
+fn qemus_q35() {
+    let report = boot(&["--map", &machine("qemu-q35-8g-2node.dmesg")]);
+    let zones = [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
+    expect(&report, &zones);
+    assert_eq!(span(&report, 0, "DMA"), Some((1, 4095)));
+    assert_eq!(span(&report, 0, "DMA32"), Some((4096, 1_044_480)));
+    assert_eq!(span(&report, 0, "Normal"), Some((1_048_576, 524_288)));
+    assert_eq!(span(&report, 1, "Normal"), Some((1_572_864, 1_048_576)));
+}
+
+#[test]
+fn a_made_up_machine_is_the_q35() {
+    let report = boot(&["--memory", "8G", "--nodes", "2", "--cpus", "4"]);
+    let zones = [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
+    expect(&report, &zones);
+    let cpus: Vec<_> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].clone()).collect();
+    assert_eq!(cpus, [2, 2]);
+}
+
+#[test]
+fn this_machine() {
+    let report = boot(&[]);
+    // Within what the kernel keeps for itself and what the map rounds away.
+    let told = std::fs::read_to_string("/proc/meminfo").expect("Linux");
+    let kib =
+        told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let (kib, present) = (kib.expect("a total"), report["totals"]["present_pages"].as_u64().expect("a count") * 4);
+    assert!(present > kib / 10 * 9 && present < kib / 2 * 3, "{present} KiB present, the kernel says {kib} KiB");
+}
+
+#[test]
+fn this_machine_with_other_nodes() {
+    let report = boot(&["--nodes", "2", "--cpus", "3"]);
+    assert_eq!(report["nodes"].as_array().map(Vec::len), Some(2));
+    let cpus: Option<u64> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].as_u64()).sum();
+    assert_eq!(cpus, Some(3));
+}
+
+#[test]
+fn boot_parameters_work() {
+    let flat = boot(&["--memory", "8G", "--nodes", "2", "numa=off"]);
+    expect(&flat, &[(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 1_572_864)]);
+    let small = boot(&["--memory", "8G", "--nodes", "2", "numa=off", "mem=1G"]);
+    assert_eq!(small["totals"]["present_pages"], (1 << 18) - 98);
+}
+
+#[test]
+fn a_terabyte_and_more() {
+    let report = boot(&["--memory", "24T", "--nodes", "16", "--cpus", "16"]);
+    assert_eq!(report["nodes"].as_array().map(Vec::len), Some(16));
+    assert!(report["totals"]["present_pages"].as_u64() > Some((24 << 28) - 1000));
+}
+
+#[test]
+fn people_see_a_log_and_tables() {
+    let outcome = run(&["boot", "--map", &machine("qemu-q35-8g-2node.dmesg")]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let stamp = lines[0].split_once("] ").map(|(stamp, _)| stamp).unwrap_or_default();
+    assert!(stamp.starts_with("[    0.") && stamp.len() == "[    0.000123".len(), "{}", lines[0]);
+    for expected in [
+        "BIOS-e820: [mem 0x0000000000100000-0x000000007ffdefff] usable",
+        "Zone ranges:",
+        "  DMA32    [mem 0x0000000001000000-0x00000000ffffffff]",
+        "Early memory node ranges",
+        "  node   1: [mem 0x0000000180000000-0x000000027fffffff]",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.starts_with('[') && line.ends_with(expected)),
+            "{expected}\n{}",
+            outcome.stdout
+        );
+    }
+    assert!(lines.iter().any(|line| {
+        line.split_whitespace().eq(["node", "zone", "start", "spanned", "present", "managed", "reserved", "free"])
+    }));
+    assert!(lines.iter().any(|line| line.starts_with("first touch: ")));
+    assert!(!outcome.stdout.contains('\x1b'), "no colour in a pipe");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    for words in [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]] {
+        let mut child =
+            program().args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        drop(child.stdout.take());
+        let (_, stderr) = common::rest(&mut child);
+        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{words:?}: {stderr}");
+        assert_eq!(stderr, "", "{words:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Whole machines in QEMU. `FRAMEWRIGHT_GUEST` names the image; without it the program builds one. Where QEMU is missing these tests
+//! fail and say what to install.
+
+mod common;
+
+use common::{Outcome, check_sums, finish, is_running, present, program};
+use serde_json::Value;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Boots with these options, emulated: a test must not depend on what the host can do.
+fn run(words: &[&str]) -> Outcome {
+    finish(program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300"]).args(words))
+}
+
+fn boot(words: &[&str]) -> Value {
+    let outcome = run(&[&["--json"], words].concat());
+    let report = outcome.json();
+    assert_eq!(outcome.stderr, "");
+    assert_eq!((report["platform"].as_str(), report["qemu"]["accel"].as_str()), (Some("qemu"), Some("tcg")));
+    assert!(report["qemu"]["spawn_to_first_line_ms"].as_f64() > Some(0.0));
+    check_sums(&report);
+    report
+}
+
+/// What Linux finds on such a machine; only firmware's share at the end of low memory depends on its version.
+fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
+    const FIRMWARE_VARIES_BY: u64 = 64;
+    for &(node, zone, pages) in zones {
+        let found = present(report, node, zone).unwrap_or_else(|| panic!("node {node} has no zone {zone}: {report}"));
+        let slack = if zone == "DMA32" { FIRMWARE_VARIES_BY } else { 0 };
+        assert!(found.abs_diff(pages) <= slack, "node {node}, zone {zone}: {found} pages, expected {pages}");
+    }
+    assert_eq!(report["zones"].as_array().map(Vec::len), Some(zones.len()), "{}", report["zones"]);
+}
+
+#[test]
+fn q35_256_mib() {
+    expect(&boot(&["--memory", "256M"]), &[(0, "DMA", 3998), (0, "DMA32", 61_407)]);
+}
+
+#[test]
+fn q35_2_gib_as_by_default() {
+    expect(&boot(&[]), &[(0, "DMA", 3998), (0, "DMA32", 520_159)]);
+}
+
+#[test]
+fn q35_8_gib() {
+    expect(&boot(&["--memory", "8G"]), &[(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 1_572_864)]);
+}
+
+#[test]
+fn q35_8_gib_on_two_nodes() {
+    let report = boot(&["--memory", "8G", "--nodes", "2", "--cpus", "4"]);
+    let zones = [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
+    expect(&report, &zones);
+    let cpus: Vec<_> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].clone()).collect();
+    assert_eq!(cpus, [2, 2]);
+}
+
+#[test]
+fn q35_2_gib_on_two_nodes() {
+    let report = boot(&["--nodes", "2", "--cpus", "2"]);
+    expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 258_048), (1, "DMA32", 262_111)]);
+}
+
+#[test]
+fn pc_2_gib() {
+    expect(&boot(&["--machine", "pc"]), &[(0, "DMA", 3998), (0, "DMA32", 520_159)]);
+}
+
+#[test]
+fn pc_8_gib_on_two_nodes() {
+    // The older machine has 3 GiB below 4 GiB.
+    let report = boot(&["--machine", "pc", "--memory", "8G", "--nodes", "2", "--cpus", "2"]);
+    expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 782_303), (0, "Normal", 262_144), (1, "Normal", 1_048_576)]);
+}
+
+#[test]
+fn parameters_reach_the_guest() {
+    let report = boot(&["--memory", "2G", "--nodes", "2", "--cpus", "2", "numa=off", "mem=1G", "frobnicate=1"]);
+    expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 258_048)]);
+    let log = report["log"].as_array().expect("a log");
+    assert!(log.iter().any(|line| line.as_str().is_some_and(|line| line.contains("frobnicate=1"))), "{log:?}");
+}
+
+#[test]
+fn people_see_a_log_and_tables() {
+    let outcome = run(&["--memory", "256M"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert!(lines[0].starts_with("[    "), "{}", outcome.stdout);
+    for expected in ["BIOS-e820: [mem 0x0000000000100000-0x000000000ff", "Zone ranges:", "Early memory node ranges"] {
+        assert!(
+            lines.iter().any(|line| line.starts_with('[') && line.contains(expected)),
+            "{expected}\n{}",
+            outcome.stdout
+        );
+    }
+    assert!(lines.iter().any(|line| line.trim_start().starts_with("node  zone")));
+    assert!(lines.iter().any(|line| line.starts_with("QEMU ")));
+    assert!(!outcome.stdout.contains("@json") && !outcome.stdout.contains("@end") && !outcome.stdout.contains('\x1b'));
+}
+
+#[test]
+fn a_panic_shows_the_log_and_fails() {
+    for json in [&[][..], &["--json"]] {
+        let outcome = run(&[&["--memory", "256M", "fault=panic"], json].concat());
+        assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+        assert!(outcome.stderr.starts_with("framewright: the guest panicked"), "{}", outcome.stderr);
+        assert!(outcome.stderr.to_lowercase().lines().skip(1).any(|line| line.contains("panic")), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_time_out_is_kept_and_no_machine_is_left() {
+    let start = Instant::now();
+    // More nodes than CPUs and much to do: one second is too short for QEMU's firmware and this guest together only when
+    // the guest is made to wait.
+    let outcome =
+        finish(program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "1", "--json", "fault=hang"]));
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("did not end within 1 s"), "{}", outcome.stderr);
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(machines_with("fault=hang"), [""; 0]);
+}
+
+/// Running processes with this word on their command line, other than tests.
+fn machines_with(word: &str) -> Vec<String> {
+    let processes =
+        fs::read_dir("/proc").expect("Linux").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_machine = |pid: &String| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command);
+        command.starts_with("qemu-system-x86_64") && command.contains(word) && is_running(pid)
+    };
+    processes.filter(is_machine).collect()
+}

@@ -1,0 +1,206 @@
+//! Threads as CPUs: who is which number.
+//!
+//! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and stays it until its token is dropped. A thread that did not
+//! can still use the machine: for as long as it is pinned it borrows a number that nobody has.
+
+use super::HostedError;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::ThreadId;
+
+const FREE: u8 = 0;
+/// A pinned thread that never entered has the number.
+const BORROWED: u8 = 1;
+/// A thread with a token has the number.
+const ENTERED: u8 = 2;
+
+/// What a thread is on one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    /// Which machine; 0 is none.
+    machine: u64,
+    /// The number that it has, or had last; no number at first.
+    cpu: u32,
+    /// How many reasons it has to keep the number: its pins, and one for its token.
+    holds: u32,
+}
+
+/// The seat in use. Its fields are set one by one: a whole that is read just after a part was written stalls the processor, which made a
+/// pin cost 17 ns.
+struct CurrentSeat {
+    machine: Cell<u64>,
+    cpu: Cell<u32>,
+    holds: Cell<u32>,
+}
+
+impl CurrentSeat {
+    fn get(&self) -> Seat {
+        Seat { machine: self.machine.get(), cpu: self.cpu.get(), holds: self.holds.get() }
+    }
+
+    fn set(&self, seat: Seat) {
+        self.machine.set(seat.machine);
+        self.cpu.set(seat.cpu);
+        self.holds.set(seat.holds);
+    }
+}
+
+thread_local! {
+    /// The machine that this thread used last: nearly always the only one, and found without a search.
+    static SEAT: CurrentSeat =
+        const { CurrentSeat { machine: Cell::new(0), cpu: Cell::new(u32::MAX), holds: Cell::new(0) } };
+    /// What it is on other machines.
+    static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The CPU numbers of one machine.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    /// Which machine: unique in the process, so that a thread's seat on a machine that is gone is never taken for one here.
+    machine: u64,
+    numbers: Box<[AtomicU8]>,
+    creator: ThreadId,
+}
+
+impl Cpus {
+    pub fn new(cpus: u32) -> Self {
+        static MACHINES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            machine: MACHINES.fetch_add(1, Ordering::Relaxed),
+            numbers: (0..cpus).map(|_| AtomicU8::new(FREE)).collect(),
+            creator: std::thread::current().id(),
+        }
+    }
+
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.numbers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Makes the calling thread CPU `cpu` until [`Cpus::leave`].
+    pub fn enter(&self, cpu: u32) -> Result<(), HostedError> {
+        let number = self.numbers.get(cpu as usize).ok_or(HostedError::NoSuchCpu { cpu, cpus: self.count() })?;
+        let seat = self.seat();
+        if seat.holds > 0 {
+            return Err(HostedError::AlreadyCpu { cpu: seat.cpu });
+        }
+        while let Err(found) = number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed) {
+            if found == ENTERED {
+                return Err(HostedError::CpuTaken { cpu });
+            }
+            // Borrowed for the length of one pin.
+            std::thread::yield_now();
+        }
+        SEAT.with(|current| current.set(Seat { cpu, holds: 1, ..seat }));
+        Ok(())
+    }
+
+    /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it is not.
+    pub fn leave(&self) {
+        let seat = self.seat();
+        if seat.holds > 1 {
+            self.numbers[seat.cpu as usize].store(BORROWED, Ordering::Relaxed);
+        }
+        self.unpin(seat.cpu);
+    }
+
+    /// Which CPU the calling thread is until the matching [`Cpus::unpin`].
+    #[inline]
+    pub fn pin(&self) -> u32 {
+        SEAT.with(|seat| {
+            let holds = seat.holds.get();
+            if holds > 0 && seat.machine.get() == self.machine {
+                seat.holds.set(holds + 1);
+                return seat.cpu.get();
+            }
+            self.pin_slowly()
+        })
+    }
+
+    #[inline]
+    pub fn unpin(&self, cpu: u32) {
+        SEAT.with(|seat| {
+            if seat.machine.get() != self.machine {
+                self.seat();
+            }
+            let holds = seat.holds.get();
+            debug_assert!(holds > 0 && seat.cpu.get() == cpu, "unpin without its pin");
+            seat.holds.set(holds.saturating_sub(1));
+            if holds == 1 {
+                self.numbers[cpu as usize].store(FREE, Ordering::Release);
+            }
+        });
+    }
+
+    /// Borrows a number, or finds the one that the thread has on this machine after it used another.
+    #[cold]
+    fn pin_slowly(&self) -> u32 {
+        let seat = self.seat();
+        // The number of last time, when it is free: its caches are warm, and there is no search.
+        let known = seat.holds > 0 || self.try_borrow(seat.cpu);
+        let cpu = if known { seat.cpu } else { self.borrow() };
+        SEAT.with(|current| current.set(Seat { cpu, holds: seat.holds + 1, ..seat }));
+        cpu
+    }
+
+    /// Waits for a number. The thread that made the machine gets 0 if it can, the others get 0 last.
+    fn borrow(&self) -> u32 {
+        let creator = std::thread::current().id() == self.creator;
+        loop {
+            let order = 0..self.count();
+            let taken = if creator {
+                order.clone().find(|&cpu| self.try_borrow(cpu))
+            } else {
+                order.rev().find(|&cpu| self.try_borrow(cpu))
+            };
+            match taken {
+                Some(cpu) => return cpu,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn try_borrow(&self, cpu: u32) -> bool {
+        let number = self.numbers.get(cpu as usize);
+        number
+            .is_some_and(|number| number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok())
+    }
+
+    /// Makes this machine the one that the thread used last, and says what the thread is on it.
+    fn seat(&self) -> Seat {
+        let last = SEAT.with(CurrentSeat::get);
+        if last.machine == self.machine {
+            return last;
+        }
+        OTHERS.with_borrow_mut(|others| {
+            // A seat that means nothing need not be kept.
+            if last.holds > 0 {
+                others.push(last);
+            }
+            let found = others.iter().position(|seat| seat.machine == self.machine);
+            let fresh = Seat { machine: self.machine, cpu: u32::MAX, holds: 0 };
+            let seat = found.map_or(fresh, |index| others.swap_remove(index));
+            SEAT.with(|current| current.set(seat));
+            seat
+        })
+    }
+}
+
+/// Marks interrupts as off on this thread and says whether they were off.
+#[inline]
+pub(super) fn interrupts_off() -> bool {
+    INTERRUPTS_OFF.replace(true)
+}
+
+/// Restores what [`interrupts_off`] found.
+#[inline]
+pub(super) fn interrupts_restore(were_off: bool) {
+    debug_assert!(INTERRUPTS_OFF.get(), "irq_restore without its irq_save");
+    INTERRUPTS_OFF.set(were_off);
+}
+
+/// Whether interrupts are on here.
+#[inline]
+pub(super) fn interrupts_on() -> bool {
+    !INTERRUPTS_OFF.get()
+}

@@ -1,0 +1,119 @@
+//! Why a process cannot stand in for a machine.
+
+use framewright::units::PhysRange;
+use std::fmt;
+
+/// Why a hosted platform could not be made or used.
+#[derive(Debug)]
+pub enum HostedError {
+    /// The map has no present memory.
+    NoMemory,
+    /// A number of CPUs is zero or beyond the limit.
+    CpuCount {
+        /// As given.
+        cpus: u32,
+    },
+    /// The process cannot reserve as many addresses as the machine has memory.
+    CannotReserve {
+        /// Addresses that the machine's memory needs, in bytes.
+        needed_bytes: u64,
+        /// The most that the process can reserve in one piece now, in bytes.
+        limit_bytes: u64,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// Reserved addresses could not be made usable.
+    CannotOpen {
+        /// The memory.
+        range: PhysRange,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// The system has no way to make every CPU execute a barrier.
+    NoBarrier {
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// There is no CPU of that number.
+    NoSuchCpu {
+        /// As given.
+        cpu: u32,
+        /// How many there are.
+        cpus: u32,
+    },
+    /// Another thread is this CPU.
+    CpuTaken {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// The calling thread is a CPU of this machine already, or is pinned to one.
+    AlreadyCpu {
+        /// Which.
+        cpu: u32,
+    },
+    /// Not all of the range is memory of this machine.
+    NotMemory {
+        /// The range.
+        range: PhysRange,
+    },
+    /// The range does not begin and end at a page.
+    Unaligned {
+        /// The range.
+        range: PhysRange,
+    },
+    /// Memory could not be given back to the operating system.
+    CannotDiscard {
+        /// The memory.
+        range: PhysRange,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// The operating system does not say how much memory is resident.
+    CannotMeasure {
+        /// What it said.
+        error: std::io::Error,
+    },
+}
+
+impl fmt::Display for HostedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory => f.write_str("the memory map has no present memory"),
+            Self::CpuCount { cpus } => write!(f, "{cpus} CPUs: expected 1 to {}", crate::source::MAX_CPUS),
+            Self::CannotReserve { needed_bytes, limit_bytes, error } => write!(
+                f,
+                "the machine's memory needs {} MiB of addresses, this process can reserve at most {} MiB in one piece ({error}); \
+                 the limits are the size of the address space and `ulimit -v`",
+                needed_bytes.div_ceil(1 << 20),
+                limit_bytes >> 20
+            ),
+            Self::CannotOpen { range, error } => write!(
+                f,
+                "cannot make memory of {range:?} usable: {error}; with vm.overcommit_memory=2 all of it must fit the system's commit limit"
+            ),
+            Self::NoBarrier { error } => {
+                write!(f, "the membarrier system call is missing ({error}): without it a machine can have only one CPU")
+            }
+            Self::NoSuchCpu { cpu, cpus } => write!(f, "there is no CPU {cpu}: the machine has {cpus}, from 0"),
+            Self::CpuTaken { cpu } => write!(f, "another thread is CPU {cpu}"),
+            Self::AlreadyCpu { cpu } => write!(f, "this thread is CPU {cpu} already"),
+            Self::NotMemory { range } => write!(f, "{range:?} is not all memory of this machine"),
+            Self::Unaligned { range } => write!(f, "{range:?} does not begin and end at a page"),
+            Self::CannotDiscard { range, error } => write!(f, "cannot give {range:?} back: {error}"),
+            Self::CannotMeasure { error } => write!(f, "cannot read how much memory is resident: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for HostedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::CannotReserve { error, .. }
+            | Self::CannotOpen { error, .. }
+            | Self::NoBarrier { error }
+            | Self::CannotDiscard { error, .. }
+            | Self::CannotMeasure { error } => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The reservation: one anonymous mapping that is the machine's physical memory.
+//!
+//! Everything is reserved without access at first; only blocks with memory are then opened, so touching a hole or running over
+//! an end stops the program at once. Nothing is backed before it is touched.
+
+use super::HostedError;
+use std::io;
+use std::ptr::NonNull;
+
+/// Alignment of the reservation: physical alignment up to 1 GiB is alignment in the process too, so that the system may use
+/// huge pages where the machine would.
+const ALIGNMENT: usize = 1 << 30;
+
+/// A reserved range of addresses of this process; given back on drop.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    /// What mmap returned and how much of it there is.
+    reserved: NonNull<u8>,
+    reserved_bytes: usize,
+    /// First byte that stands for memory, aligned, with at least a page without access below and above.
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a Mapping is an address and a length; it reads or writes nothing by itself, and what its unsafe methods do is for their
+// callers to keep apart (invariant 1).
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves `bytes` addresses.
+    pub fn reserve(bytes: u64) -> Result<Self, HostedError> {
+        let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: largest(), error };
+        let too_large = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
+        let wanted = usize::try_from(bytes).map_err(|_| too_large())?;
+        let reserved_bytes = wanted.checked_add(2 * ALIGNMENT).ok_or_else(too_large)?;
+        let reserved = map_nothing(reserved_bytes).map_err(refused)?;
+        // At least one page stays below, and because two alignments were added, nearly one alignment above.
+        let shift = ALIGNMENT - reserved.addr().get() % ALIGNMENT;
+        // SAFETY: shift <= ALIGNMENT and reserved_bytes >= 2 * ALIGNMENT, so the result lies in the mapping.
+        let base = unsafe { reserved.add(shift) };
+        Ok(Self { reserved, reserved_bytes, base, bytes: wanted })
+    }
+
+    /// Makes `bytes` bytes from `offset` readable and writable; both are multiples of the page size.
+    pub fn open(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let (start, length) = self.part(offset, bytes)?;
+        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over; more access invalidates nothing.
+        check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) })
+    }
+
+    /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
+    ///
+    /// # Safety
+    /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
+    pub unsafe fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let (start, length) = self.part(offset, bytes)?;
+        // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for its content.
+        check(unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTNEED) })
+    }
+
+    /// Writes `byte` to `bytes` bytes from `offset`.
+    ///
+    /// # Safety
+    /// They are open, and nobody else reads or writes them meanwhile or relies on their content (invariant 1).
+    pub unsafe fn fill(&self, offset: u64, bytes: u64, byte: u8) -> io::Result<()> {
+        let (start, length) = self.part(offset, bytes)?;
+        // SAFETY: `part` checked that the range lies in this mapping; the caller vouches for the rest.
+        unsafe { start.write_bytes(byte, length) };
+        Ok(())
+    }
+
+    /// The address of byte `offset`, which is below the size of the reservation.
+    #[inline]
+    pub fn at(&self, offset: u64) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.bytes)?;
+        // SAFETY: offset was checked against the size, and the mapping is one allocation (invariant 15).
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// The addresses that stand for memory, as numbers.
+    pub fn addresses(&self) -> std::ops::Range<u64> {
+        let start = self.base.addr().get() as u64;
+        start..start + self.bytes as u64
+    }
+
+    fn part(&self, offset: u64, bytes: u64) -> io::Result<(NonNull<u8>, usize)> {
+        let outside = || io::Error::from(io::ErrorKind::InvalidInput);
+        let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes as u64);
+        end.ok_or_else(outside)?;
+        let length = usize::try_from(bytes).map_err(|_| outside())?;
+        Ok((self.at(offset).ok_or_else(outside)?, length))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range came from mmap and is unmapped once; pointers from `at` are not used after their platform is gone,
+        // which is their users' promise (invariant 1).
+        let result = unsafe { libc::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
+        debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
+    }
+}
+
+/// Reserves addresses without access.
+fn map_nothing(bytes: usize) -> io::Result<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(address.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
+}
+
+/// The most bytes that can be reserved for memory now, to a MiB; found by trying.
+fn largest() -> u64 {
+    const PRECISION: usize = 1 << 20;
+    let (mut possible, mut impossible) = (0_usize, 1_usize << 57);
+    while impossible - possible > PRECISION {
+        let middle = possible + (impossible - possible) / 2;
+        match map_nothing(middle) {
+            Ok(address) => {
+                // SAFETY: this very mapping was made one line above and nobody knows of it.
+                unsafe { libc::munmap(address.as_ptr().cast(), middle) };
+                possible = middle;
+            }
+            Err(_) => impossible = middle,
+        }
+    }
+    possible.saturating_sub(2 * ALIGNMENT) as u64
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,350 @@
+//! A Linux process in place of a machine.
+//!
+//! Physical memory is one reserved anonymous mapping: any number of addresses, of which only those that are touched cost memory.
+//! CPUs are threads. Interrupts do not exist; turning them off is only recorded, so that nesting can be checked.
+
+mod barrier;
+mod cpus;
+mod error;
+mod layout;
+mod mapping;
+mod resident;
+
+pub use error::HostedError;
+pub use layout::Layout;
+
+use barrier::Barrier;
+use cpus::Cpus;
+use framewright::firmware::MemoryMap;
+use framewright::platform::{IrqState, PinnedCpu, Platform};
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
+use layout::Runs;
+use mapping::Mapping;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::time::Instant;
+
+/// A machine made of a process. See the module documentation.
+///
+/// Made by [`HostedPlatform::new`] it lives as long as the process, which is what `Platform` wants of a kernel. Programs that
+/// make many in turn use [`HostedPlatform::open`] and drop them: a process has addresses for few machines of many TiB.
+#[derive(Debug)]
+pub struct HostedPlatform {
+    mapping: Mapping,
+    runs: Runs,
+    layout: Layout,
+    /// Below this, offset and physical address are equal.
+    straight: u64,
+    /// Present memory, sorted, disjoint and joined.
+    present: Vec<PhysRange>,
+    limit: u64,
+    cpus: Cpus,
+    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is known.
+    cpu_nodes: Vec<NodeId>,
+    barrier: Barrier,
+    /// More CPUs than the host has: a busy wait must let the awaited thread run.
+    crowded: bool,
+    started: Instant,
+}
+
+/// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its thread.
+#[derive(Debug)]
+#[must_use = "dropping it gives the CPU number back"]
+pub struct CpuToken<'a> {
+    platform: &'a HostedPlatform,
+    index: u32,
+    /// The number belongs to the thread, so the token must not leave it.
+    thread_bound: PhantomData<*mut ()>,
+}
+
+impl CpuToken<'_> {
+    /// Which CPU.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Drop for CpuToken<'_> {
+    fn drop(&mut self) {
+        self.platform.cpus.leave();
+    }
+}
+
+impl HostedPlatform {
+    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped: a manager holds on to its platform for ever.
+    ///
+    /// # Errors
+    /// As [`HostedPlatform::open`].
+    pub fn new(map: MemoryMap<'_>, cpus: u32) -> Result<&'static Self, HostedError> {
+        Self::open(map, cpus).map(Self::leak)
+    }
+
+    /// Like [`HostedPlatform::new`], but owned: its addresses are given back when it is dropped.
+    ///
+    /// # Errors
+    /// [`HostedError::NoMemory`], [`HostedError::CpuCount`], [`HostedError::NoBarrier`];
+    /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the process's addresses, and
+    /// [`HostedError::CannotOpen`] when the system commits no memory to it.
+    pub fn open(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
+        if cpus == 0 || cpus > crate::source::MAX_CPUS {
+            return Err(HostedError::CpuCount { cpus });
+        }
+        if map.present_bytes() == 0 {
+            return Err(HostedError::NoMemory);
+        }
+        let barrier = Barrier::find(cpus).map_err(|error| HostedError::NoBarrier { error })?;
+        let (runs, layout, mapping) = reserve(map)?;
+        for block in layout::blocks(map, 0) {
+            let offset = runs.offset(block.start).ok_or(HostedError::NotMemory { range: block })?;
+            mapping.open(offset, block.size()).map_err(|error| HostedError::CannotOpen { range: block, error })?;
+        }
+        let host_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            straight: runs.straight(),
+            mapping,
+            runs,
+            layout,
+            present: present(map),
+            limit: map.present_end(),
+            cpus: Cpus::new(cpus),
+            cpu_nodes: Vec::new(),
+            barrier,
+            crowded: cpus as usize > host_cpus,
+            started: Instant::now(),
+        })
+    }
+
+    /// Says which node each CPU is on, from CPU 0; [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node 0.
+    #[must_use]
+    pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
+        self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
+        self
+    }
+
+    /// Makes an owned machine live as long as the process.
+    #[must_use]
+    pub fn leak(self) -> &'static Self {
+        Box::leak(Box::new(self))
+    }
+
+    /// Makes the calling thread CPU `index` until the token is dropped. Where another thread merely borrows the number while
+    /// it is pinned, this waits for it.
+    ///
+    /// A thread that never enters may use the machine as well: each outermost [`Platform::pin`] borrows a number that nobody has, on the thread that made the
+    /// machine preferably 0, and waits while there is none. So leave numbers free for threads that do not enter, or make them enter too.
+    ///
+    /// # Errors
+    /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] when this thread is one.
+    pub fn enter_cpu(&self, index: u32) -> Result<CpuToken<'_>, HostedError> {
+        self.cpus.enter(index)?;
+        Ok(CpuToken { platform: self, index, thread_bound: PhantomData })
+    }
+
+    /// How physical addresses lie in the process.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Addresses of the process that the machine takes, in bytes.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.runs.span()
+    }
+
+    /// Present memory, ascending, disjoint, in whole pages.
+    #[must_use]
+    pub fn present(&self) -> &[PhysRange] {
+        &self.present
+    }
+
+    /// Whether this thread has interrupts on.
+    #[must_use]
+    pub fn interrupts_on(&self) -> bool {
+        cpus::interrupts_on()
+    }
+
+    /// Fills `range` with `byte`, so that memory behind it is backed and dirty. Several threads may do this to parts that do not overlap.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range meanwhile or relies on its content: no manager has been brought up over it since it was
+    /// last free, or its caller owns the frames.
+    ///
+    /// # Errors
+    /// [`HostedError::NotMemory`]; nothing was then written.
+    pub unsafe fn prefault(&self, range: PhysRange, byte: u8) -> Result<(), HostedError> {
+        let offset = self.offset_of(range)?;
+        // SAFETY: present memory is open, and the caller vouches for the rest.
+        unsafe { self.mapping.fill(offset, range.size(), byte) }.map_err(|_| HostedError::NotMemory { range })
+    }
+
+    /// Gives the memory behind `range` back to the operating system; it reads as zero when next touched.
+    ///
+    /// # Safety
+    /// As [`HostedPlatform::prefault`].
+    ///
+    /// # Errors
+    /// [`HostedError::Unaligned`], [`HostedError::NotMemory`], [`HostedError::CannotDiscard`].
+    pub unsafe fn discard(&self, range: PhysRange) -> Result<(), HostedError> {
+        if !range.start.is_multiple_of(PAGE_SIZE) || !range.end.is_multiple_of(PAGE_SIZE) {
+            return Err(HostedError::Unaligned { range });
+        }
+        let offset = self.offset_of(range)?;
+        // SAFETY: the caller vouches that nobody uses the range.
+        unsafe { self.mapping.discard(offset, range.size()) }
+            .map_err(|error| HostedError::CannotDiscard { range, error })
+    }
+
+    /// Bytes of the machine's memory that the operating system backs now.
+    ///
+    /// # Errors
+    /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
+    pub fn resident_bytes(&self) -> Result<u64, HostedError> {
+        resident::bytes(self.mapping.addresses()).map_err(|error| HostedError::CannotMeasure { error })
+    }
+
+    /// Where a range of present memory begins in the reservation. One present range lies in one run, so it is linear there.
+    fn offset_of(&self, range: PhysRange) -> Result<u64, HostedError> {
+        let outside = HostedError::NotMemory { range };
+        let index = self.present.partition_point(|known| known.end <= range.start);
+        match self.present.get(index) {
+            Some(known) if known.start <= range.start && range.end <= known.end && !range.is_empty() => {
+                self.runs.offset(range.start).ok_or(outside)
+            }
+            _ => Err(outside),
+        }
+    }
+}
+
+/// Reserves addresses for all memory: linearly where the machine's highest address allows it and the process has so many, otherwise
+/// without the holes. Never for less than all memory.
+fn reserve(map: MemoryMap<'_>) -> Result<(Runs, Layout, Mapping), HostedError> {
+    if map.present_end() <= layout::LINEAR_END {
+        let runs = Runs::linear(map);
+        if let Ok(mapping) = Mapping::reserve(runs.span()) {
+            return Ok((runs, Layout::Linear, mapping));
+        }
+    }
+    let runs = Runs::compact(map);
+    let mapping = Mapping::reserve(runs.span())?;
+    Ok((runs, Layout::Compact, mapping))
+}
+
+/// Present memory with touching ranges of different kinds joined.
+fn present(map: MemoryMap<'_>) -> Vec<PhysRange> {
+    let mut out: Vec<PhysRange> = Vec::new();
+    for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {
+        match out.last_mut() {
+            Some(last) if last.end == entry.range.start => last.end = entry.range.end,
+            _ => out.push(entry.range),
+        }
+    }
+    out
+}
+
+// SAFETY: present memory is an anonymous mapping of this process that nobody else knows; `direct` is linear within a present range
+// because a run holds it whole, and never changes (invariants 1 and 15). Interrupt handlers do not exist. A number has one thread at a
+// time, by compare-and-swap, and a pinned thread keeps it. membarrier is a full barrier on every thread that runs.
+unsafe impl Platform for HostedPlatform {
+    /// # Panics
+    /// When no run holds the address, which a manager never asks for.
+    #[inline]
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        // Nearly all addresses of nearly all machines: offset and address are equal.
+        if pa < self.straight
+            && let Some(address) = self.mapping.at(pa)
+        {
+            return address;
+        }
+        match self.runs.offset(pa).and_then(|offset| self.mapping.at(offset)) {
+            Some(address) => address,
+            None => no_memory_there(pa),
+        }
+    }
+
+    #[inline]
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(self.cpus.pin())
+    }
+
+    #[inline]
+    fn unpin(&self, cpu: PinnedCpu) {
+        self.cpus.unpin(cpu.index());
+    }
+
+    #[inline]
+    fn irq_save(&self) -> IrqState {
+        IrqState(usize::from(cpus::interrupts_off()))
+    }
+
+    #[inline]
+    fn irq_restore(&self, state: IrqState) {
+        cpus::interrupts_restore(state.0 != 0);
+    }
+
+    fn direct_limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn cpus(&self) -> u32 {
+        self.cpus.count()
+    }
+
+    #[inline]
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
+    }
+
+    /// The CPUs of the node, or 1 when it has none; all CPUs when their nodes are unknown.
+    fn init_threads(&self, node: NodeId) -> u32 {
+        if self.cpu_nodes.is_empty() {
+            return self.cpus();
+        }
+        let own = (0..self.cpus()).filter(|&cpu| self.cpu_node(cpu) == node).count();
+        u32::try_from(own).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// True unless interrupts are off here.
+    fn can_wait(&self) -> bool {
+        cpus::interrupts_on()
+    }
+
+    /// # Panics
+    /// When the system takes away a call that worked at creation: going on would corrupt memory silently.
+    fn cpu_barrier(&self) {
+        self.barrier.run();
+    }
+
+    /// Nanoseconds since the machine was made, by `CLOCK_MONOTONIC`.
+    fn now_ns(&self) -> Option<u64> {
+        u64::try_from(self.started.elapsed().as_nanos()).ok()
+    }
+
+    #[inline]
+    fn relax(&self) {
+        std::hint::spin_loop();
+        if self.crowded {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cold]
+fn no_memory_there(pa: u64) -> ! {
+    panic!("direct({pa:#x}): the machine has no memory there")
+}
+
+/// One line for a log: size, CPUs and layout.
+impl fmt::Display for HostedPlatform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let present: u64 = self.present.iter().map(|range| range.size()).sum();
+        write!(f, "{} MiB of memory in {} MiB of addresses", present >> 20, self.reserved_bytes() >> 20)?;
+        let layout = match self.layout {
+            Layout::Linear => "linear",
+            Layout::Compact => "without holes",
+        };
+        write!(f, " ({layout}), {} CPUs", self.cpus.count())
+    }
+}

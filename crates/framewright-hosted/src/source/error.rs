@@ -1,0 +1,221 @@
+//! What can be wrong with a description of a machine.
+
+use framewright::firmware::{MapError, TopologyError};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A line of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, or the name that was given for the text.
+    pub name: String,
+    /// Line number, from 1.
+    pub line: usize,
+    /// The line, without its end.
+    pub text: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 120;
+        let short: String = self.text.chars().take(SHOWN).collect();
+        let more = if short.len() < self.text.len() { "..." } else { "" };
+        write!(f, "{}, line {}: {:?}{more}", self.name, self.line, short)
+    }
+}
+
+/// Why a machine could not be read, changed or loaded.
+#[derive(Debug)]
+pub enum SourceError {
+    /// A file could not be read.
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// A file is larger than any description of a machine.
+    FileTooLarge {
+        /// Which.
+        path: PathBuf,
+        /// The most that is read, in bytes.
+        limit_bytes: u64,
+    },
+    /// A line cannot be read.
+    Unreadable {
+        /// The line.
+        place: Place,
+        /// What would have been right.
+        expected: String,
+    },
+    /// The text describes no memory at all.
+    NoMemory {
+        /// The file, or the name that was given for the text.
+        name: String,
+    },
+    /// Every address is zero: the kernel hides them from users without privilege.
+    HiddenAddresses {
+        /// The file, or the name that was given for the text.
+        name: String,
+    },
+    /// Nothing under this root says how much memory the machine has.
+    NoSource {
+        /// Where `proc` and `sys` were looked for.
+        root: PathBuf,
+        /// One reason for each source that was tried.
+        reasons: Vec<String>,
+    },
+    /// The memory map was refused.
+    Map {
+        /// The machine.
+        name: String,
+        /// Why.
+        error: MapError,
+    },
+    /// The nodes were refused.
+    Topology {
+        /// The machine.
+        name: String,
+        /// Why.
+        error: TopologyError,
+    },
+    /// More nodes were asked for than the memory can be split into.
+    MoreNodesThanMemory {
+        /// Nodes asked for.
+        nodes: u32,
+        /// Least memory of a node, in bytes.
+        node_bytes: u64,
+        /// Memory of the machine, in bytes.
+        memory_bytes: u64,
+    },
+    /// A number of nodes is zero or beyond the limit.
+    NodeCount {
+        /// As given.
+        nodes: u32,
+    },
+    /// A number of CPUs is zero or beyond the limit.
+    CpuCount {
+        /// As given.
+        cpus: u32,
+    },
+    /// A memory size is too small or too large for a machine.
+    MemorySize {
+        /// As given, in bytes.
+        memory_bytes: u64,
+        /// Smallest that is accepted, in bytes.
+        least_bytes: u64,
+        /// Largest that is accepted, in bytes.
+        most_bytes: u64,
+    },
+}
+
+impl SourceError {
+    pub(super) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_path_buf(), error }
+    }
+
+    /// The line at fault, where there is one.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Unreadable { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, error } => write!(f, "cannot read {}: {error}", path.display()),
+            Self::FileTooLarge { path, limit_bytes } => {
+                write!(f, "{} is larger than {} MiB; is it a boot log?", path.display(), limit_bytes >> 20)
+            }
+            Self::Unreadable { place, expected } => write!(f, "{place}: expected {expected}"),
+            Self::NoMemory { name } => write!(
+                f,
+                "{name} names no memory: expected a boot log with BIOS-e820 lines, the content of /proc/iomem, or lines such as \
+                 \"memory 0x100000 +2G usable\""
+            ),
+            Self::HiddenAddresses { name } => write!(
+                f,
+                "{name}: every address is zero because the kernel hides them from this user; read it as root, or use a boot log"
+            ),
+            Self::NoSource { root, reasons } => {
+                write!(f, "nothing under {} says how much memory there is", root.display())?;
+                reasons.iter().try_for_each(|reason| write!(f, "; {reason}"))
+            }
+            Self::Map { name, error } => write!(f, "{name}: {error}"),
+            Self::Topology { name, error } => write!(f, "{name}: {error}"),
+            Self::MoreNodesThanMemory { nodes, node_bytes, memory_bytes } => write!(
+                f,
+                "more nodes than memory: {nodes} nodes of at least {} MiB need {} MiB, the machine has {} MiB",
+                node_bytes >> 20,
+                (u64::from(*nodes) * node_bytes) >> 20,
+                memory_bytes >> 20
+            ),
+            Self::NodeCount { nodes } => {
+                write!(f, "{nodes} nodes: expected 1 to {}", framewright::units::MAX_NODES)
+            }
+            Self::CpuCount { cpus } => write!(f, "{cpus} CPUs: expected 1 to {}", super::MAX_CPUS),
+            Self::MemorySize { memory_bytes, least_bytes, most_bytes } => write!(
+                f,
+                "{memory_bytes} bytes of memory: expected at least {} MiB and at most {} TiB",
+                least_bytes >> 20,
+                most_bytes >> 40
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { error, .. } => Some(error),
+            Self::Map { error, .. } => Some(error),
+            Self::Topology { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SizeError {
+    /// There is nothing to read.
+    Empty,
+    /// The text does not begin with a number.
+    NotANumber {
+        /// The text.
+        text: String,
+    },
+    /// What follows the number is no suffix.
+    UnknownSuffix {
+        /// The text.
+        text: String,
+        /// What follows its number.
+        suffix: String,
+    },
+    /// The size does not fit in 64 bits.
+    TooLarge {
+        /// The text.
+        text: String,
+    },
+}
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a size is missing: expected a number such as 512M, 8G or 0x1000"),
+            Self::NotANumber { text } => {
+                write!(f, "{text:?} is not a size: expected a number such as 512M, 8G or 0x1000")
+            }
+            Self::UnknownSuffix { text, suffix } => {
+                write!(f, "{text:?} is not a size: {suffix:?} is not one of the suffixes K, M, G and T")
+            }
+            Self::TooLarge { text } => write!(f, "{text:?} is not a size: it does not fit in 64 bits"),
+        }
+    }
+}
+
+impl std::error::Error for SizeError {}

@@ -1,0 +1,56 @@
+//! From a machine to the library's intake.
+
+use super::{Machine, SourceError};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology, TopologyError};
+use framewright::units::NodeId;
+
+impl Machine {
+    /// Storage that is large enough for a [`MapBuilder`] to take this machine's ranges, whatever their overlaps.
+    #[must_use]
+    pub fn map_storage(&self) -> Vec<MapRange> {
+        // n ranges have at most 2n borders, so 2n pieces; the builder asks for room for as many again while it cuts.
+        vec![MapRange::EMPTY; 4 * self.ranges.len() + 32]
+    }
+
+    /// Storage that is large enough for a [`Topology`] to take this machine's affinities.
+    #[must_use]
+    pub fn topology_storage(&self) -> Vec<MemoryAffinity> {
+        vec![MemoryAffinity::EMPTY; 4 * self.affinities.len() + 16]
+    }
+
+    /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to `topology`. Node numbers are kept, so
+    /// that numbers with gaps leave nodes with neither memory nor CPUs. A machine that names no CPU gets one on
+    /// its lowest node.
+    ///
+    /// # Errors
+    /// [`SourceError::Map`] or [`SourceError::Topology`] with what the library refused: a range beyond the address space, nodes that
+    /// claim the same addresses, a node beyond the limit, an impossible distance, storage that is too small (see
+    /// [`Machine::map_storage`]).
+    pub fn load(&self, map: &mut MapBuilder<'_>, topology: &mut Topology<'_>) -> Result<(), SourceError> {
+        for entry in &self.ranges {
+            map.add(entry.range.start, entry.range.size(), entry.kind)
+                .map_err(|error| SourceError::Map { name: self.name.clone(), error })?;
+        }
+        self.load_nodes(topology).map_err(|error| SourceError::Topology { name: self.name.clone(), error })
+    }
+
+    fn load_nodes(&self, topology: &mut Topology<'_>) -> Result<(), TopologyError> {
+        for affinity in &self.affinities {
+            topology.add_memory(affinity.range, node_id(affinity.node)?, affinity.hot_pluggable)?;
+        }
+        for cpu in &self.cpus {
+            node_id(cpu.node)?;
+        }
+        for node in self.cpu_nodes() {
+            topology.add_cpu(node)?;
+        }
+        for &(from, to, distance) in &self.distances {
+            topology.set_distance(node_id(from)?, node_id(to)?, distance)?;
+        }
+        Ok(())
+    }
+}
+
+fn node_id(node: u32) -> Result<NodeId, TopologyError> {
+    NodeId::new(node as usize).ok_or(TopologyError::NodeBeyondLimit { node: u64::from(node) })
+}

@@ -1,0 +1,27 @@
+//! Lines of a text, each knowing where it stands.
+
+use super::{Place, SourceError};
+
+/// One line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    /// The file, or the name that was given for the text.
+    pub name: &'a str,
+    /// From 1.
+    pub number: usize,
+    /// Without its end.
+    pub text: &'a str,
+}
+
+impl Line<'_> {
+    /// The error that this line cannot be read.
+    pub fn unreadable(&self, expected: &str) -> SourceError {
+        let place = Place { name: self.name.to_owned(), line: self.number, text: self.text.trim_end().to_owned() };
+        SourceError::Unreadable { place, expected: expected.to_owned() }
+    }
+}
+
+/// All lines of a text; line ends of either style.
+pub(super) fn lines<'a>(name: &'a str, text: &'a str) -> impl Iterator<Item = Line<'a>> {
+    text.lines().enumerate().map(move |(index, text)| Line { name, number: index + 1, text })
+}

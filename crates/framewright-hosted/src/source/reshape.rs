@@ -1,0 +1,81 @@
+//! Changing a machine: other nodes, other CPUs.
+
+use super::{Affinity, CpuAffinity, MAX_CPUS, Machine, SourceError, split};
+use framewright::firmware::MapBuilder;
+use framewright::units::{MAX_NODES, PhysRange};
+
+/// Least memory of an emulated node, as in Linux.
+const NODE_MIN_BYTES: u64 = 32 << 20;
+
+impl Machine {
+    /// Replaces the nodes by `nodes` that share present memory evenly by address, cut at 2 MiB boundaries, with CPUs dealt to them in
+    /// turn (Linux's parameter `numa=fake=N`). Distances become the usual ones; hot-pluggable memory stays so.
+    ///
+    /// # Errors
+    /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node, [`SourceError::Map`] when the memory
+    /// map itself is refused. The machine is then as it was.
+    pub fn emulate_nodes(&mut self, nodes: u32) -> Result<(), SourceError> {
+        if nodes == 0 || nodes as usize > MAX_NODES {
+            return Err(SourceError::NodeCount { nodes });
+        }
+        let present = self.present()?;
+        let memory_bytes = present.iter().map(|range| range.size()).sum();
+        if memory_bytes / u64::from(nodes) < NODE_MIN_BYTES {
+            return Err(SourceError::MoreNodesThanMemory { nodes, node_bytes: NODE_MIN_BYTES, memory_bytes });
+        }
+        let parts = split::by_weight(&present, &vec![1; nodes as usize]);
+        let mut affinities = Vec::new();
+        for (node, part) in (0..nodes).zip(parts) {
+            // The library keeps what the first claim of an address says, so the hot-pluggable parts come first.
+            let hot = self.affinities.iter().filter(|old| old.hot_pluggable).map(|old| old.range.intersection(part));
+            affinities.extend(hot.filter(|range| !range.is_empty()).map(|range| Affinity {
+                range,
+                node,
+                hot_pluggable: true,
+            }));
+            affinities.push(Affinity { range: part, node, hot_pluggable: false });
+        }
+        self.affinities = affinities;
+        for (cpu, node) in self.cpus.iter_mut().zip((0..nodes).cycle()) {
+            cpu.node = node;
+        }
+        self.distances.clear();
+        self.notes.push(format!("{nodes} nodes are emulated: memory is split evenly by address"));
+        Ok(())
+    }
+
+    /// Replaces the CPUs by `cpus`, numbered from 0 and dealt in turn to the nodes that had CPUs; when none had, to the nodes with
+    /// memory.
+    ///
+    /// # Errors
+    /// [`SourceError::CpuCount`]; the machine is then as it was.
+    pub fn set_cpus(&mut self, cpus: u32) -> Result<(), SourceError> {
+        if cpus == 0 || cpus > MAX_CPUS {
+            return Err(SourceError::CpuCount { cpus });
+        }
+        let mut nodes: Vec<u32> = self.cpus.iter().map(|cpu| cpu.node).collect();
+        if nodes.is_empty() {
+            nodes = self.affinities.iter().map(|affinity| affinity.node).collect();
+        }
+        if nodes.is_empty() {
+            nodes.push(0);
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.cpus = (0..cpus).zip(nodes.into_iter().cycle()).map(|(cpu, node)| CpuAffinity { cpu, node }).collect();
+        Ok(())
+    }
+
+    /// Present memory as the library will see it: ascending, disjoint, in whole frames.
+    pub(super) fn present(&self) -> Result<Vec<PhysRange>, SourceError> {
+        let refused = |error| SourceError::Map { name: self.name.clone(), error };
+        let mut storage = self.map_storage();
+        let mut map = MapBuilder::new(&mut storage);
+        for entry in &self.ranges {
+            map.add(entry.range.start, entry.range.size(), entry.kind).map_err(refused)?;
+        }
+        let map = map.finish().map_err(refused)?;
+        let present = map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range);
+        Ok(present.collect())
+    }
+}

@@ -1,0 +1,170 @@
+//! Sizes and addresses as people write them.
+
+use super::SizeError;
+
+/// Reads a number of bytes: decimal or `0x` hexadecimal, optionally followed by `K`, `M`, `G` or `T` (either case, each 1024 times
+/// the one before), and optionally by `B` or `iB` after a suffix.
+///
+/// ```
+/// assert_eq!(framewright_hosted::parse_size("1536M"), Ok(1536 << 20));
+/// assert_eq!(framewright_hosted::parse_size("0x10K"), Ok(16 << 10));
+/// assert!(framewright_hosted::parse_size("12Q").is_err());
+/// ```
+///
+/// # Errors
+/// [`SizeError`] says what is wrong with the text.
+pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+    let trimmed = text.trim();
+    if trimmed.is_empty() {
+        return Err(SizeError::Empty);
+    }
+    let named = || trimmed.to_owned();
+    let (digits, radix) = match trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (trimmed, 10),
+    };
+    let length = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    let (number, suffix) = digits.split_at(length);
+    if number.is_empty() {
+        return Err(SizeError::NotANumber { text: named() });
+    }
+    let shift = shift_of(suffix)
+        .ok_or_else(|| SizeError::UnknownSuffix { text: named(), suffix: suffix.trim_start().to_owned() })?;
+    u64::from_str_radix(number, radix)
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| SizeError::TooLarge { text: named() })
+}
+
+/// log2 of what a suffix multiplies with.
+fn shift_of(suffix: &str) -> Option<u32> {
+    let mut letters = suffix.chars();
+    let shift = match letters.next() {
+        None => return Some(0),
+        Some('k' | 'K') => 10,
+        Some('m' | 'M') => 20,
+        Some('g' | 'G') => 30,
+        Some('t' | 'T') => 40,
+        Some(_) => return None,
+    };
+    matches!(letters.as_str(), "" | "B" | "iB").then_some(shift)
+}
+
+/// Reads hexadecimal digits with or without `0x`; nothing else, not even a sign.
+pub(super) fn parse_hex(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// Reads decimal digits; nothing else, not even a sign.
+pub(super) fn parse_decimal<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+/// Reads `first-last` in hexadecimal, both included, as the half-open range of their bytes.
+pub(super) fn parse_inclusive(text: &str) -> Option<framewright::units::PhysRange> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last) = (parse_hex(first.trim())?, parse_hex(last.trim())?);
+    let end = last.checked_add(1)?;
+    (first < end).then(|| framewright::units::PhysRange::new(first, end))
+}
+
+/// Reads a list of CPUs as Linux writes it (`0-3,8`), ascending as written. An empty list is a list.
+pub(super) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !(part.is_empty() && text.trim().is_empty())) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (parse_decimal(first.trim())?, parse_decimal(last.trim())?);
+        if first > last || last - first >= super::MAX_CPUS {
+            return None;
+        }
+        cpus.extend(first..=last);
+        if cpus.len() > super::MAX_CPUS as usize {
+            return None;
+        }
+    }
+    Some(cpus)
+}
+
+/// The shortest form of a list that [`parse_cpu_list`] reads.
+pub(super) fn format_cpu_list(cpus: &[u32]) -> String {
+    let mut text = String::new();
+    let mut index = 0;
+    while index < cpus.len() {
+        let first = cpus[index];
+        let mut last = first;
+        while cpus.get(index + 1).is_some_and(|&next| last.checked_add(1) == Some(next)) {
+            index += 1;
+            last = cpus[index];
+        }
+        let comma = if text.is_empty() { "" } else { "," };
+        text += &if first == last { format!("{comma}{first}") } else { format!("{comma}{first}-{last}") };
+        index += 1;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_people_write() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4k", 4096),
+            ("512M", 512 << 20),
+            ("8G", 8 << 30),
+            ("24T", 24 << 40),
+            ("2GiB", 2 << 30),
+            ("2GB", 2 << 30),
+            (" 1g ", 1 << 30),
+            ("0x1000", 4096),
+            ("0xfG", 15 << 30),
+            ("16777215T", 16_777_215 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_says_why() {
+        let text = |text: &str| text.to_owned();
+        assert_eq!(parse_size(" "), Err(SizeError::Empty));
+        assert_eq!(parse_size("12Q"), Err(SizeError::UnknownSuffix { text: text("12Q"), suffix: text("Q") }));
+        assert_eq!(parse_size("G"), Err(SizeError::NotANumber { text: text("G") }));
+        assert_eq!(parse_size("-1G"), Err(SizeError::NotANumber { text: text("-1G") }));
+        assert_eq!(parse_size("0x"), Err(SizeError::NotANumber { text: text("0x") }));
+        assert_eq!(parse_size("16777216T"), Err(SizeError::TooLarge { text: text("16777216T") }));
+        assert_eq!(parse_size("18446744073709551616"), Err(SizeError::TooLarge { text: text("18446744073709551616") }));
+        for wrong in ["1.5G", "1 G G", "1Gi", "1GG", "8é", "1K1"] {
+            assert!(matches!(parse_size(wrong), Err(SizeError::UnknownSuffix { .. })), "{wrong}");
+        }
+        assert!(parse_size("12Q").unwrap_err().to_string().contains("K, M, G and T"));
+    }
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(parse_cpu_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_cpu_list("\n"), Some(vec![]));
+        for wrong in ["3-0", "0-4294967295", "a", "0,,1", "1-2-3", "-1", "+1"] {
+            assert_eq!(parse_cpu_list(wrong), None, "{wrong}");
+        }
+        assert_eq!(format_cpu_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!(format_cpu_list(&[u32::MAX]), "4294967295");
+    }
+
+    #[test]
+    fn inclusive_ranges() {
+        use framewright::units::PhysRange;
+        assert_eq!(parse_inclusive("0x1000-0x1fff"), Some(PhysRange::new(0x1000, 0x2000)));
+        assert_eq!(parse_inclusive("0-0"), Some(PhysRange::new(0, 1)));
+        for wrong in ["2-1", "0-ffffffffffffffff", "1", "x-y", "0x-1", "+1-2"] {
+            assert_eq!(parse_inclusive(wrong), None, "{wrong}");
+        }
+    }
+}

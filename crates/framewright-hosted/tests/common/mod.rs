@@ -1,0 +1,57 @@
+//! What several tests share: present pages by node and zone, and the machines of the repository.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use framewright::firmware::{MapBuilder, Topology, node_ranges};
+use framewright::units::PfnRange;
+use framewright_hosted::Machine;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// First frame and one past the last of the zones.
+const ZONES: [(&str, u64, u64); 3] =
+    [("DMA", 0, 0x1000), ("DMA32", 0x1000, 0x10_0000), ("Normal", 0x10_0000, u64::MAX)];
+
+/// Pages and the frames they span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub pages: u64,
+    pub start: u64,
+    pub end: u64,
+}
+
+/// A file of the repository's machines.
+pub fn machine_path(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(file)
+}
+
+/// Its text.
+pub fn machine_text(file: &str) -> String {
+    std::fs::read_to_string(machine_path(file)).unwrap()
+}
+
+/// Present pages by node and zone.
+pub fn count(machine: &Machine) -> BTreeMap<(usize, &'static str), Count> {
+    let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
+    let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
+    machine.load(&mut map, &mut topology).unwrap();
+    let map = map.finish().unwrap();
+    let mut out: BTreeMap<(usize, &'static str), Count> = BTreeMap::new();
+    for run in node_ranges(map, &topology) {
+        for (zone, start, end) in ZONES {
+            let part = run.range.intersection(PfnRange::new(start, end));
+            if part.is_empty() {
+                continue;
+            }
+            let new = Count { pages: 0, start: part.start.0, end: 0 };
+            let count = out.entry((run.node.index(), zone)).or_insert(new);
+            count.pages += part.pages();
+            count.end = part.end.0;
+        }
+    }
+    out
+}
+
+/// Only the pages.
+pub fn pages(machine: &Machine) -> Vec<(usize, &'static str, u64)> {
+    count(machine).into_iter().map(|((node, zone), count)| (node, zone, count.pages)).collect()
+}

@@ -1,0 +1,259 @@
+//! Frames for a [`MapSpace`](framewright::map_space::MapSpace) under test: a pool, a ledger of who has what, and failure on
+//! demand.
+
+use crate::machine::FakeMachine;
+use framewright::map_space::{FrameList, FrameSource};
+use framewright::units::{Order, Pfn, PfnRange};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Locks, also after a test has failed while it held the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which frames are taken, and for the how manyth time: what a translation must agree with.
+#[derive(Clone, Default, Debug)]
+pub struct FrameLedger {
+    inner: Arc<Mutex<Ledger>>,
+}
+
+#[derive(Default, Debug)]
+struct Ledger {
+    taken: HashMap<u64, u64>,
+    generation: u64,
+}
+
+impl FrameLedger {
+    /// Records frames that were handed out.
+    ///
+    /// # Panics
+    /// When one was handed out already.
+    pub fn take(&self, frames: PfnRange) {
+        let mut ledger = lock(&self.inner);
+        ledger.generation += 1;
+        let generation = ledger.generation;
+        for frame in frames.start.0..frames.end.0 {
+            assert!(ledger.taken.insert(frame, generation).is_none(), "frame {frame:#x} was handed out twice");
+        }
+    }
+
+    /// Records frames that came back.
+    ///
+    /// # Panics
+    /// When one was not out.
+    pub fn free(&self, frames: PfnRange) {
+        let mut ledger = lock(&self.inner);
+        for frame in frames.start.0..frames.end.0 {
+            assert!(ledger.taken.remove(&frame).is_some(), "frame {frame:#x} came back but was not handed out");
+        }
+    }
+
+    /// Which handing-out `frame` is in, or nothing when it is free.
+    #[must_use]
+    pub fn generation(&self, frame: Pfn) -> Option<u64> {
+        lock(&self.inner).taken.get(&frame.0).copied()
+    }
+
+    /// Frames that are out.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        lock(&self.inner).taken.len()
+    }
+}
+
+#[derive(Debug)]
+struct Free {
+    frames: Vec<bool>,
+    /// Where the last single frame was found.
+    next: usize,
+}
+
+/// A pool of a machine's frames that poisons what comes back.
+#[derive(Debug)]
+pub struct FramePool {
+    machine: &'static FakeMachine,
+    frames: PfnRange,
+    free: Mutex<Free>,
+    largest: Order,
+    /// Distance between single frames that are handed out: 2 makes every frame a run of its own.
+    stride: usize,
+    ledger: FrameLedger,
+}
+
+impl Free {
+    /// A single frame: the next free one in steps of `stride`, else any.
+    fn single(&mut self, stride: usize) -> Option<usize> {
+        let strided = (self.next..self.frames.len()).step_by(stride).find(|&index| self.frames[index]);
+        let index = strided.or_else(|| self.frames.iter().position(|&free| free))?;
+        self.frames[index] = false;
+        self.next = index;
+        Some(index)
+    }
+
+    /// The lowest free run; the pool begins with frame `start`.
+    fn run(&mut self, order: Order, start: Pfn) -> Option<usize> {
+        let pages = usize::try_from(order.pages()).expect("an order fits the host");
+        let phase = usize::try_from(start.0.wrapping_neg() % order.pages()).expect("below an order");
+        let index = (phase..self.frames.len()).step_by(pages).find(|&first| {
+            let run = self.frames.get(first..first + pages);
+            run.is_some_and(|run| run.iter().all(|&free| free))
+        })?;
+        self.frames[index..index + pages].fill(false);
+        Some(index)
+    }
+}
+
+impl FramePool {
+    /// All of `frames`, which must be usable memory of `machine` and used by nobody else.
+    ///
+    /// # Safety
+    /// Nobody else uses the frames, as long as the pool or what it hands out lives.
+    #[must_use]
+    pub unsafe fn new(machine: &'static FakeMachine, frames: PfnRange) -> Self {
+        let count = usize::try_from(frames.pages()).expect("a pool of frames fits the host");
+        let free = Mutex::new(Free { frames: vec![true; count], next: 0 });
+        Self { machine, frames, free, largest: Order::MAX, stride: 1, ledger: FrameLedger::default() }
+    }
+
+    /// Refuses orders above `largest`, as fragmented memory does.
+    #[must_use]
+    pub fn up_to(mut self, largest: Order) -> Self {
+        self.largest = largest;
+        self
+    }
+
+    /// Hands out single frames only, and no two neighbours as long as others are left.
+    #[must_use]
+    pub fn fragmented(mut self) -> Self {
+        self.largest = Order::PAGE;
+        self.stride = 2;
+        self
+    }
+
+    /// The machine whose frames these are.
+    #[must_use]
+    pub fn machine(&self) -> &'static FakeMachine {
+        self.machine
+    }
+
+    /// Who has what.
+    #[must_use]
+    pub fn ledger(&self) -> &FrameLedger {
+        &self.ledger
+    }
+
+    /// Frames that are out.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.ledger.outstanding()
+    }
+
+    /// Takes back what a flush gave free.
+    ///
+    /// # Panics
+    /// When a frame was not handed out.
+    #[expect(clippy::needless_pass_by_value, reason = "the list is the right to free its frames")]
+    pub fn free(&self, list: FrameList) {
+        self.free_runs(&list.runs().collect::<Vec<_>>());
+    }
+
+    /// Takes back some runs of such a list.
+    ///
+    /// # Panics
+    /// When a frame was not handed out.
+    pub fn free_runs(&self, runs: &[PfnRange]) {
+        runs.iter().for_each(|&run| self.release(run));
+    }
+
+    fn take(&self, order: Order) -> Option<Pfn> {
+        if order > self.largest {
+            return None;
+        }
+        let mut free = lock(&self.free);
+        let index = if order == Order::PAGE { free.single(self.stride)? } else { free.run(order, self.frames.start)? };
+        drop(free);
+        let start = self.frames.start.add(index as u64);
+        self.ledger.take(PfnRange::new(start.0, start.0 + order.pages()));
+        Some(start)
+    }
+
+    fn release(&self, run: PfnRange) {
+        self.ledger.free(run);
+        for frame in run.start.0..run.end.0 {
+            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames are nobody else's.
+            unsafe { self.machine.poison(Pfn(frame)) };
+        }
+        let mut free = lock(&self.free);
+        let first = usize::try_from(run.start.0 - self.frames.start.0).expect("inside the pool");
+        let pages = usize::try_from(run.pages()).expect("inside the pool");
+        free.frames[first..first + pages].fill(true);
+    }
+}
+
+// SAFETY: the pool's frames are its own (the promise of `new`), and the ledger fails the test when one is handed out twice.
+unsafe impl FrameSource for &FramePool {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        FramePool::take(self, order)
+    }
+
+    fn put_back(&mut self, start: Pfn, order: Order) {
+        self.release(PfnRange::new(start.0, start.0 + order.pages()));
+    }
+}
+
+/// Passes on to another source until it fails, and then fails for good.
+#[derive(Debug)]
+pub struct FaultyFrames<S> {
+    inner: S,
+    left: Option<u64>,
+    asked: u64,
+    held_pages: i64,
+}
+
+impl<S: FrameSource> FaultyFrames<S> {
+    /// Never fails, but counts.
+    pub fn new(inner: S) -> Self {
+        Self { inner, left: None, asked: 0, held_pages: 0 }
+    }
+
+    /// Succeeds `count` times.
+    pub fn fail_after(inner: S, count: u64) -> Self {
+        Self { left: Some(count), ..Self::new(inner) }
+    }
+
+    /// How often it was asked for frames.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Frames that were taken through it and not put back through it.
+    #[must_use]
+    pub fn held_pages(&self) -> i64 {
+        self.held_pages
+    }
+}
+
+fn signed_pages(order: Order) -> i64 {
+    i64::try_from(order.pages()).expect("an order is small")
+}
+
+// SAFETY: what it returns comes from the source inside, unchanged.
+unsafe impl<S: FrameSource> FrameSource for FaultyFrames<S> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        self.asked += 1;
+        if self.left == Some(0) {
+            return None;
+        }
+        let start = self.inner.take(order)?;
+        self.left = self.left.map(|left| left - 1);
+        self.held_pages += signed_pages(order);
+        Some(start)
+    }
+
+    fn put_back(&mut self, start: Pfn, order: Order) {
+        self.held_pages -= signed_pages(order);
+        self.inner.put_back(start, order);
+    }
+}

@@ -1,0 +1,100 @@
+//! The reference guest: built, and kept small.
+
+use crate::command::Run;
+use crate::step::Failure;
+use crate::workspace;
+use std::path::PathBuf;
+use std::{fmt, fs};
+
+/// The most that a loader may have to put into memory: everything that the guest brings, without debugging information.
+const SIZE_LIMIT: u64 = 1 << 20;
+
+/// A built guest.
+pub struct Image {
+    /// The ELF file.
+    pub path: PathBuf,
+    loaded_bytes: u64,
+    zeroed_bytes: u64,
+    file_bytes: u64,
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = |bytes: u64| bytes.div_ceil(1024);
+        write!(
+            f,
+            "{}: {} KiB loaded (limit {}), {} KiB zeroed at start, file {} KiB",
+            workspace::shown(&self.path),
+            kib(self.loaded_bytes),
+            kib(SIZE_LIMIT),
+            kib(self.zeroed_bytes),
+            kib(self.file_bytes),
+        )
+    }
+}
+
+/// Builds the guest for release and checks its size.
+///
+/// # Errors
+/// The compiler's messages, or by how much the image is too large.
+pub fn build() -> Result<Image, Failure> {
+    let messages =
+        Run::cargo(&["build", "--release", "-p", "guest", "--message-format", "json-render-diagnostics"]).output()?;
+    let path = executable(&messages).ok_or_else(|| Failure::new("cargo names no program of the guest\n"))?;
+    let file = fs::read(&path)?;
+    let (loaded_bytes, zeroed_bytes) =
+        load_segments(&file).ok_or_else(|| Failure::new("the guest is no 64-bit ELF file\n"))?;
+    let image = Image { path, loaded_bytes, zeroed_bytes, file_bytes: file.len() as u64 };
+    if loaded_bytes > SIZE_LIMIT { Err(Failure::new(format!("the guest is too large: {image}\n"))) } else { Ok(image) }
+}
+
+/// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a build folder.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
+    rest.split_once('"').map(|(path, _)| PathBuf::from(path))
+}
+
+/// Bytes that the loadable segments of an ELF file bring, and bytes that they want zeroed on top.
+fn load_segments(file: &[u8]) -> Option<(u64, u64)> {
+    const PT_LOAD: u64 = 1;
+    if file.get(..5)? != b"\x7fELF\x02" {
+        return None;
+    }
+    let field = |at: u64, bytes: usize| {
+        let at = usize::try_from(at).ok()?;
+        let raw = file.get(at..at.checked_add(bytes)?)?;
+        Some(raw.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+    };
+    let (headers, header_size, count) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
+    let (mut loaded, mut zeroed) = (0, 0);
+    for index in 0..count {
+        let header = headers.checked_add(index * header_size)?;
+        if field(header, 4)? == PT_LOAD {
+            let (in_file, in_memory) = (field(header + 32, 8)?, field(header + 40, 8)?);
+            loaded += in_file;
+            zeroed += in_memory.checked_sub(in_file)?;
+        }
+    }
+    Some((loaded, zeroed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_in_cargos_messages() {
+        let messages = "warning: x\n{\"executable\":null}\n{\"reason\":\"a\",\"executable\":\"/t/release/guest\",\"fresh\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/release/guest")));
+        assert_eq!(executable("{\"executable\":null}"), None);
+    }
+
+    #[test]
+    fn segments_of_this_very_program_are_read() {
+        let program = std::env::current_exe().and_then(fs::read).expect("a program can read itself");
+        let (loaded, _) = load_segments(&program).expect("an ELF file");
+        assert!(loaded > 4096 && loaded < program.len() as u64);
+        assert_eq!(load_segments(b"\x7fELF\x02"), None);
+        assert_eq!(load_segments(b"#!/bin/sh"), None);
+    }
+}

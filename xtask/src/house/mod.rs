@@ -1,0 +1,139 @@
+//! House rules that neither the compiler nor clippy checks.
+//!
+//! * Every source file says in a `//!` header what it is for, and is small enough to be read at one go.
+//! * Nothing is left unfinished.
+//! * `unsafe` is explained where it stands.
+//! * Crates know only what `docs/architecture.md` says they may.
+
+mod arrows;
+mod source;
+
+use crate::workspace;
+use std::path::Path;
+use std::{fs, io};
+
+/// More lines than this are more than one idea.
+const LINE_LIMIT: usize = 650;
+
+/// Words that say that something is not done. Put together here so that this file does not hold them.
+const UNFINISHED_IN_CODE: [&str; 2] = [concat!("to", "do!"), concat!("unimple", "mented!")];
+const UNFINISHED_IN_COMMENTS: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
+
+/// What was looked at and what was found.
+pub struct Report {
+    /// Source files.
+    pub files: usize,
+    /// Manifests.
+    pub crates: usize,
+    /// One line for each broken rule.
+    pub findings: Vec<String>,
+}
+
+/// Looks at the whole source tree.
+///
+/// # Errors
+/// Those of reading it.
+pub fn inspect(root: &Path) -> io::Result<Report> {
+    let mut findings = Vec::new();
+    let files = workspace::files(root, ".rs")?;
+    for path in &files {
+        let text = fs::read_to_string(path)?;
+        findings.extend(inspect_file(&text).into_iter().map(|(line, rule)| {
+            let path = workspace::shown(path);
+            format!("{path}:{line}: {rule}")
+        }));
+    }
+    let manifests = workspace::files(root, "Cargo.toml")?;
+    findings.extend(arrows::inspect(root, &manifests)?);
+    Ok(Report { files: files.len(), crates: manifests.len().saturating_sub(1), findings })
+}
+
+/// Line numbers and broken rules of one file.
+fn inspect_file(text: &str) -> Vec<(usize, String)> {
+    let mut findings = Vec::new();
+    let lines: Vec<&str> = text.lines().collect();
+    if !lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with("//!")) {
+        findings.push((1, "the file does not begin with a `//!` header".to_owned()));
+    }
+    if lines.len() > LINE_LIMIT {
+        findings.push((lines.len(), format!("{} lines: the limit is {LINE_LIMIT}", lines.len())));
+    }
+    let code = source::code(text);
+    for (index, (line, code)) in lines.iter().zip(code.lines()).enumerate() {
+        let comment = line.find("//").map_or("", |at| &line[at..]);
+        let unfinished = UNFINISHED_IN_CODE.iter().find(|mark| code.contains(**mark));
+        let unfinished = unfinished.or_else(|| UNFINISHED_IN_COMMENTS.iter().find(|mark| has_word(comment, mark)));
+        if let Some(mark) = unfinished {
+            findings.push((index + 1, format!("unfinished: `{mark}`")));
+        }
+        if opens_unsafe(code) && !is_explained(&lines, index) {
+            findings.push((index + 1, "`unsafe` without a `// SAFETY:` comment right above".to_owned()));
+        }
+    }
+    findings
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
+}
+
+/// Whether the line has an unsafe block or implementation. Functions and traits state their conditions in a `# Safety` section,
+/// which clippy asks for.
+fn opens_unsafe(code: &str) -> bool {
+    code.match_indices("unsafe").any(|(at, word)| {
+        let rest = code[at + word.len()..].trim_start();
+        rest.starts_with('{') || rest.strip_prefix("impl").is_some_and(|rest| rest.starts_with([' ', '<']))
+    })
+}
+
+/// Walks up from an unsafe line over attributes and over the lines of the same statement to the comment above.
+fn is_explained(lines: &[&str], index: usize) -> bool {
+    for line in lines[..index].iter().rev().map(|line| line.trim()) {
+        if line.starts_with("//") {
+            if line.contains("SAFETY:") {
+                return true;
+            }
+        } else if !line.starts_with("#[") && (line.is_empty() || line.ends_with([';', '{', '}'])) {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Vec<String> {
+        inspect_file(text).into_iter().map(|(line, rule)| format!("{line}: {rule}")).collect()
+    }
+
+    #[test]
+    fn a_header_is_needed_and_length_is_limited() {
+        assert!(rules("//! Header.\nfn f() {}\n").is_empty());
+        assert_eq!(rules("fn f() {}\n").len(), 1);
+        assert!(rules(&format!("//! Header.\n{}", "\n".repeat(LINE_LIMIT)))[0].contains("the limit is 650"));
+    }
+
+    #[test]
+    fn unsafe_needs_its_reason() {
+        let bare = concat!("//! H.\nfn f() {\n    uns", "afe { g() }\n}\n");
+        assert_eq!(rules(bare), ["3: `unsafe` without a `// SAFETY:` comment right above"]);
+        for explained in [
+            concat!("//! H.\n// SAFETY: one\n// and two.\n#[inline]\nuns", "afe impl X for Y {}\n"),
+            concat!("//! H.\n// SAFETY: fine.\nlet x =\n    uns", "afe { g() };\n"),
+            concat!("//! H.\n// uns", "afe { }\nlet x = \"uns", "afe { }\";\n/// # Safety\nuns", "afe fn f() {}\n"),
+        ] {
+            assert!(rules(explained).is_empty(), "{:?}", rules(explained));
+        }
+        let far = concat!("//! H.\n// SAFETY: of another.\nf();\nuns", "afe { g() };\n");
+        assert_eq!(rules(far).len(), 1);
+    }
+
+    #[test]
+    fn unfinished_code_is_found_and_words_about_it_in_strings_are_not() {
+        let text = concat!("//! H.\nfn f() { to", "do!() }\n// TO", "DO later\nlet s = \"unimple", "mented!\";\n");
+        assert_eq!(rules(text).len(), 2);
+    }
+}

@@ -1,0 +1,169 @@
+//! Steps: one line each while all goes well, all of a step's output when it does not.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// One check.
+pub struct Step {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// What it checks, for `--list`.
+    pub about: &'static str,
+    /// Does it.
+    pub run: fn() -> Result<Passed, Failure>,
+}
+
+/// A step that found nothing wrong.
+#[derive(Default)]
+pub struct Passed {
+    /// The tests that ran.
+    pub tests: Tally,
+    /// What else is worth knowing, in a few words.
+    pub note: String,
+}
+
+impl Passed {
+    /// Nothing but a note.
+    pub fn note(note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..Self::default() }
+    }
+}
+
+/// A step that found something.
+#[derive(Debug)]
+pub struct Failure {
+    /// Everything that explains it.
+    pub output: String,
+    /// The tests that ran before it was over.
+    pub tests: Tally,
+}
+
+impl Failure {
+    /// A failure that no test found.
+    pub fn new(output: impl Into<String>) -> Self {
+        Self { output: output.into(), tests: Tally::default() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(format!("{error}\n"))
+    }
+}
+
+/// Counted tests.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Tally {
+    /// That passed.
+    pub passed: u64,
+    /// That failed.
+    pub failed: u64,
+    /// That did not run.
+    pub ignored: u64,
+}
+
+impl Tally {
+    /// Sums cargo's `test result:` lines.
+    pub fn of(output: &str) -> Self {
+        let mut tally = Self::default();
+        for line in output.lines() {
+            let Some((_, counts)) = line.split_once("test result: ") else { continue };
+            let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
+            for count in counts.split(';') {
+                let mut words = count.split_whitespace();
+                let number = words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+                match words.next() {
+                    Some("passed") => tally.passed += number,
+                    Some("failed") => tally.failed += number,
+                    Some("ignored") => tally.ignored += number,
+                    _ => {}
+                }
+            }
+        }
+        tally
+    }
+
+    /// Adds another count to this one.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self { passed: 0, failed: 0, ignored: 0 } => String::new(),
+            Self { passed, ignored: 0, .. } => format!("{passed} tests"),
+            Self { passed, ignored, .. } => format!("{passed} tests, {ignored} ignored"),
+        }
+    }
+}
+
+/// The steps that were asked for, in their own order.
+pub fn selected<'a>(all: &'a [Step], only: &[&str]) -> Vec<&'a Step> {
+    all.iter().filter(|step| only.is_empty() || only.contains(&step.name)).collect()
+}
+
+/// Prints the names of the steps.
+pub fn list(all: &[Step]) {
+    for step in all {
+        println!("{:<10} {}", step.name, step.about);
+    }
+}
+
+/// Runs the steps until one fails, then says how many tests passed and failed. False when a step failed; its output has been
+/// printed.
+pub fn run_all(steps: &[&Step]) -> bool {
+    let mut tests = Tally::default();
+    let mut all_well = true;
+    for step in steps {
+        print!("{:<10} ", step.name);
+        // A step can take minutes: say which one it is before it ends.
+        std::io::stdout().flush().unwrap_or_default();
+        let start = Instant::now();
+        match (step.run)() {
+            Ok(passed) => {
+                tests.add(passed.tests);
+                let details = [passed.tests.words(), passed.note].into_iter().filter(|words| !words.is_empty());
+                println!("ok     {}  {}", seconds(start.elapsed()), details.collect::<Vec<_>>().join("; "));
+            }
+            Err(failure) => {
+                tests.add(failure.tests);
+                println!("FAILED {}", seconds(start.elapsed()));
+                println!("\n{}\n", failure.output.trim_end());
+                println!("stopped at the first failure; to repeat it: cargo xtask test --only {}", step.name);
+                all_well = false;
+                break;
+            }
+        }
+    }
+    println!("{} passed, {} failed", tests.passed, tests.failed);
+    all_well
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:>6.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_summed() {
+        let output = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
+                      noise\ntest result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(Tally::of(output), Tally { passed: 15, failed: 2, ignored: 1 });
+        assert_eq!(Tally::of("no result here"), Tally::default());
+    }
+
+    #[test]
+    fn steps_keep_their_order() {
+        let run = || Ok(Passed::default());
+        let all = [Step { name: "a", about: "", run }, Step { name: "b", about: "", run }];
+        let names = |only: &[&str]| selected(&all, only).iter().map(|step| step.name).collect::<Vec<_>>();
+        assert_eq!(names(&[]), ["a", "b"]);
+        assert_eq!(names(&["b", "a"]), ["a", "b"]);
+        assert_eq!(names(&["b"]), ["b"]);
+    }
+}

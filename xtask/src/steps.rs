@@ -1,0 +1,106 @@
+//! What is checked, cheapest first.
+
+use crate::command::Run;
+use crate::step::{Failure, Passed, Step, Tally};
+use crate::{guest, house, qemu, workspace};
+
+/// Every step, in the order in which they run.
+pub const ALL: &[Step] = &[
+    Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
+    Step {
+        name: "house",
+        about: "headers, file sizes, SAFETY comments, crates that know only what they may",
+        run: house,
+    },
+    Step { name: "clippy", about: "no warning in any target", run: clippy },
+    Step { name: "docs", about: "documentation builds without a warning", run: docs },
+    Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
+    Step { name: "loom", about: "model checking of everything concurrent", run: loom },
+    Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
+    Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
+];
+
+/// Integration tests of the program that boot machines begin with this.
+const QEMU_TESTS: &str = "qemu";
+
+fn format() -> Result<Passed, Failure> {
+    Run::cargo(&["fmt", "--all", "--check"]).output()?;
+    Ok(Passed::default())
+}
+
+fn house() -> Result<Passed, Failure> {
+    let report = house::inspect(workspace::root())?;
+    if report.findings.is_empty() {
+        Ok(Passed::note(format!("{} files, {} crates", report.files, report.crates)))
+    } else {
+        Err(Failure::new(report.findings.join("\n")))
+    }
+}
+
+fn clippy() -> Result<Passed, Failure> {
+    let deny = ["--", "-D", "warnings"];
+    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets"]).args(deny).output()?;
+    // The guest has no tests to compile: it has a panic handler of its own.
+    Run::cargo(&["clippy", "-p", "guest", "--bins"]).args(deny).output()?;
+    Ok(Passed::default())
+}
+
+fn docs() -> Result<Passed, Failure> {
+    Run::cargo(&["doc", "--workspace", "--no-deps", "--exclude", "guest"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .output()?;
+    Ok(Passed::default())
+}
+
+fn tests() -> Result<Passed, Failure> {
+    let mut tally = Tally::default();
+    let libraries = ["test", "--no-fail-fast", "--workspace", "--exclude", "guest", "--exclude", "framewright-cli"];
+    tally.add(Tally::of(&Run::cargo(&libraries).output()?));
+    let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
+    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
+    match program.output() {
+        Ok(output) => tally.add(Tally::of(&output)),
+        Err(mut failure) => {
+            failure.tests.add(tally);
+            return Err(failure);
+        }
+    }
+    Ok(Passed { tests: tally, note: String::new() })
+}
+
+fn loom() -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with("loom_"))?;
+    if targets.is_empty() {
+        return Ok(Passed::note("there is no model test yet: nothing ran"));
+    }
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg loom");
+    let output = Run::cargo(&["test", "--release", "--no-fail-fast", "-p", "framewright"])
+        .args(only(&targets))
+        .args(["--target-dir", "target/loom"])
+        .env("RUSTFLAGS", flags.trim_start())
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), note: targets.join(", ") })
+}
+
+fn guest_image() -> Result<Passed, Failure> {
+    guest::build().map(|image| Passed::note(image.to_string()))
+}
+
+fn qemu_tests() -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("cli", |name| name.starts_with(QEMU_TESTS))?;
+    if targets.is_empty() {
+        return Err(Failure::new("there is no cli/tests/qemu*.rs\n"));
+    }
+    let version = qemu::provide()?;
+    let image = guest::build()?;
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
+        .args(only(&targets))
+        .env("FRAMEWRIGHT_GUEST", &image.path)
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), note: version })
+}
+
+fn only(targets: &[String]) -> Vec<String> {
+    targets.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect()
+}

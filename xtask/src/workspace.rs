@@ -1,0 +1,58 @@
+//! Where the source tree is and what lies in it.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// The root of the source tree.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root of the source tree")
+}
+
+/// All files below `folder` whose name ends in `ending`, sorted. Build outputs and hidden folders are left out.
+pub fn files(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(folder, ending, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if entry.file_type()?.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(&entry.path(), ending, found)?;
+            }
+        } else if name.ends_with(ending) {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The names of the integration tests of a package that `wanted` picks, sorted: the files of its `tests` folder.
+pub fn test_targets(package_folder: &str, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+    let folder = root().join(package_folder).join("tests");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs")
+            && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
+            && wanted(name)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// `path` as seen from the root, for messages.
+pub fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
