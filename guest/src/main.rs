@@ -106,24 +106,31 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
     let early = EARLY.take();
     early.start(map, &topology, reserved.map_err(|_| BootError::TooManyReserved)?).map_err(BootError::Early)?;
-    let before_ns = PLATFORM.now_ns();
+    let intake_ns = PLATFORM.now_ns();
     let mapped = direct_map::build(early, map).map_err(BootError::DirectMap)?;
-    let after_ns = PLATFORM.now_ns();
+    let mapped_ns = PLATFORM.now_ns();
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+    let up_ns = PLATFORM.now_ns();
 
     if let Err(error) = nodes {
         log!("{error}; going on with one node");
     }
     report::topology(&mut Log, &topology);
-    let took_us = before_ns.zip(after_ns).map_or(0, |(before, after)| (after - before) / 1000);
+    let since = |start: Option<u64>, end: Option<u64>| start.zip(end).map_or(0, |(start, end)| (end - start) / 1000);
     log!(
-        "Direct map at {:#x}: {} pages of 1 GiB, {} of 2 MiB, {} of 4 KiB in {} tables, {took_us} us",
+        "Direct map at {:#x}: {} pages of 1 GiB, {} of 2 MiB, {} of 4 KiB in {} tables",
         platform::DIRECT_MAP,
         mapped.large,
         mapped.medium,
         mapped.small,
         mapped.tables,
+    );
+    log!(
+        "Framewright: intake {} us, direct map {} us, bring-up {} us",
+        since(started_ns, intake_ns),
+        since(intake_ns, mapped_ns),
+        since(mapped_ns, up_ns),
     );
     report::bring_up(&mut Log, &input, &manager);
     if let Some(fault) = options.fault {

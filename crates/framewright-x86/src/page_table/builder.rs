@@ -5,6 +5,7 @@ use core::fmt;
 use framewright::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
 const ROOT_LEVEL: u32 = 4;
+const ENTRIES: usize = 512;
 /// One past the highest byte offset in either half of the 48-bit virtual address space.
 const HALF_BYTES: u64 = 1 << 47;
 
@@ -65,6 +66,24 @@ pub struct Mapped {
     pub tables: u64,
 }
 
+impl Mapped {
+    /// Bytes in all pages.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.small * PageSize::Small.bytes()
+            + self.medium * PageSize::Medium.bytes()
+            + self.large * PageSize::Large.bytes()
+    }
+
+    const fn pages_mut(&mut self, size: PageSize) -> &mut u64 {
+        match size {
+            PageSize::Small => &mut self.small,
+            PageSize::Medium => &mut self.medium,
+            PageSize::Large => &mut self.large,
+        }
+    }
+}
+
 /// Page tables of four levels.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTable {
@@ -108,19 +127,22 @@ impl PageTable {
         while physical < range.end {
             let size = self.page_size(virtual_address, physical, range.end - physical);
             let table = self.table_for(memory, virtual_address, size.level(), mapped)?;
-            let index = index_of(virtual_address, size.level());
-            if memory.read(table, index).is_present() {
-                return Err(MapFault::Occupied { address: virtual_address });
+            // As many pages of this size as follow one another in this table.
+            let mut index = index_of(virtual_address, size.level());
+            while index < ENTRIES && self.page_size(virtual_address, physical, range.end - physical) == size {
+                if memory.read(table, index).is_present() {
+                    return Err(MapFault::Occupied { address: virtual_address });
+                }
+                memory.write(table, index, Entry::page(physical, size, access));
+                *mapped.pages_mut(size) += 1;
+                // The last page of a half ends where no address is.
+                virtual_address = virtual_address.wrapping_add(size.bytes());
+                physical += size.bytes();
+                index += 1;
+                if physical == range.end {
+                    return Ok(());
+                }
             }
-            memory.write(table, index, Entry::page(physical, size, access));
-            match size {
-                PageSize::Small => mapped.small += 1,
-                PageSize::Medium => mapped.medium += 1,
-                PageSize::Large => mapped.large += 1,
-            }
-            // The last page of a half ends where no address is.
-            virtual_address = virtual_address.wrapping_add(size.bytes());
-            physical += size.bytes();
         }
         Ok(())
     }
