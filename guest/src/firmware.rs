@@ -4,7 +4,7 @@ use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryMap, Topology};
-use framewright::units::PhysRange;
+use framewright::units::{NodeId, PhysRange};
 use framewright_x86::acpi::{AcpiError, Tables, read_topology};
 use framewright_x86::pvh::StartInfo;
 
@@ -71,8 +71,11 @@ pub fn read_nodes(
 ) -> Result<(), AcpiError> {
     let read = match tables {
         Some(tables) => read_topology(tables, topology),
-        // The CPU that executes this.
-        None => Ok(topology.add_cpu(framewright::units::NodeId::ZERO).unwrap_or(())),
+        None => {
+            // The CPU that executes this; adding one to node 0 cannot fail.
+            let _ = topology.add_cpu(NodeId::ZERO);
+            Ok(())
+        }
     };
     if !parameters.numa {
         topology.flatten();

@@ -133,6 +133,13 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, up_ns),
     );
     report::bring_up(&mut Log, &input, &manager);
+    match manager.verify() {
+        Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
+        Err(fault) => {
+            log!("Framewright: the tables are wrong: {fault}");
+            return Ok(Ending::Crash);
+        }
+    }
     if let Some(fault) = options.fault {
         fault.raise();
         log!("Framewright: the fault asked for did not come");

@@ -77,6 +77,6 @@ unsafe impl Platform for GuestPlatform {
             return None;
         }
         let counts = registers::time_stamp().saturating_sub(self.time_zero.load(Ordering::Relaxed));
-        u64::try_from(u128::from(counts) * u128::from(per_count) >> 32).ok()
+        u64::try_from((u128::from(counts) * u128::from(per_count)) >> 32).ok()
     }
 }

@@ -19,6 +19,7 @@ impl<T> Once<T> {
     }
 
     /// The value; panics when it was taken before, which is an error in this program.
+    #[expect(clippy::mut_from_ref, reason = "the flag lets one reference be made")]
     pub fn take(&'static self) -> &'static mut T {
         assert!(!self.taken.swap(true, Ordering::AcqRel), "static storage is taken once");
         // SAFETY: only the first caller gets here, so the reference is the only one.

@@ -145,7 +145,7 @@ fn the_first_revision_has_domains_of_eight_bits() {
 
 #[test]
 fn sparse_domains_become_dense_nodes_and_keep_their_distances() {
-    let mut rows = vec![[20u8; 8]; 8];
+    let mut rows = [[20u8; 8]; 8];
     for (index, row) in rows.iter_mut().enumerate() {
         row[index] = 10;
     }

@@ -147,7 +147,7 @@ proptest! {
             tables.map(&mut frames, offset + range.start, *range, Access::DATA, &mut mapped).expect("is free");
         }
         prop_assert_eq!(mapped.bytes(), ranges.iter().map(|range| range.size()).sum::<u64>());
-        prop_assert_eq!(mapped.tables as usize + 1, frames.tables.len());
+        prop_assert_eq!(mapped.tables + 1, frames.tables.len() as u64);
         let fits = |physical: u64, size: PageSize| {
             let (start, end) = (physical & !(size.bytes() - 1), (physical | (size.bytes() - 1)) + 1);
             (start + offset).is_multiple_of(size.bytes()) && ranges.iter().any(|range| range.start <= start && end <= range.end)
