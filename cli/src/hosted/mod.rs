@@ -33,9 +33,10 @@ impl<'a> Session<'a> {
     pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
         let mut storage = Storage::of(machine);
         let intake = Intake::take(machine, command_line, &mut storage, &mut Silent)?;
-        let platform = HostedPlatform::new(intake.map, machine.cpu_count())
+        let platform = HostedPlatform::open(intake.map, machine.cpu_count())
             .map_err(|error| Error::Failed(format!("this process cannot stand in for the machine: {error}")))?;
-        Ok(Self { machine, command_line, platform })
+        let cpu_nodes = if intake.parameters.numa { machine.cpu_nodes() } else { Vec::new() };
+        Ok(Self { machine, command_line, platform: platform.with_cpu_nodes(&cpu_nodes).leak() })
     }
 
     /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame.
@@ -134,7 +135,7 @@ impl<'a> Intake<'a> {
         log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));
         log.line(format_args!("Command line: {command_line}"));
-        report::firmware_map(log, map.ranges());
+        report::firmware_map(log, &machine.ranges);
         let parameters = Parameters::parse(command_line, &mut |problem| report::parameter_problem(&mut *log, problem));
         if !parameters.numa {
             topology.flatten();
