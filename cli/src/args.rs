@@ -3,6 +3,7 @@
 use crate::error::Error;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use framewright::parameters;
 use framewright::units::MAX_NODES;
 use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ struct Program {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual one
+    #[command(after_help = parameters_help())]
     Boot(Boot),
     /// Measure
     #[command(subcommand)]
@@ -34,13 +36,13 @@ pub struct Boot {
     /// How QEMU runs the machine [default: auto: KVM where it works]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// Memory of the machine, such as 512M, 8G or 1T
+    /// Memory of the machine, such as 512M, 8G or 1T [default: this machine's; 2G on QEMU]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// Spread the memory over this many nodes
+    /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub nodes: Option<u32>,
-    /// How many CPUs the machine has
+    /// How many CPUs the machine has [default: this machine's; 1 on QEMU]
     #[arg(long, value_name = "N", value_parser = cpus)]
     pub cpus: Option<u32>,
     /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
@@ -126,6 +128,12 @@ pub fn read() -> Result<Option<Command>, Error> {
         }
         Err(error) => Err(Error::Usage(one_line(&error.to_string()))),
     }
+}
+
+/// The boot parameters that the library knows.
+fn parameters_help() -> String {
+    let lines = parameters::KNOWN.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
+    format!("Boot parameters:{}", lines.collect::<String>())
 }
 
 /// What clap has to say, without its usage text, in one line.

@@ -44,6 +44,7 @@ fn more_nodes_than_memory() {
     refused(&["boot", "--memory", "64M", "--nodes", "64"], &["more nodes than memory"]);
     refused(&["boot", "--on", "qemu", "--memory", "4M", "--nodes", "8"], &["--nodes 8", "4 MiB"]);
     refused(&["boot", "--on", "qemu", "--memory", "1234567"], &["whole MiB"]);
+    refused(&["boot", "--on", "qemu", "--memory", "1M"], &["--memory 1M", "4 MiB"]);
 }
 
 #[test]

@@ -125,7 +125,8 @@ pub fn run_all(steps: &[&Step]) -> bool {
             Ok(passed) => {
                 tests.add(passed.tests);
                 let details = [passed.tests.words(), passed.note].into_iter().filter(|words| !words.is_empty());
-                println!("ok     {}  {}", seconds(start.elapsed()), details.collect::<Vec<_>>().join("; "));
+                let line = format!("ok     {}  {}", seconds(start.elapsed()), details.collect::<Vec<_>>().join("; "));
+                println!("{}", line.trim_end());
             }
             Err(failure) => {
                 tests.add(failure.tests);

@@ -24,7 +24,7 @@ pub const ALL: &[Step] = &[
 const QEMU_TESTS: &str = "qemu";
 
 fn format() -> Result<Passed, Failure> {
-    Run::cargo(&["fmt", "--all", "--check"]).output()?;
+    Run::cargo(&["fmt", "--all", "--check", "--", "--color", "never"]).output()?;
     Ok(Passed::default())
 }
 

@@ -3,7 +3,7 @@
 use crate::args::BenchBringUp;
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
-use crate::hosted::{Pass, Session, Silent};
+use crate::hosted::{Session, Silent};
 use crate::output::Output;
 use framewright::units::PAGE_SIZE;
 use framewright_hosted::Machine;
@@ -71,12 +71,10 @@ pub fn run(options: &BenchBringUp) -> Result<(), Error> {
 /// Totals of several bring-ups over memory that is backed and dirty.
 fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
     let machine = subject.machine()?;
-    let session = Session::open(&machine, "")?;
-    let mut last: Pass = session.bring_up(&mut Silent)?;
+    let mut last = Session::open(&machine, "")?.bring_up(&mut Silent)?;
     let mut totals = Vec::new();
     for _ in 0..repetitions {
-        session.make_tables_dirty(&last)?;
-        last = session.bring_up(&mut Silent)?;
+        last = last.end_dirty()?.bring_up(&mut Silent)?;
         totals.push(last.report["totals"].clone());
     }
     Ok(totals)

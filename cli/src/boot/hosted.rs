@@ -3,7 +3,7 @@
 use super::{command_line, show};
 use crate::args::Boot;
 use crate::error::Error;
-use crate::hosted::{Lines, Session};
+use crate::hosted::{Lines, Session, Silent};
 use crate::output::Output;
 use framewright_hosted::Machine;
 use serde_json::json;
@@ -18,13 +18,15 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
     let machine = machine(boot)?;
     let command_line = command_line(boot);
     let session = Session::open(&machine, &command_line)?;
-    let fresh = session.bring_up(&mut Lines::new())?;
-    session.make_tables_dirty(&fresh)?;
-    let mut log = Lines::new();
-    let mut report = session.bring_up(&mut log)?.report;
-    let log = log.into_lines();
+    let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
-    report["first_touch"] = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"] });
+    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"] });
+    let session = fresh.end_dirty()?;
+    let mut log = Lines::new();
+    let pass = session.bring_up(&mut log)?;
+    pass.verify()?;
+    let (mut report, log) = (pass.report, log.into_lines());
+    report["first_touch"] = first;
     let mut output = Output::new();
     if !boot.json {
         let style = output.style();

@@ -17,18 +17,12 @@ use serde_json::Value;
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
 
-/// A machine whose memory this process has reserved.
+/// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and back, so that there is at most one
+/// manager at a time.
 pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
-}
-
-/// What one bring-up left behind.
-pub struct Pass {
-    /// The library's report.
-    pub report: Value,
-    tables: Vec<PhysRange>,
 }
 
 impl<'a> Session<'a> {
@@ -44,15 +38,16 @@ impl<'a> Session<'a> {
         Ok(Self { machine, command_line, platform })
     }
 
-    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame. The manager is dropped:
-    /// afterwards its memory is anybody's.
+    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame.
     ///
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
-    pub fn bring_up(&self, log: &mut dyn BootLog) -> Result<Pass, Error> {
+    pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
+        // Once for the log and once for the clock: writing lines takes longer than what they tell of.
+        Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
         let started_ns = self.platform.now_ns();
-        let intake = Intake::take(self.machine, self.command_line, &mut storage, log)?;
+        let intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
         let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
@@ -64,22 +59,43 @@ impl<'a> Session<'a> {
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
-        let tables = manager.zones().iter().map(|zone| zone.table_memory()).filter(|range| !range.is_empty());
-        Ok(Pass { report, tables: tables.collect() })
+        Ok(Pass { session: self, manager, report })
+    }
+}
+
+/// A machine that has been brought up.
+pub struct Pass<'a> {
+    session: Session<'a>,
+    manager: Manager<HostedPlatform>,
+    /// The library's report.
+    pub report: Value,
+}
+
+impl<'a> Pass<'a> {
+    /// Recounts all memory from the tables.
+    ///
+    /// # Errors
+    /// The tables contradict one another or the counters.
+    pub fn verify(&self) -> Result<(), Error> {
+        let wrong = |fault| Error::Failed(format!("internal error, please report it: {fault}"));
+        self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Fills the memory of the tables of `pass` with 0xa5, so that the next bring-up finds it as on a machine that has been in use:
-    /// backed by the system and full of old data.
+    /// Ends the manager and fills the memory of its tables with 0xa5, so that the next bring-up finds it as on a machine that has been
+    /// in use: backed by the system and full of old data.
     ///
     /// # Errors
     /// The tables do not belong to this machine.
-    pub fn make_tables_dirty(&self, pass: &Pass) -> Result<(), Error> {
-        for &range in &pass.tables {
-            // SAFETY: the manager that had these tables is gone, and `self` runs one bring-up at a time.
-            unsafe { self.platform.prefault(range, 0xa5) }
+    pub fn end_dirty(self) -> Result<Session<'a>, Error> {
+        let Self { session, manager, .. } = self;
+        let tables = manager.zones().iter().map(framewright::zone::Zone::table_memory);
+        let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
+        for range in tables {
+            // SAFETY: the manager that had these tables ends here, and a session has one at a time.
+            unsafe { session.platform.prefault(range, 0xa5) }
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
-        Ok(())
+        Ok(session)
     }
 }
 

@@ -12,6 +12,8 @@ pub const PROGRAM: &str = "qemu-system-x86_64";
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
 
 const MIB: u64 = 1 << 20;
+/// The guest's image lies from 2 MiB on.
+const LEAST_MIB: u64 = 4;
 
 /// How QEMU runs the machine, decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +54,9 @@ impl Machine {
             return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU's memory comes in whole MiB")));
         }
         let memory_mib = memory_bytes / MIB;
+        if memory_mib < LEAST_MIB {
+            return Err(Error::Usage(format!("--memory {memory_mib}M is too little: the guest needs {LEAST_MIB} MiB")));
+        }
         if nodes > memory_mib {
             return Err(Error::Usage(format!(
                 "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for each node"
@@ -151,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_built_is_refused() {
-        for (memory, nodes) in [(4097, 1), (4 << 20, 5), (0, 1)] {
+        for (memory, nodes) in [((64 << 20) + 1, 1), (4 << 20, 5), (3 << 20, 1)] {
             assert!(Machine::new(Model::Q35, memory, nodes, 1).is_err());
         }
     }
