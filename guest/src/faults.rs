@@ -4,6 +4,7 @@
 
 use crate::image;
 use core::arch::asm;
+use framewright_x86::cpu::registers;
 
 /// A way to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub enum Fault {
     Stack,
     /// Writes to the program's constants.
     Constants,
+    /// Says nothing any more and never ends.
+    Hang,
 }
 
 impl Fault {
@@ -26,6 +29,7 @@ impl Fault {
             "panic" => Self::Panic,
             "stack" => Self::Stack,
             "rodata" => Self::Constants,
+            "hang" => Self::Hang,
             _ => return None,
         })
     }
@@ -37,6 +41,7 @@ impl Fault {
             Self::Panic => panic!("asked for by fault=panic"),
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
+            Self::Hang => registers::halt(),
         }
     }
 }

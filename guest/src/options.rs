@@ -29,7 +29,7 @@ pub fn split<'a, 'b>(
             Some(("report", _)) => problem(Problem { word, reason: Some("report= is json") }),
             Some(("fault", value)) => match Fault::from_name(value) {
                 Some(fault) => options.fault = Some(fault),
-                None => problem(Problem { word, reason: Some("fault= is null, panic, stack or rodata") }),
+                None => problem(Problem { word, reason: Some("fault= is null, panic, stack, rodata or hang") }),
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.
