@@ -97,13 +97,21 @@ pub struct Topology<'a> {
     distances: [[u8; MAX_NODES]; MAX_NODES],
 }
 
+/// What is assumed where firmware says nothing.
+const fn unknown_distances() -> [[u8; MAX_NODES]; MAX_NODES] {
+    let mut distances = [[REMOTE_DISTANCE; MAX_NODES]; MAX_NODES];
+    let mut node = 0;
+    while node < MAX_NODES {
+        distances[node][node] = LOCAL_DISTANCE;
+        node += 1;
+    }
+    distances
+}
+
 impl<'a> Topology<'a> {
     /// One node, no CPU, nothing claimed.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
-        let mut distances = [[REMOTE_DISTANCE; MAX_NODES]; MAX_NODES];
-        for (node, row) in distances.iter_mut().enumerate() {
-            row[node] = LOCAL_DISTANCE;
-        }
+        let distances = unknown_distances();
         Self { ranges: storage, len: 0, domains: [0; MAX_NODES], node_count: 0, cpus: [0; MAX_NODES], distances }
     }
 
@@ -209,8 +217,10 @@ impl<'a> Topology<'a> {
         let cpus = self.cpus.iter().sum();
         self.len = 0;
         self.node_count = 0;
+        self.domains = [0; MAX_NODES];
         self.cpus = [0; MAX_NODES];
         self.cpus[0] = cpus;
+        self.distances = unknown_distances();
     }
 
     /// Number of nodes, at least one. Some may have no memory, some no CPU.
