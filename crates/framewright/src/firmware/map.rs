@@ -132,9 +132,7 @@ impl<'a> MapBuilder<'a> {
         range: PhysRange,
         change: impl Fn(Option<MemoryKind>) -> Option<MemoryKind>,
     ) -> Result<(), MapError> {
-        // Two cuts at the edges and one new entry for every hole inside: know the worst before anything changes.
-        let inside = self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()).count();
-        if self.len + inside + 3 > self.entries.len() {
+        if self.len + self.entries_needed(range, change(None).is_some()) > self.entries.len() {
             return Err(MapError::TooManyRanges { range, capacity: self.entries.len() });
         }
         self.cut(range.start);
@@ -163,6 +161,22 @@ impl<'a> MapBuilder<'a> {
         }
         self.join();
         Ok(())
+    }
+
+    /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything changes, and exact, so that
+    /// `n` ranges never need more than the `2 * n - 1` intervals between their edges.
+    fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
+        let inside = |at: u64| self.ranges().iter().any(|entry| entry.range.start < at && at < entry.range.end);
+        let mut needed = usize::from(inside(range.start)) + usize::from(inside(range.end));
+        if fills_holes {
+            let mut position = range.start;
+            for entry in self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()) {
+                needed += usize::from(position < entry.range.start);
+                position = entry.range.end;
+            }
+            needed += usize::from(position < range.end);
+        }
+        needed
     }
 
     /// Makes `at` a boundary between entries.
