@@ -319,7 +319,7 @@ fn inside(range: BlockRange, block: u32) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
     fn random_histories_agree_with_a_model(

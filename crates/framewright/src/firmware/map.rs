@@ -132,8 +132,7 @@ impl<'a> MapBuilder<'a> {
         range: PhysRange,
         change: impl Fn(Option<MemoryKind>) -> Option<MemoryKind>,
     ) -> Result<(), MapError> {
-        // Know the worst before anything changes: joining comes last.
-        if self.len + self.entries_to_cover(range, change(None).is_some()) > self.entries.len() {
+        if self.len + self.entries_needed(range, change(None).is_some()) > self.entries.len() {
             return Err(MapError::TooManyRanges { range, capacity: self.entries.len() });
         }
         self.cut(range.start);
@@ -164,17 +163,20 @@ impl<'a> MapBuilder<'a> {
         Ok(())
     }
 
-    /// How many more entries there are while `range` is being covered: one for each edge that cuts an entry, and one for each hole in it
-    /// if holes are `filled`.
-    fn entries_to_cover(&self, range: PhysRange, filled: bool) -> usize {
-        let (mut more, mut position) = (0, range.start);
-        let first = self.ranges().partition_point(|entry| entry.range.end <= range.start);
-        for entry in self.ranges()[first..].iter().take_while(|entry| entry.range.start < range.end) {
-            more += usize::from(entry.range.start < range.start) + usize::from(entry.range.end > range.end);
-            more += usize::from(filled && entry.range.start > position);
-            position = entry.range.end;
+    /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything changes, and exact, so that
+    /// `n` ranges never need more than the `2 * n - 1` intervals between their edges.
+    fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
+        let inside = |at: u64| self.ranges().iter().any(|entry| entry.range.start < at && at < entry.range.end);
+        let mut needed = usize::from(inside(range.start)) + usize::from(inside(range.end));
+        if fills_holes {
+            let mut position = range.start;
+            for entry in self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()) {
+                needed += usize::from(position < entry.range.start);
+                position = entry.range.end;
+            }
+            needed += usize::from(position < range.end);
         }
-        more + usize::from(filled && position < range.end)
+        needed
     }
 
     /// Makes `at` a boundary between entries.

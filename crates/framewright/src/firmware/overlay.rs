@@ -32,10 +32,9 @@ pub fn node_ranges<'a>(map: MemoryMap<'a>, topology: &'a Topology<'a>) -> NodeRa
     NodeRanges { map, topology, index: 0, position: 0 }
 }
 
-impl Iterator for NodeRanges<'_> {
-    type Item = NodeRange;
-
-    fn next(&mut self) -> Option<NodeRange> {
+impl NodeRanges<'_> {
+    /// The next run within one range of the map and one claim.
+    fn piece(&mut self) -> Option<NodeRange> {
         loop {
             let entry = self.map.ranges().get(self.index)?;
             let start = self.position.max(entry.range.start);
@@ -44,25 +43,36 @@ impl Iterator for NodeRanges<'_> {
                 continue;
             }
             let owner = self.topology.owner(start);
-            let kind = kind_on(entry.kind, owner.hot_pluggable);
-            let mut end = owner.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE).min(entry.range.end);
-            // Claims that touch and agree are one run.
-            while end < entry.range.end {
-                let next = self.topology.owner(end);
-                if (next.node, next.claimed) != (owner.node, owner.claimed)
-                    || kind_on(entry.kind, next.hot_pluggable) != kind
-                {
-                    break;
-                }
-                end = next.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE).min(entry.range.end);
-            }
+            let end = owner.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE).min(entry.range.end);
             self.position = end;
             return Some(NodeRange {
                 range: PhysRange::new(start, end).whole_frames(),
-                kind,
+                kind: kind_on(entry.kind, owner.hot_pluggable),
                 node: owner.node,
                 claimed: owner.claimed,
             });
+        }
+    }
+}
+
+impl Iterator for NodeRanges<'_> {
+    type Item = NodeRange;
+
+    fn next(&mut self) -> Option<NodeRange> {
+        let mut run = self.piece()?;
+        loop {
+            // What touches and agrees is one run, across claims and across ranges of the map: a claim may make two kinds one.
+            let mut ahead = self.clone();
+            match ahead.piece() {
+                Some(next)
+                    if next.range.start == run.range.end
+                        && (next.kind, next.node, next.claimed) == (run.kind, run.node, run.claimed) =>
+                {
+                    run.range.end = next.range.end;
+                    *self = ahead;
+                }
+                _ => return Some(run),
+            }
         }
     }
 }

@@ -109,7 +109,7 @@ const fn unknown_distances() -> [[u8; MAX_NODES]; MAX_NODES] {
 }
 
 impl<'a> Topology<'a> {
-    /// One node, no CPU, nothing claimed.
+    /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n` when none overlap.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
         let distances = unknown_distances();
         Self { ranges: storage, len: 0, domains: [0; MAX_NODES], node_count: 0, cpus: [0; MAX_NODES], distances }
@@ -166,8 +166,14 @@ impl<'a> Topology<'a> {
             }
         }
         // Within one node, what is already claimed keeps its flag; only the uncovered parts are new.
-        let parts = self.ranges[..self.len].iter().filter(|known| !known.range.intersection(range).is_empty()).count();
-        if self.len + parts + 1 > self.ranges.len() {
+        let mut parts = 0;
+        let mut position = range.start;
+        for known in self.ranges[..self.len].iter().filter(|known| !known.range.intersection(range).is_empty()) {
+            parts += usize::from(position < known.range.start);
+            position = known.range.end;
+        }
+        parts += usize::from(position < range.end);
+        if self.len + parts > self.ranges.len() {
             return Err(TopologyError::TooManyRanges { capacity: self.ranges.len() });
         }
         self.declare_node(node.index())?;

@@ -1,0 +1,296 @@
+//! Frames of zones, one by one: which are free and which are allocated. It does not say what an allocator must return but judges
+//! what it did.
+
+use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use std::fmt;
+
+/// Which zone of a [`BlockModel`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ZoneId(usize);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Frame {
+    /// No memory, or never handed to the allocator.
+    Unmanaged,
+    Free,
+    Allocated,
+}
+
+#[derive(Clone, Debug)]
+struct Zone {
+    name: String,
+    node: NodeId,
+    span: PfnRange,
+    frames: Vec<Frame>,
+}
+
+impl Zone {
+    /// The frames of `range` as indices, when it lies in the zone.
+    fn indices(&self, range: PfnRange) -> Option<std::ops::Range<usize>> {
+        let inside = self.span.start <= range.start && range.end <= self.span.end;
+        let index = |pfn: Pfn| usize::try_from(pfn.0 - self.span.start.0).expect("zones of a model are small");
+        inside.then(|| index(range.start)..index(range.end))
+    }
+
+    fn count(&self, wanted: Frame) -> u64 {
+        self.frames.iter().filter(|&&frame| frame == wanted).count() as u64
+    }
+
+    /// The lowest aligned free run of `order` that ends at or below `end`.
+    fn find(&self, order: Order, end: Pfn) -> Option<Pfn> {
+        let last = self.span.end.0.min(end.0);
+        let mut start = self.span.start.0.next_multiple_of(order.pages());
+        while start + order.pages() <= last {
+            let run = &self.frames[self.indices(PfnRange::new(start, start + order.pages()))?];
+            if run.iter().all(|&frame| frame == Frame::Free) {
+                return Some(Pfn(start));
+            }
+            start += order.pages();
+        }
+        None
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// How large and how aligned.
+    pub order: Order,
+    /// One past the highest address.
+    pub max_address: u64,
+    /// Only this node.
+    pub node: Option<NodeId>,
+    /// Only these zones.
+    pub zones: Option<Vec<ZoneId>>,
+}
+
+impl Wanted {
+    /// A run of `order`, anywhere.
+    #[must_use]
+    pub fn new(order: Order) -> Self {
+        Self { order, max_address: u64::MAX, node: None, zones: None }
+    }
+
+    fn admits(&self, id: ZoneId, zone: &Zone) -> bool {
+        self.node.is_none_or(|node| node == zone.node) && self.zones.as_ref().is_none_or(|zones| zones.contains(&id))
+    }
+
+    fn end(&self) -> Pfn {
+        Pfn::containing(self.max_address)
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} below {:#x}", self.order, self.max_address)?;
+        if let Some(node) = self.node {
+            write!(f, " on node {node}")?;
+        }
+        if let Some(zones) = &self.zones {
+            write!(f, " in {zones:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Frames of a zone.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FrameCounts {
+    /// Free ones.
+    pub free: u64,
+    /// Allocated ones.
+    pub allocated: u64,
+}
+
+impl FrameCounts {
+    /// All that the allocator has.
+    #[must_use]
+    pub fn managed(self) -> u64 {
+        self.free + self.allocated
+    }
+}
+
+/// See the module documentation. Every method that is told an outcome panics when it was wrong and then says why.
+///
+/// ```
+/// use framewright::units::{NodeId, Order, Pfn, PfnRange};
+/// use framewright_testkit::model::{BlockModel, Wanted};
+///
+/// let mut model = BlockModel::new();
+/// let zone = model.add_zone("Normal", NodeId::ZERO, PfnRange::new(0, 1024));
+/// model.add_free(PfnRange::new(512, 1024));
+/// model.allocated(&Wanted::new(Order::BLOCK), Some(Pfn(512)));
+/// model.allocated(&Wanted::new(Order::PAGE), None);
+/// model.freed(PfnRange::new(600, 601), true);
+/// assert_eq!(model.counts(zone).free, 1);
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct BlockModel {
+    zones: Vec<Zone>,
+}
+
+impl BlockModel {
+    /// No zone.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A zone that spans `span`; none of it is managed yet. Spans may not overlap.
+    ///
+    /// # Panics
+    /// When they do.
+    pub fn add_zone(&mut self, name: &str, node: NodeId, span: PfnRange) -> ZoneId {
+        for other in &self.zones {
+            assert!(other.span.intersection(span).is_empty(), "zones {} and {name} overlap", other.name);
+        }
+        let count = usize::try_from(span.pages()).expect("zones of a model are small");
+        self.zones.push(Zone { name: name.to_owned(), node, span, frames: vec![Frame::Unmanaged; count] });
+        ZoneId(self.zones.len() - 1)
+    }
+
+    /// Hands frames to the allocator, free.
+    ///
+    /// # Panics
+    /// When they are in no zone or were handed over before.
+    pub fn add_free(&mut self, range: PfnRange) {
+        self.change(range, Frame::Unmanaged, Frame::Free)
+            .unwrap_or_else(|why| panic!("cannot hand over {range:?}: {why}"));
+    }
+
+    /// An allocation returned `result`: it must satisfy `wanted`, or nothing could have.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn allocated(&mut self, wanted: &Wanted, result: Option<Pfn>) {
+        let Some(start) = result else {
+            if let Some((zone, found)) = self.find(wanted) {
+                panic!("allocating {wanted} failed, but {found:?} in zone {} is free", self.name(zone));
+            }
+            return;
+        };
+        assert!(start.is_aligned(wanted.order), "allocating {wanted} returned {start:?}, which is not aligned");
+        let range = PfnRange::new(start.0, start.0 + wanted.order.pages());
+        assert!(range.end <= wanted.end(), "allocating {wanted} returned {range:?}, which is too high");
+        let id = self.zone_of(range).unwrap_or_else(|| panic!("allocating {wanted} returned {range:?}, in no zone"));
+        let zone = &self.zones[id.0];
+        assert!(
+            wanted.admits(id, zone),
+            "allocating {wanted} returned {range:?} of zone {} on node {}",
+            zone.name,
+            zone.node
+        );
+        self.change(range, Frame::Free, Frame::Allocated)
+            .unwrap_or_else(|why| panic!("allocating {wanted} returned {range:?}: {why}"));
+    }
+
+    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn allocated_at(&mut self, range: PfnRange, succeeded: bool) {
+        self.told("allocating", range, succeeded, Frame::Free, Frame::Allocated);
+    }
+
+    /// Freeing `range`, any part of one or of many allocations, succeeded or not; it should exactly when all of it is allocated.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn freed(&mut self, range: PfnRange, succeeded: bool) {
+        self.told("freeing", range, succeeded, Frame::Allocated, Frame::Free);
+    }
+
+    fn told(&mut self, doing: &str, range: PfnRange, succeeded: bool, from: Frame, to: Frame) {
+        match (self.change(range, from, to), succeeded) {
+            (Ok(()), true) | (Err(_), false) => {}
+            (Ok(()), false) => panic!("{doing} {range:?} failed, but all of it was {from:?}"),
+            (Err(why), true) => panic!("{doing} {range:?} succeeded, but {why}"),
+        }
+    }
+
+    fn change(&mut self, range: PfnRange, from: Frame, to: Frame) -> Result<(), String> {
+        let id = self.zone_of(range).ok_or("it lies in no zone, or in more than one")?;
+        let zone = &mut self.zones[id.0];
+        let indices = zone.indices(range).expect("the zone was chosen for it");
+        let frames = &mut zone.frames[indices];
+        if let Some(bad) = frames.iter().position(|&frame| frame != from) {
+            let pfn = range.start.add(bad as u64);
+            return Err(format!("{pfn:?} of zone {} was {:?}, not {from:?}", zone.name, frames[bad]));
+        }
+        frames.fill(to);
+        Ok(())
+    }
+
+    fn zone_of(&self, range: PfnRange) -> Option<ZoneId> {
+        self.zones.iter().position(|zone| zone.indices(range).is_some()).map(ZoneId)
+    }
+
+    /// Where `wanted` could be satisfied.
+    #[must_use]
+    pub fn find(&self, wanted: &Wanted) -> Option<(ZoneId, Pfn)> {
+        self.zones.iter().enumerate().map(|(index, zone)| (ZoneId(index), zone)).find_map(|(id, zone)| {
+            let found = wanted.admits(id, zone).then(|| zone.find(wanted.order, wanted.end()))??;
+            Some((id, found))
+        })
+    }
+
+    /// A zone's name.
+    ///
+    /// # Panics
+    /// When it is another model's zone.
+    #[must_use]
+    pub fn name(&self, zone: ZoneId) -> &str {
+        &self.zones[zone.0].name
+    }
+
+    /// A zone's frames.
+    ///
+    /// # Panics
+    /// When it is another model's zone.
+    #[must_use]
+    pub fn counts(&self, zone: ZoneId) -> FrameCounts {
+        let zone = &self.zones[zone.0];
+        FrameCounts { free: zone.count(Frame::Free), allocated: zone.count(Frame::Allocated) }
+    }
+
+    /// All zones' frames.
+    #[must_use]
+    pub fn total(&self) -> FrameCounts {
+        let all = (0..self.zones.len()).map(|index| self.counts(ZoneId(index)));
+        all.fold(FrameCounts::default(), |sum, zone| FrameCounts {
+            free: sum.free + zone.free,
+            allocated: sum.allocated + zone.allocated,
+        })
+    }
+
+    /// The allocated runs, ascending in each zone, as long as they go.
+    #[must_use]
+    pub fn allocated_runs(&self) -> Vec<PfnRange> {
+        let mut runs: Vec<PfnRange> = Vec::new();
+        for zone in &self.zones {
+            for (pfn, frame) in (zone.span.start.0..).zip(&zone.frames) {
+                if *frame != Frame::Allocated {
+                    continue;
+                }
+                match runs.last_mut() {
+                    Some(run) if run.end.0 == pfn && zone.span.contains(run.start) => run.end = Pfn(pfn + 1),
+                    _ => runs.push(PfnRange::new(pfn, pfn + 1)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// How many aligned free runs of `order` the zone has: what its buddy system can hold at most.
+    ///
+    /// # Panics
+    /// When it is another model's zone.
+    #[must_use]
+    pub fn aligned_free(&self, zone: ZoneId, order: Order) -> u64 {
+        let zone = &self.zones[zone.0];
+        let first = zone.span.start.0.next_multiple_of(order.pages());
+        let starts = (first..zone.span.end.0).step_by(usize::try_from(order.pages()).expect("an order fits the host"));
+        let runs = starts.filter_map(|start| zone.indices(PfnRange::new(start, start + order.pages())));
+        runs.filter(|run| zone.frames[run.clone()].iter().all(|&frame| frame == Frame::Free)).count() as u64
+    }
+}
