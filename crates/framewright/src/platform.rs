@@ -48,7 +48,7 @@ pub struct IrqState(pub usize);
 /// The implementer promises that
 /// * every frame that it declares usable is unused RAM while the manager owns it, and is readable and writable, with any
 ///   content, at `direct(pa)` for every `pa` below `direct_limit()`; equal addresses give equal pointers for ever, and `direct(pa + n)`
-///   is `direct(pa) + n` as long as both lie in one range of the memory map;
+///   is `direct(pa) + n` as long as all between them is present memory;
 /// * between `irq_save` and the matching `irq_restore` no interrupt handler of this CPU calls the manager;
 /// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, and no two CPUs that run at once have one number;
 /// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called.

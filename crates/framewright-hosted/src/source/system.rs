@@ -28,7 +28,6 @@ pub(super) fn read(root: &Path) -> Result<Machine, SourceError> {
                 let whose = if root == Path::new("/") { "this machine" } else { "a copied system" };
                 machine.name = format!("{whose}, memory from {shown}");
                 machine.notes.splice(0..0, reasons.into_iter().map(|reason| format!("not used: {reason}")));
-                machine.notes.insert(0, format!("memory from {shown}"));
                 nodes::read(root, &mut machine);
                 return Ok(machine);
             }

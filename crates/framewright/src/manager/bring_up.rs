@@ -283,10 +283,11 @@ fn allocate_tables<P: Platform>(
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         let ready = carver.values(size.ready_words, |_| crate::sync::table_atomic::AtomicU64::new(0));
-        let free_maps = carver.any(size.entries);
+        let heads: &'static [BlockEntry] = carver.any(size.groups);
         let entries: &'static [BlockEntry] = carver.any(size.entries);
+        let free_maps = carver.any(size.entries);
         frame.zones[slot].set_table_memory(range);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(entries, free_maps, ready));
+        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready));
     }
     Ok(())
 }

@@ -86,6 +86,7 @@ impl Plan {
 #[derive(Clone, Copy)]
 pub(super) struct TableSize {
     pub(super) entries: usize,
+    pub(super) groups: usize,
     pub(super) ready_words: usize,
 }
 
@@ -94,13 +95,16 @@ impl TableSize {
     pub(super) fn of(segments: &[Segment]) -> Self {
         let entries = segments.last().map_or(0, |last| last.indices().end);
         let groups = entries.div_ceil(GROUP);
-        Self { entries: entries as usize, ready_words: groups.div_ceil(64) as usize }
+        Self { entries: entries as usize, groups: groups as usize, ready_words: groups.div_ceil(64) as usize }
     }
 
     /// Bytes, rounded up to whole pages.
     pub(super) fn bytes(self) -> u64 {
-        let entries = self.entries as u64;
-        let bytes = room::<AtomicU64>(self.ready_words as u64) + room::<BlockEntry>(entries) + room::<FreeMap>(entries);
+        let (entries, groups) = (self.entries as u64, self.groups as u64);
+        let bytes = room::<AtomicU64>(self.ready_words as u64)
+            + room::<BlockEntry>(groups)
+            + room::<BlockEntry>(entries)
+            + room::<FreeMap>(entries);
         bytes.next_multiple_of(crate::units::PAGE_SIZE)
     }
 }
