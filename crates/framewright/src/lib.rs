@@ -19,6 +19,7 @@
 //! # const RAM_BYTES: usize = 32 << 20;
 //! # #[repr(align(0x200000))]
 //! # struct Ram(std::cell::UnsafeCell<[u8; RAM_BYTES]>);
+//! # // SAFETY: only the manager touches it.
 //! # unsafe impl Sync for Ram {}
 //! # static RAM: Ram = Ram(std::cell::UnsafeCell::new([0; RAM_BYTES]));
 //! # fn direct_map_base() -> *mut u8 { RAM.0.get().cast() }
