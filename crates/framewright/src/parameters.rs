@@ -170,7 +170,7 @@ impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotANumber => "not a number; write bytes such as 4096, 0x1000, 512M or 8G",
-            Self::BadSuffix => "unknown unit; use K, M, G, T, P or E, or nothing for bytes",
+            Self::BadSuffix => "unknown suffix; use K, M, G, T, P or E, or nothing for bytes",
             Self::TooLarge => "does not fit in 64 bits",
         })
     }
@@ -178,7 +178,8 @@ impl fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case) for powers of 1024, as Linux reads sizes.
+/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case) for powers of 1024, as Linux reads sizes; people
+/// may put `B` or `iB` after the letter.
 ///
 /// # Errors
 /// See [`SizeError`].
@@ -193,7 +194,9 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
         return Err(SizeError::NotANumber);
     }
     let number = u64::from_str_radix(&rest[..digits], radix).map_err(|_| SizeError::TooLarge)?;
-    let shift = match &rest[digits..] {
+    let unit = &rest[digits..];
+    let letter = unit.strip_suffix("iB").or_else(|| unit.strip_suffix('B')).filter(|letter| !letter.is_empty());
+    let shift = match letter.unwrap_or(unit) {
         "" => 0,
         "K" | "k" => 10,
         "M" | "m" => 20,
@@ -275,7 +278,11 @@ mod tests {
         assert_eq!(parse_size("16E"), Err(SizeError::TooLarge));
         assert_eq!(parse_size("99999999999999999999"), Err(SizeError::TooLarge));
         assert_eq!(parse_size("12Q"), Err(SizeError::BadSuffix));
-        assert_eq!(parse_size("1GB"), Err(SizeError::BadSuffix));
+        assert_eq!(parse_size("1GB"), Ok(1 << 30));
+        assert_eq!(parse_size("2KiB"), Ok(2048));
+        for bad in ["1B", "1iB", "1Gi", "1 G", "1.5G", "8é", "1GG", "1K1"] {
+            assert_eq!(parse_size(bad), Err(SizeError::BadSuffix), "{bad}");
+        }
         for bad in ["", "G", "-1", "0x", "+5", "é"] {
             assert_eq!(parse_size(bad), Err(SizeError::NotANumber), "{bad}");
         }

@@ -179,42 +179,18 @@ impl std::error::Error for SourceError {
     }
 }
 
-/// Why a text is not a size.
+/// A text that is not a size, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SizeError {
-    /// There is nothing to read.
-    Empty,
-    /// The text does not begin with a number.
-    NotANumber {
-        /// The text.
-        text: String,
-    },
-    /// What follows the number is no suffix.
-    UnknownSuffix {
-        /// The text.
-        text: String,
-        /// What follows its number.
-        suffix: String,
-    },
-    /// The size does not fit in 64 bits.
-    TooLarge {
-        /// The text.
-        text: String,
-    },
+pub struct SizeError {
+    /// The text.
+    pub text: String,
+    /// What is wrong with it.
+    pub reason: framewright::parameters::SizeError,
 }
 
 impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("a size is missing: expected a number such as 512M, 8G or 0x1000"),
-            Self::NotANumber { text } => {
-                write!(f, "{text:?} is not a size: expected a number such as 512M, 8G or 0x1000")
-            }
-            Self::UnknownSuffix { text, suffix } => {
-                write!(f, "{text:?} is not a size: {suffix:?} is not one of the suffixes K, M, G and T")
-            }
-            Self::TooLarge { text } => write!(f, "{text:?} is not a size: it does not fit in 64 bits"),
-        }
+        write!(f, "{:?} is not a size: {}", self.text, self.reason)
     }
 }
 
