@@ -11,7 +11,7 @@
 //! use framewright::early::EarlyAllocator;
 //! use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 //! use framewright::units::{Order, PhysRange};
-//! use framewright::{BlockRequest, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
+//! use framewright::{Request, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
 //! use std::ptr::NonNull;
 //!
 //! // 1. Say where memory is seen, how interrupts are held off, and which CPU this is.
@@ -59,9 +59,9 @@
 //! let manager = Manager::bring_up(&mut early, &input)?;
 //!
 //! // 5. Use it, from any CPU and any context but an NMI.
-//! let huge_page = manager.allocate_blocks(&BlockRequest::new(Order::BLOCK))?;
+//! let huge_page = manager.allocate(&Request::new(Order::BLOCK))?;
 //! assert_eq!(huge_page.pages(), 512);
-//! manager.free_blocks(huge_page)?;
+//! manager.free(huge_page)?;
 //! # manager.verify()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -101,6 +101,6 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BlockRequest, BringUp, BringUpError, Manager};
+pub use manager::{AllocateError, BringUp, BringUpError, Manager, Request};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

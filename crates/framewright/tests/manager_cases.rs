@@ -9,7 +9,7 @@ use framewright::firmware::MemoryKind;
 use framewright::map_space::BlockNumber;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::{FreeError, ZoneId, ZoneKind};
-use framewright::{AllocateError, BlockRequest, Parameters};
+use framewright::{AllocateError, Parameters, Request};
 use framewright_testkit::FakeMachine;
 
 fn node(index: usize) -> NodeId {
@@ -20,15 +20,15 @@ fn zone(manager: &Fake, index: usize, kind: ZoneKind) -> &'static framewright::z
     manager.zone(ZoneId { node: node(index), kind }).expect("the zone has memory")
 }
 
-fn take(manager: &Fake, request: BlockRequest) -> PfnRange {
-    let taken = manager.allocate_blocks(&request).expect("there is memory");
+fn take(manager: &Fake, request: Request) -> PfnRange {
+    let taken = manager.allocate(&request).expect("there is memory");
     assert_eq!(taken.pages(), request.order.pages());
     assert!(taken.start.is_aligned(request.order));
     taken
 }
 
-fn emergency(of: u8) -> BlockRequest {
-    BlockRequest { reserves: true, ..BlockRequest::new(order(of)) }
+fn emergency(of: u8) -> Request {
+    Request { reserves: true, ..Request::new(order(of)) }
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn every_order_comes_back_and_merges() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 4)).build());
     let before: Vec<_> = manager.zones().iter().map(|zone| zone.free_blocks(manager.platform())).collect();
     for of in 9..=18 {
-        let taken = take(&manager, BlockRequest::new(order(of)));
+        let taken = take(&manager, Request::new(order(of)));
         check(&manager);
-        manager.free_blocks(taken).expect("it was allocated");
+        manager.free(taken).expect("it was allocated");
         check(&manager);
     }
     let after: Vec<_> = manager.zones().iter().map(|zone| zone.free_blocks(manager.platform())).collect();
@@ -74,7 +74,7 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 256)).build());
     let free = manager.totals().free_pages;
     let mut taken = Vec::new();
-    while let Ok(block) = manager.allocate_blocks(&emergency(9)) {
+    while let Ok(block) = manager.allocate(&emergency(9)) {
         taken.push(block);
     }
     check(&manager);
@@ -83,13 +83,13 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), taken.len(), "a block was handed out twice");
-    assert_eq!(manager.allocate_blocks(&emergency(9)), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
+    assert_eq!(manager.allocate(&emergency(9)), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
     // Neighbours may go back in one call, whoever allocated them.
     let run = PfnRange::new(16 << 8, 128 << 8);
     assert!(seen.contains(&run.start));
-    manager.free_blocks(run).expect("all of it is allocated");
+    manager.free(run).expect("all of it is allocated");
     for block in taken.iter().filter(|block| block.intersection(run).is_empty()) {
-        manager.free_blocks(*block).expect("allocated");
+        manager.free(*block).expect("allocated");
     }
     check(&manager);
     assert_eq!(manager.totals().free_pages, free);
@@ -99,9 +99,9 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
 fn a_part_of_a_larger_run_goes_back_in_any_order() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let free = manager.totals().free_pages;
-    let taken = take(&manager, BlockRequest::new(Order::MAX));
+    let taken = take(&manager, Request::new(Order::MAX));
     for (first, blocks) in [(100, 1), (0, 100), (300, 212), (101, 100), (202, 98), (201, 1)] {
-        manager.free_blocks(part(taken, first, blocks)).expect("still allocated");
+        manager.free(part(taken, first, blocks)).expect("still allocated");
         check(&manager);
     }
     assert_eq!(manager.totals().free_pages, free);
@@ -112,7 +112,7 @@ fn a_part_of_a_larger_run_goes_back_in_any_order() {
 fn wrong_frees_are_named_and_change_nothing() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).ram(mib(1024, 1088)).ram(gib(4, 5)).build();
     let manager = bring_up(machine);
-    let taken = take(&manager, BlockRequest { zone: ZoneKind::Dma32, ..BlockRequest::new(order(11)) });
+    let taken = take(&manager, Request { zone: ZoneKind::Dma32, ..Request::new(order(11)) });
     let free = manager.totals().free_pages;
     let errors = [
         (PfnRange::new(taken.start.0 + 1, taken.end.0), "not a run of whole"),
@@ -124,13 +124,13 @@ fn wrong_frees_are_named_and_change_nothing() {
         (PfnRange::new(u64::MAX - 511, u64::MAX), "not a run of whole"),
     ];
     for (range, text) in errors {
-        let error = manager.free_blocks(range).expect_err("refused").to_string();
+        let error = manager.free(range).expect_err("refused").to_string();
         assert!(error.contains(text), "{range:?}: {error}");
         assert_eq!(manager.totals().free_pages, free);
     }
     check(&manager);
-    manager.free_blocks(taken).expect("untouched by the errors");
-    let again = manager.free_blocks(taken);
+    manager.free(taken).expect("untouched by the errors");
+    let again = manager.free(taken);
     assert!(matches!(again, Err(FreeError::NotAllocated { state: Some(State::Free), .. })), "{again:?}");
     check(&manager);
 }
@@ -141,7 +141,7 @@ fn a_free_across_zones_is_refused() {
     let dma = manager.allocate_at(Pfn(14 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
     let dma32 = manager.allocate_at(Pfn(16 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
     let both = PfnRange { start: dma.start, end: dma32.end };
-    assert_eq!(manager.free_blocks(both), Err(FreeError::SpansZones(both)));
+    assert_eq!(manager.free(both), Err(FreeError::SpansZones(both)));
     check(&manager);
 }
 
@@ -172,17 +172,17 @@ fn allocation_at_a_place() {
 #[test]
 fn addresses_are_limited_by_zone_and_by_byte() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
-    assert!(take(&manager, BlockRequest::new(Order::MAX)).start.0 >= 4 << 18);
-    let dma32 = take(&manager, BlockRequest { zone: ZoneKind::Dma32, ..BlockRequest::new(Order::MAX) });
+    assert!(take(&manager, Request::new(Order::MAX)).start.0 >= 4 << 18);
+    let dma32 = take(&manager, Request { zone: ZoneKind::Dma32, ..Request::new(Order::MAX) });
     assert!(dma32.end.0 <= 4 << 18);
     for limit in [20 << 20, 64 << 20, (64 << 20) + 5, (128 << 20) - 1] {
-        let taken = take(&manager, BlockRequest { max_address: limit, ..BlockRequest::new(Order::BLOCK) });
+        let taken = take(&manager, Request { max_address: limit, ..Request::new(Order::BLOCK) });
         assert!(taken.end.address() <= limit, "{taken:?} {limit:#x}");
         assert!(taken.start.0 >= 4096, "the DMA zone is kept for those who need it");
         check(&manager);
     }
-    let request = BlockRequest { max_address: 1 << 20, reserves: true, ..BlockRequest::new(Order::BLOCK) };
-    assert_eq!(manager.allocate_blocks(&request), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
+    let request = Request { max_address: 1 << 20, reserves: true, ..Request::new(Order::BLOCK) };
+    assert_eq!(manager.allocate(&request), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
 }
 
 #[test]
@@ -200,12 +200,12 @@ fn nodes_are_asked_by_distance_and_exactness() {
     let manager = bring_up(machine);
     assert_eq!(manager.nodes()[2].fallback, [node(3), node(0), node(1)]);
     assert_eq!(manager.nodes()[2].cpus, 1);
-    let near = |choice| BlockRequest { node: choice, ..BlockRequest::new(Order::MAX) };
+    let near = |choice| Request { node: choice, ..Request::new(Order::MAX) };
     assert!(take(&manager, near(NodeChoice::Preferred(node(2)))).start.0 >= 6 << 18);
     assert!(take(&manager, near(NodeChoice::Exact(node(1)))).start.0 >= 4 << 18);
-    let none = manager.allocate_blocks(&near(NodeChoice::Exact(node(2))));
+    let none = manager.allocate(&near(NodeChoice::Exact(node(2))));
     assert_eq!(none, Err(AllocateError::OutOfMemory { order: Order::MAX }));
-    assert_eq!(manager.allocate_blocks(&near(NodeChoice::Exact(node(9)))), Err(AllocateError::NoNode(node(9))));
+    assert_eq!(manager.allocate(&near(NodeChoice::Exact(node(9)))), Err(AllocateError::NoNode(node(9))));
     check(&manager);
 }
 
@@ -307,23 +307,23 @@ fn types_claim_from_one_another_and_stay_together() {
     // Take what is left of the last GiB, so that only whole GiB are free.
     let normal = zone(&manager, 0, ZoneKind::Normal);
     while let Some(slot) = normal.free_blocks(manager.platform())[..9].iter().position(|&blocks| blocks != 0) {
-        take(&manager, BlockRequest::new(order(9 + u8::try_from(slot).expect("small"))));
+        take(&manager, Request::new(order(9 + u8::try_from(slot).expect("small"))));
     }
-    let unmovable = BlockRequest { migrate_type: MigrateType::Unmovable, ..BlockRequest::new(Order::BLOCK) };
+    let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::BLOCK) };
     let first = take(&manager, unmovable);
     check(&manager);
     let second = take(&manager, unmovable);
     assert_eq!(second.start, first.end, "the second comes from what the first claimed");
-    let movable = take(&manager, BlockRequest::new(Order::BLOCK));
+    let movable = take(&manager, Request::new(Order::BLOCK));
     assert!(movable.start.0 >> 12 != first.start.0 >> 12, "movable memory keeps out of the claimed 16 MiB");
     for range in [first, second, movable] {
-        manager.free_blocks(range).expect("allocated");
+        manager.free(range).expect("allocated");
     }
     check(&manager);
     let cma = manager.allocate_at(Pfn(4 << 18), Order::MAX, MigrateType::Cma).expect("free");
-    manager.free_blocks(part(cma, 0, 256)).expect("allocated");
+    manager.free(part(cma, 0, 256)).expect("allocated");
     check(&manager);
-    let highest = manager.allocate_blocks(&BlockRequest { migrate_type: MigrateType::HighAtomic, ..emergency(9) });
+    let highest = manager.allocate(&Request { migrate_type: MigrateType::HighAtomic, ..emergency(9) });
     assert!(highest.is_err(), "a type without fallbacks takes from nobody");
 }
 
@@ -332,12 +332,12 @@ fn watermarks_keep_memory_for_emergencies() {
     let parameters = Parameters::parse("min_free_kbytes=65536", &mut |problem| panic!("{problem}"));
     let manager = common::bring_up_with(FakeMachine::builder().ram(mib(0, 256)).build(), &[], &parameters);
     let manager = manager.expect("bring-up");
-    while manager.allocate_blocks(&BlockRequest::new(Order::BLOCK)).is_ok() {}
+    while manager.allocate(&Request::new(Order::BLOCK)).is_ok() {}
     for zone in manager.zones() {
         let keep = zone.watermarks().min_pages + zone.lowmem_reserve()[ZoneKind::Normal as usize];
         assert!(zone.free_pages() >= keep && zone.free_pages() < keep + 512, "{} {keep}", zone.free_pages());
     }
-    assert!(manager.allocate_blocks(&emergency(9)).is_ok());
+    assert!(manager.allocate(&emergency(9)).is_ok());
     check(&manager);
 }
 
@@ -348,12 +348,12 @@ fn a_gib_that_was_never_split_is_handed_out_and_divided() {
     let gib_at = |gib: u64| Pfn(gib << 18);
     let whole = manager.allocate_at(gib_at(6), Order::MAX, MigrateType::Movable).expect("free");
     check(&manager);
-    manager.free_blocks(part(whole, 511, 1)).expect("allocated");
+    manager.free(part(whole, 511, 1)).expect("allocated");
     check(&manager);
     assert!(manager.allocate_at(Pfn(gib_at(7).0 + 512 * 3), Order::BLOCK, MigrateType::Movable).is_ok());
     check(&manager);
     let again = manager.allocate_at(gib_at(8), Order::MAX, MigrateType::Movable).expect("free");
-    manager.free_blocks(again).expect("allocated");
+    manager.free(again).expect("allocated");
     assert!(manager.block_state(BlockNumber(8 * 512 + 100)).is_some_and(|state| state.is(State::Free)));
     check(&manager);
 }

@@ -9,7 +9,7 @@ use framewright::firmware::MemoryKind;
 use framewright::map_space::BlockNumber;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::zone::{ZoneId, ZoneKind};
-use framewright::{AllocateError, BlockRequest};
+use framewright::{AllocateError, Request};
 use framewright_testkit::FakeMachine;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -223,20 +223,20 @@ fn run(shape: &Shape, steps: &[Step]) {
         match *step {
             Step::Allocate { of, kind, exact, max_page, migrate_type } => {
                 let node = exact.filter(|&node| node <= shape.borders.len()).and_then(NodeId::new);
-                let request = BlockRequest {
+                let request = Request {
                     migrate_type: MigrateType::ALL[migrate_type],
                     node: node.map_or(NodeChoice::Any, NodeChoice::Exact),
                     zone: kind,
                     max_address: max_page.map_or(u64::MAX, |page| page * PAGE_SIZE),
                     reserves: true,
-                    ..BlockRequest::new(order(of))
+                    ..Request::new(order(of))
                 };
                 let allowed = |in_node: usize, in_kind: ZoneKind, end: u64| {
                     node.is_none_or(|node| node.index() == in_node)
                         && in_kind <= kind
                         && max_page.is_none_or(|page| end <= page)
                 };
-                match manager.allocate_blocks(&request) {
+                match manager.allocate(&request) {
                     Ok(range) => {
                         let zone = (shape.node_of(range.end.0 - 1), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
@@ -281,7 +281,7 @@ fn run(shape: &Shape, steps: &[Step]) {
                 let total = range.pages() / PAGES_PER_BLOCK;
                 let first = first % total;
                 let piece = common::part(range, first, blocks.min(total - first));
-                manager.free_blocks(piece).expect("it is held");
+                manager.free(piece).expect("it is held");
                 model.give(piece);
                 let rest =
                     [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
@@ -292,7 +292,7 @@ fn run(shape: &Shape, steps: &[Step]) {
                 let any_free = Model::blocks(range).any(|block| !model.allocated.contains(&block));
                 if any_free {
                     let before = manager.totals();
-                    assert!(manager.free_blocks(range).is_err(), "{range:?} is not all allocated");
+                    assert!(manager.free(range).is_err(), "{range:?} is not all allocated");
                     assert_eq!(manager.totals(), before);
                 }
             }
@@ -300,7 +300,7 @@ fn run(shape: &Shape, steps: &[Step]) {
     }
     check(&manager);
     for range in held {
-        manager.free_blocks(range).expect("it is held");
+        manager.free(range).expect("it is held");
     }
     check(&manager);
     let totals = manager.totals();

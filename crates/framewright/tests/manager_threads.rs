@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bring_up, check, gib, order};
-use framewright::BlockRequest;
+use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::units::PfnRange;
@@ -43,8 +43,8 @@ fn no_block_is_owned_twice() {
                     if random.below(2) == 0 || held.is_empty() {
                         let of = order(9 + u8::try_from(random.below(10)).expect("small"));
                         let migrate_type = MigrateType::ALL[usize::try_from(random.below(3)).expect("small")];
-                        let request = BlockRequest { migrate_type, reserves: true, ..BlockRequest::new(of) };
-                        if let Ok(taken) = manager.allocate_blocks(&request) {
+                        let request = Request { migrate_type, reserves: true, ..Request::new(of) };
+                        if let Ok(taken) = manager.allocate(&request) {
                             mark(taken, false);
                             held.push(taken);
                         }
@@ -57,7 +57,7 @@ fn no_block_is_owned_twice() {
                         let count = 1 + random.below(blocks - first);
                         let piece = common::part(range, first, count);
                         mark(piece, true);
-                        manager.free_blocks(piece).expect("held");
+                        manager.free(piece).expect("held");
                         let rest = [
                             PfnRange { start: range.start, end: piece.start },
                             PfnRange { start: piece.end, end: range.end },
@@ -67,7 +67,7 @@ fn no_block_is_owned_twice() {
                 }
                 for range in held {
                     mark(range, true);
-                    manager.free_blocks(range).expect("held");
+                    manager.free(range).expect("held");
                 }
             });
         }

@@ -9,10 +9,10 @@ use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneKind, segment};
 use core::fmt;
 
-/// What is wanted. Start from [`BlockRequest::new`] and change what differs.
+/// What is wanted. Start from [`Request::new`] and change what differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockRequest {
-    /// 9..=18.
+pub struct Request {
+    /// How large, and aligned to its size.
     pub order: Order,
     /// What the memory will be used for.
     pub migrate_type: MigrateType,
@@ -26,7 +26,7 @@ pub struct BlockRequest {
     pub reserves: bool,
 }
 
-impl BlockRequest {
+impl Request {
     /// Movable memory of `order` near the caller, at any address.
     #[must_use]
     pub const fn new(order: Order) -> Self {
@@ -92,7 +92,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
-    pub fn allocate_blocks(&self, request: &BlockRequest) -> Result<PfnRange, AllocateError> {
+    pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         if request.order < Order::BLOCK {
             return Err(AllocateError::OrderTooSmall(request.order));
         }
@@ -120,7 +120,7 @@ impl<P: Platform> Manager<P> {
         Err(AllocateError::OutOfMemory { order: request.order })
     }
 
-    fn try_zone(&self, zone: &Zone, request: &BlockRequest, mark: Mark) -> Option<PfnRange> {
+    fn try_zone(&self, zone: &Zone, request: &Request, mark: Mark) -> Option<PfnRange> {
         let marks = zone.watermarks();
         let allowed = match mark {
             Mark::Low => zone.allows(request.order.pages(), marks.low_pages, request.zone),
@@ -161,7 +161,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
-    pub fn free_blocks(&self, range: PfnRange) -> Result<(), FreeError> {
+    pub fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         let unaligned = |pfn: Pfn| !pfn.is_aligned(Order::BLOCK);
         if range.is_empty() || unaligned(range.start) || unaligned(range.end) {
             return Err(FreeError::NotBlocks(range));

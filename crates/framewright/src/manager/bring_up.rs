@@ -157,7 +157,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free_blocks(range).is_ok())
+            taken.is_some_and(|range| self.free(range).is_ok())
         })
     }
 }

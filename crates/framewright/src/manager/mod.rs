@@ -7,7 +7,7 @@ mod allocate;
 mod bring_up;
 mod plan;
 
-pub use allocate::{AllocateError, BlockRequest};
+pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
 
 use crate::block::{BlockEntry, BlockState};
