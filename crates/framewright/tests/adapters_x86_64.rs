@@ -172,6 +172,25 @@ fn a_mapper_builds_its_tables_from_the_manager() {
 }
 
 #[test]
+fn what_the_direct_map_does_not_show_yet_is_left_alone() {
+    let machine = FakeMachine::builder().ram(gib(0, 2)).direct_limit(64 << 20).build();
+    let manager = bring_up(machine);
+    let mut pages = 0;
+    while let Some(frame) = take::<Size4KiB>(&manager) {
+        let end = frame.start_address() + Size4KiB::SIZE;
+        assert!(end.as_u64() <= 64 << 20, "a mapper could not reach {frame:?}");
+        pages += 1;
+    }
+    assert!(pages > 12_000, "{pages} pages below 64 MiB");
+    assert!(take::<Size2MiB>(&manager).is_none());
+    check(&manager);
+    machine.raise_direct_limit(2 << 30);
+    assert!(take::<Size2MiB>(&manager).is_some_and(|frame| frame.start_address().as_u64() >= 64 << 20));
+    assert_eq!(manager.totals().allocated_pages, pages + 512);
+    check(&manager);
+}
+
+#[test]
 fn tables_are_unmovable() {
     use framewright::block::MigrateType;
     use framewright::map_space::BlockNumber;

@@ -3,7 +3,8 @@
 //! Pieces are cut off the end of a *chunk*, which is memory of the manager; when it is full the heap takes another. A chunk begins with a
 //! header that names the chunk before it, so the heap needs no array of its own and grows for as long as there is memory.
 
-use framewright::units::{Order, PfnRange};
+use framewright::block::MigrateType;
+use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
 use framewright::{AllocateError, Manager, Platform, Request};
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -31,6 +32,7 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
     }
 
     /// Room for one value.
+    #[expect(clippy::mut_from_ref, reason = "every call returns other memory")]
     pub fn value<T>(&self) -> Result<&mut MaybeUninit<T>, AllocateError> {
         let place = self.raw(Layout::new::<T>())?.cast::<MaybeUninit<T>>();
         // SAFETY: as in `slice`, for one value.
@@ -40,7 +42,7 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
     /// Room for `count` values.
     #[expect(clippy::mut_from_ref, reason = "every call returns other memory")]
     pub fn slice<T>(&self, count: usize) -> Result<&mut [MaybeUninit<T>], AllocateError> {
-        let layout = Layout::array::<T>(count).map_err(|_| AllocateError::OutOfMemory { order: Order::MAX })?;
+        let layout = Layout::array::<T>(count).map_err(|_| AllocateError::BadSize { pages: u64::MAX })?;
         let place = self.raw(layout)?.cast::<MaybeUninit<T>>();
         // SAFETY: `raw` gave memory of this layout to nobody else, and it stays until `reset`, which needs the heap for itself; content that
         // was never written is what MaybeUninit is for.
@@ -71,11 +73,11 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
 
     /// Takes a chunk in which `layout` fits: one block, or more for a large piece.
     fn grow(&self, layout: Layout) -> Result<(), AllocateError> {
-        // The pointer's alignment is that of the frames as `direct` shows them: pages, no more.
+        // Frames are aligned in physical memory; where `direct` shows them only to pages. So room for the alignment is added.
         let bytes = size_of::<Chunk>().saturating_add(layout.align()).saturating_add(layout.size());
-        let too_large = AllocateError::OutOfMemory { order: Order::MAX };
-        let order = Order::for_pages((bytes as u64).div_ceil(4096)).ok_or(too_large)?.max(Order::BLOCK);
-        let range = self.manager.allocate(&Request::new(order))?;
+        let pages = (bytes as u64).div_ceil(PAGE_SIZE).max(PAGES_PER_BLOCK);
+        let range =
+            self.manager.allocate(&Request { migrate_type: MigrateType::Unmovable, ..Request::pages(pages) })?;
         let chunk = self.manager.platform().direct(range.start.address()).cast::<Chunk>();
         // SAFETY: the frames are ours alone and writable (invariant 1), and a page is aligned enough for a header.
         unsafe { chunk.write(Chunk { range, previous: self.newest.get() }) };

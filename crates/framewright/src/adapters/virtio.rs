@@ -46,7 +46,7 @@
 
 use crate::block::MigrateType;
 use crate::platform::Platform;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::units::{Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 use crate::{Manager, Request};
 use ::virtio_drivers::{BufferDirection, PhysAddr};
@@ -82,14 +82,9 @@ impl<'a, P: Platform> Dma<'a, P> {
     /// direct map's end. Nothing when there is no such piece, or when none was asked for.
     #[must_use]
     pub fn allocate(&self, pages: usize) -> Option<(PhysAddr, NonNull<u8>)> {
-        let range = self.manager.allocate(&self.request(pages)?).ok()?;
-        let phys = range.to_phys();
-        let start = self.manager.platform().direct(phys.start);
-        let Ok(bytes) = usize::try_from(phys.size()) else { unreachable!("the request's size was a usize") };
-        // SAFETY: the frames were just handed to us and to nobody else, lie below the direct limit, where they are writable with any content
-        // (invariant 1), and have no hole, so that they are `bytes` bytes from `start` (invariant 15).
-        unsafe { start.write_bytes(0, bytes) };
-        Some((phys.start, start))
+        let range = self.manager.allocate(&self.request(pages)).ok()?;
+        let start = range.start.address();
+        Some((start, self.manager.platform().direct(start)))
     }
 
     /// Gives back what [`allocate`](Self::allocate) returned.
@@ -98,7 +93,7 @@ impl<'a, P: Platform> Dma<'a, P> {
     /// When the pages are not all in use; nothing has then changed.
     pub fn free(&self, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
         let start = Pfn::containing(start);
-        let range = PfnRange::new(start.0, start.0.saturating_add(rounded(pages)));
+        let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
         self.manager.free(range)
     }
 
@@ -115,19 +110,15 @@ impl<'a, P: Platform> Dma<'a, P> {
     }
 
     /// Only what the direct map shows can be zeroed, so its end limits the request as the device does.
-    fn request(&self, pages: usize) -> Option<Request> {
-        if pages == 0 {
-            return None;
+    fn request(&self, pages: usize) -> Request {
+        Request {
+            migrate_type: MigrateType::Unmovable,
+            zone: if self.max_address <= LIMIT_32_BITS { ZoneKind::Dma32 } else { ZoneKind::Normal },
+            max_address: self.max_address.min(self.manager.platform().direct_limit()),
+            zeroed: true,
+            ..Request::pages(pages as u64)
         }
-        let max_address = self.max_address.min(self.manager.platform().direct_limit());
-        let zone = if self.max_address <= LIMIT_32_BITS { ZoneKind::Dma32 } else { ZoneKind::Normal };
-        let order = Order::for_pages(rounded(pages))?;
-        Some(Request { migrate_type: MigrateType::Unmovable, zone, max_address, ..Request::new(order) })
     }
-}
-
-fn rounded(pages: usize) -> u64 {
-    (pages as u64).next_power_of_two().max(512)
 }
 
 impl<P: Platform> Clone for Dma<'_, P> {

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
-//! use x86_64::structures::paging::mapper::MapToError;
+//! use x86_64::structures::paging::mapper::{MapToError, MapperFlush};
 //! use x86_64::structures::paging::{FrameAllocator, Mapper, Page, PageTableFlags, Size2MiB};
 //!
 //! /// Backs a huge page; frames for the tables on the way come from the manager too.
@@ -13,12 +13,11 @@
 //!     mut manager: &Manager<P>,
 //!     tables: &mut impl Mapper<Size2MiB>,
 //!     page: Page<Size2MiB>,
-//! ) -> Result<(), MapToError<Size2MiB>> {
+//! ) -> Result<MapperFlush<Size2MiB>, MapToError<Size2MiB>> {
 //!     let frame = manager.allocate_frame().ok_or(MapToError::FrameAllocationFailed)?;
 //!     let flags = PageTableFlags::PRESENT | PageTableFlags::WRITABLE;
 //!     // SAFETY: the frame is new, and the caller gave us the page to back.
-//!     unsafe { tables.map_to(page, frame, flags, &mut manager) }?.flush();
-//!     Ok(())
+//!     unsafe { tables.map_to(page, frame, flags, &mut manager) }
 //! }
 //! ```
 
@@ -37,27 +36,34 @@ const fn order_of<S: PageSize>() -> Order {
     }
 }
 
-// SAFETY: the manager hands a frame out once until it is freed; the range is aligned to its order, so it is one whole frame of size S.
+// SAFETY: the manager hands a frame out once until it is freed; its start is aligned to its order, so it is one whole frame of size S.
 unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
-    /// Unmovable memory near the calling CPU, with any content. Nothing when memory is used up down to what is kept for emergencies, or
-    /// when no piece that large is left.
+    /// Unmovable memory near the calling CPU, with any content, below the direct map's end. Nothing when memory is used up down to what is
+    /// kept for emergencies, or when no piece that large is left.
     fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
-        let request = Request { migrate_type: MigrateType::Unmovable, ..Request::new(const { order_of::<S>() }) };
-        let range = self.allocate(&request).ok()?;
-        Some(PhysFrame::containing_address(PhysAddr::new(range.start.address())))
+        let order = const { order_of::<S>() };
+        let limit = self.platform().direct_limit();
+        let mut start = self.allocate_order(order, MigrateType::Unmovable).ok()?;
+        // A mapper writes tables through the direct map. Almost always that is whole; while it is being built, the frame is chosen with care.
+        if start.add(order.pages()).address() > limit {
+            // Allocated just now and nobody else's, so that this cannot fail.
+            let _ = self.free_order(start, order);
+            let request = Request { migrate_type: MigrateType::Unmovable, max_address: limit, ..Request::new(order) };
+            start = self.allocate(&request).ok()?.start;
+        }
+        Some(PhysFrame::containing_address(PhysAddr::new(start.address())))
     }
 }
 
 /// The trait has no way to report an error, so a frame that the manager refuses **stays as it is**: a frame that it does not manage (the
 /// boot loader's, a device's) is not given to anybody, and one that is free already is not freed twice. With debug assertions the refusal
-/// panics, because both are mistakes of the caller. Who must know calls [`Manager::free`].
+/// panics, because both are mistakes of the caller. Who must know calls [`Manager::free_order`].
 ///
 /// A smaller frame may be freed out of a larger one: the 512 frames of a page of 2 MiB that was taken apart come back one by one.
 impl<P: Platform, S: PageSize> FrameDeallocator<S> for &Manager<P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = Pfn::containing(frame.start_address().as_u64());
-        let range = crate::units::PfnRange::new(start.0, start.0 + const { order_of::<S>() }.pages());
-        let freed = self.free(range);
+        let freed = self.free_order(start, const { order_of::<S>() });
         debug_assert!(freed.is_ok(), "a frame was given back that is not in use: {freed:?}");
     }
 }
