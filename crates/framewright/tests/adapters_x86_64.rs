@@ -136,8 +136,10 @@ fn a_mapper_builds_its_tables_from_the_manager() {
     // SAFETY: the frame is ours, and an empty table is a value.
     unsafe { show(root).write(PageTable::new()) };
     let offset = VirtAddr::from_ptr(show(root).as_ptr()) - root.start_address().as_u64();
-    // SAFETY: the table is ours alone; memory of this machine is one range, which it shows at one offset.
-    let mut tables = unsafe { OffsetPageTable::new(show(root).as_mut(), offset) };
+    // SAFETY: the table was written above and is ours alone.
+    let root_table = unsafe { show(root).as_mut() };
+    // SAFETY: memory of this machine is one range, which it shows at one offset.
+    let mut tables = unsafe { OffsetPageTable::new(root_table, offset) };
 
     let flags = PageTableFlags::PRESENT | PageTableFlags::WRITABLE;
     let (page, huge) = (VirtAddr::new(0x4444_4444_0000), VirtAddr::new(0x5555_5540_0000));
