@@ -74,7 +74,8 @@
 //! # If you have these already
 //!
 //! A kernel that uses `x86_64` or `virtio-drivers` turns on the feature of that name and passes the manager where a frame allocator or DMA memory
-//! is asked for: see [`adapters`]. The folder `examples` has a complete smallest adopter and a kernel heap.
+//! is asked for: see [`adapters`]. Two complete programs to start from: `cargo run -p framewright --example smallest_adopter`, and
+//! `kernel_heap`, which builds a bump heap on the manager.
 //!
 //! # Where things are
 //!

@@ -71,15 +71,17 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
         Some(unsafe { chunk.cast::<u8>().add(offset) })
     }
 
-    /// Takes a chunk in which `layout` fits: one block, or more for a large piece.
+    /// Takes a chunk in which `layout` fits: one block, or more for a large piece. What is left of the chunk before stays unused.
     fn grow(&self, layout: Layout) -> Result<(), AllocateError> {
         // Frames are aligned in physical memory; where `direct` shows them only to pages. So room for the alignment is added.
         let bytes = size_of::<Chunk>().saturating_add(layout.align()).saturating_add(layout.size());
         let pages = (bytes as u64).div_ceil(PAGE_SIZE).max(PAGES_PER_BLOCK);
-        let range =
-            self.manager.allocate(&Request { migrate_type: MigrateType::Unmovable, ..Request::pages(pages) })?;
+        // What the direct map does not show yet, the heap cannot use.
+        let max_address = self.manager.platform().direct_limit();
+        let migrate_type = MigrateType::Unmovable;
+        let range = self.manager.allocate(&Request { migrate_type, max_address, ..Request::pages(pages) })?;
         let chunk = self.manager.platform().direct(range.start.address()).cast::<Chunk>();
-        // SAFETY: the frames are ours alone and writable (invariant 1), and a page is aligned enough for a header.
+        // SAFETY: the frames are ours alone, and writable below the direct limit (invariant 1); a page is aligned enough for a header.
         unsafe { chunk.write(Chunk { range, previous: self.newest.get() }) };
         self.newest.set(Some(chunk));
         self.used.set(size_of::<Chunk>());

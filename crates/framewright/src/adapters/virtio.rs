@@ -1,7 +1,8 @@
 //! The DMA half of `virtio_drivers::Hal`: [`Dma`] is memory for a device's queues and buffers.
 //!
 //! `Hal` consists of functions without `self`, so the kernel writes the implementation and its static manager does the work. The other half
-//! belongs to the kernel's page tables and to its IOMMU; here neither is in the way.
+//! belongs to the kernel's page tables and to its IOMMU; here neither is in the way. Devices with 32 address bits need
+//! [`Dma::below_4_gib`], as here; [`Dma::new`] leaves low memory to them.
 //!
 //! ```
 //! # struct Kernel;
