@@ -198,7 +198,7 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     let machine = FakeMachine::builder().ram(mib(1, 65)).cpus(2).build();
     assert!(MACHINE.set(machine).is_ok() && MANAGER.set(bring_up(machine)).is_ok(), "this test alone uses them");
     let manager = MANAGER.get().expect("just set");
-    let before = settled(&manager);
+    let before = settled(manager);
 
     let registers = NonNull::from(Box::leak(Box::new(Registers::rng())));
     let device = || {
@@ -208,7 +208,7 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     for _ in 0..3 {
         let driver = VirtIORng::<FakeHal, _>::new(device()).expect("the driver comes up");
         // The queue's two parts, each rounded up to pages, are all that is in use, and the device was told where they are.
-        assert_eq!(in_use(&manager), 2);
+        assert_eq!(in_use(manager), 2);
         for offset in [Registers::QUEUE_DESC_LOW, Registers::QUEUE_DEVICE_LOW] {
             // SAFETY: a block of registers.
             let address = unsafe { Registers::address(registers, offset) };
@@ -217,7 +217,7 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
         check(manager);
         drop(driver);
         check(manager);
-        assert_eq!(settled(&manager), before, "the driver gave its queue back");
+        assert_eq!(settled(manager), before, "the driver gave its queue back");
     }
 
     // With all memory in use the driver says so.
@@ -228,5 +228,5 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     assert!(matches!(VirtIORng::<FakeHal, _>::new(device()), Err(Error::DmaError)));
     taken.into_iter().for_each(|start| dma().free(start, 1).expect("it is in use"));
     check(manager);
-    assert_eq!(settled(&manager), before);
+    assert_eq!(settled(manager), before);
 }
