@@ -33,49 +33,84 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         changed
     }
 
-    /// Makes frames `start..end` free, unless one of them is free already: then nothing changes and the first such frame is returned.
-    ///
-    /// # Errors
-    /// The index of a frame that is free already.
-    pub fn give(&self, start: usize, end: usize) -> Result<(), usize> {
-        for (index, word) in self.words.iter().enumerate() {
-            let twice = word.load(Ordering::Relaxed) & mask(start, end, index * 64);
-            if twice != 0 {
-                return Err(index * 64 + twice.trailing_zeros() as usize);
-            }
-        }
-        self.set_range(start, end);
-        Ok(())
-    }
-
-    /// Makes frames `start..end`, all of them free, not free.
-    pub fn take(&self, start: usize, end: usize) {
-        for index in start / 64..end.div_ceil(64) {
-            let word = &self.words[index];
-            word.store(word.load(Ordering::Relaxed) & !mask(start, end, index * 64), Ordering::Relaxed);
-        }
-    }
-
-    /// Whether all frames `start..end` are free.
+    /// The first frame of `start..end` that is free.
     #[must_use]
-    pub fn all_free(&self, start: usize, end: usize) -> bool {
-        (start / 64..end.div_ceil(64)).all(|index| {
-            let mask = mask(start, end, index * 64);
-            self.words[index].load(Ordering::Relaxed) & mask == mask
+    pub fn first_free(&self, start: usize, end: usize) -> Option<usize> {
+        (start / 64..end.div_ceil(64)).find_map(|index| {
+            let free = self.words[index].load(Ordering::Relaxed) & mask(start, end, index * 64);
+            (free != 0).then(|| index * 64 + free.trailing_zeros() as usize)
         })
+    }
+
+    /// Makes the aligned run of 2^`order` frames at `start` free and returns the order of the largest aligned free run that now holds it; nothing
+    /// happens and nothing is returned when one of its frames is free already.
+    #[inline]
+    pub fn give_run(&self, start: usize, order: u8) -> Option<u8> {
+        let (index, mut reached) = (start / 64, order);
+        if order < 6 {
+            let word = &self.words[index];
+            let (old, run) = (word.load(Ordering::Relaxed), run_mask(start, order));
+            if old & run != 0 {
+                return None;
+            }
+            let new = old | run;
+            word.store(new, Ordering::Relaxed);
+            while reached < 6 {
+                let larger = run_mask(start & !((2 << reached) - 1), reached + 1);
+                if new & larger != larger {
+                    return Some(reached);
+                }
+                reached += 1;
+            }
+        } else {
+            let run = &self.words[index..index + (1 << (order - 6))];
+            if run.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
+                return None;
+            }
+            run.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        }
+        // From a whole word on, neighbours are whole words.
+        while 64 << (reached - 6) < WORDS * 64 {
+            let words = 2_usize << (reached - 6);
+            let first = index & !(words - 1);
+            if !self.words[first..first + words].iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX) {
+                break;
+            }
+            reached += 1;
+        }
+        Some(reached)
+    }
+
+    /// Makes the aligned run of 2^`order` free frames at `start` not free.
+    #[inline]
+    pub fn take_run(&self, start: usize, order: u8) {
+        let index = start / 64;
+        if order < 6 {
+            let word = &self.words[index];
+            word.store(word.load(Ordering::Relaxed) & !run_mask(start, order), Ordering::Relaxed);
+        } else {
+            self.words[index..index + (1 << (order - 6))].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// Whether the aligned run of 2^`order` frames at `start` is free.
+    #[must_use]
+    pub fn is_run_free(&self, start: usize, order: u8) -> bool {
+        let index = start / 64;
+        if order < 6 {
+            let run = run_mask(start, order);
+            return self.words[index].load(Ordering::Relaxed) & run == run;
+        }
+        self.words[index..index + (1 << (order - 6))].iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 
     /// The lowest aligned run of 2^`order` free frames.
     #[must_use]
+    #[inline]
     pub fn find(&self, order: u8) -> Option<usize> {
         if order >= 6 {
             let words = 1_usize << (order - 6);
-            return (0..WORDS / words)
-                .map(|run| run * words)
-                .find(|&first| {
-                    self.words[first..first + words].iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
-                })
-                .map(|first| first * 64);
+            return (0..WORDS * 64).step_by(words * 64).find(|&start| self.is_run_free(start, order));
         }
         self.words.iter().enumerate().find_map(|(index, word)| {
             let starts = runs(word.load(Ordering::Relaxed), order);
@@ -108,20 +143,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         (0..=top).rev().find(|&order| self.find(order).is_some())
     }
 
-    /// The order of the largest aligned free run that holds the free frame `index`.
-    #[must_use]
-    pub fn run_order(&self, index: usize) -> u8 {
-        let mut order = 0;
-        while 2_usize << order <= WORDS * 64 {
-            let start = index >> (order + 1) << (order + 1);
-            if !self.all_free(start, start + (2 << order)) {
-                break;
-            }
-            order += 1;
-        }
-        order
-    }
-
     /// Frames that are free.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -133,6 +154,11 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     pub fn is_free(&self, index: usize) -> bool {
         self.words.get(index / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
     }
+}
+
+/// The bits of the aligned run of 2^`order` frames (at most 64) at `start` in its word.
+const fn run_mask(start: usize, order: u8) -> u64 {
+    (u64::MAX >> (64 - (1 << order))) << (start & 63)
 }
 
 /// One bit for each aligned run of 2^`order` set bits (at most 32) at its start.
@@ -209,8 +235,14 @@ mod tests {
                 }
                 assert_eq!(map.largest_order(), (0..=9).rev().find(|&order| map.find(order).is_some()));
                 for frame in (0..512).filter(|&frame| map.is_free(frame)) {
+                    let order = (0..=8_u8).rev().find(|&order| frame % (1 << order) == 0 && free(frame, 1 << order));
+                    let order = order.expect("the frame is free");
                     let naive = (0..=9_u8).rev().find(|&order| free(frame >> order << order, 1 << order));
-                    assert_eq!(Some(map.run_order(frame)), naive);
+                    assert!(map.is_run_free(frame, order));
+                    assert_eq!(map.give_run(frame, order), None, "it is free already");
+                    map.take_run(frame, order);
+                    assert_eq!(map.first_free(frame, frame + (1 << order)), None);
+                    assert_eq!(map.give_run(frame, order), naive);
                 }
                 for order in 0..=5_u8 {
                     let before = map.count();
@@ -218,7 +250,7 @@ mod tests {
                     assert_eq!(before - map.count(), u64::from(starts.count_ones()) << order);
                     assert!((0..64).filter(|bit| starts >> bit & 1 != 0).all(|bit| bit % (1 << order) == 0));
                     for bit in (0..64).filter(|bit| starts >> bit & 1 != 0) {
-                        assert_eq!(map.give(base + bit, base + bit + (1 << order)), Ok(()));
+                        assert!(map.give_run(base + bit, order).is_some());
                     }
                     assert_eq!(before, map.count());
                 }
@@ -237,16 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_cannot_be_given_again() {
+    fn the_first_free_frame_of_a_range() {
         let map = empty();
-        assert_eq!(map.give(60, 70), Ok(()));
-        assert_eq!(map.give(0, 512), Err(60));
-        assert_eq!(map.give(69, 71), Err(69));
-        assert_eq!(map.count(), 10);
-        map.take(62, 66);
-        assert_eq!(map.give(0, 512), Err(60));
-        assert_eq!(map.give(62, 66), Ok(()));
-        assert!(map.all_free(60, 70) && !map.all_free(59, 70) && !map.all_free(60, 71));
+        map.set_range(60, 70);
+        assert_eq!(map.first_free(0, 512), Some(60));
+        assert_eq!(map.first_free(65, 66), Some(65));
+        assert_eq!(map.first_free(0, 60), None);
+        assert_eq!(map.first_free(70, 512), None);
     }
 
     #[test]

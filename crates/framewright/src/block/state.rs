@@ -256,6 +256,12 @@ impl BlockState {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
     }
 
+    /// The same with another number of free frames.
+    #[must_use]
+    pub const fn with_free_pages(self, free: u64) -> Self {
+        Self(self.0 & !(COUNT_BITS << FREE_SHIFT) | free << FREE_SHIFT)
+    }
+
     /// The same with the three counts of a split block replaced.
     #[must_use]
     pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
@@ -300,6 +306,7 @@ mod tests {
                     | BlockState::MERGING
                     | BlockState::LOCK;
                 assert_eq!(word.word() & flags, 0);
+                assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
                 assert_eq!(word.room(), None);
                 for room in 0..=9 {
                     assert_eq!(word.with_room(Some(room)).room(), Some(room));

@@ -34,8 +34,10 @@ impl Tier<'_> {
     /// Split blocks of the own type come first, fullest first and lowest first among equals; then a whole block is split, of the own type or
     /// of one that it may take from; last, a split block of another type gives up a run, and with it its type if half of it is free.
     pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
-        let index = self.block_with_room(order.get(), migrate_type)?;
-        self.take_found(index, order.get())
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        self.table.free_map(index).take_run(start, order.get());
+        self.taken(index, order.pages());
+        Some((index, start))
     }
 
     /// The same for many at once: every run of `order` (at most 5), but at most `limit`, in one word of a block's free map, one bit for the
@@ -46,29 +48,33 @@ impl Tier<'_> {
         migrate_type: MigrateType,
         limit: u32,
     ) -> Option<(u32, usize, u64)> {
-        let index = self.block_with_room(order.get(), migrate_type)?;
+        let (index, _) = self.find(order.get(), migrate_type)?;
         let (first, runs) = self.table.free_map(index).take_word(order.get(), limit)?;
         self.taken(index, u64::from(runs.count_ones()) << order.get());
         Some((index, first, runs))
     }
 
-    fn block_with_room(&mut self, order: u8, migrate_type: MigrateType) -> Option<u32> {
-        if let Some(index) = self.split_with_room(order, migrate_type) {
-            return Some(index);
-        }
+    /// A split block with a free run of `order`, and its lowest run.
+    #[inline]
+    fn find(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        self.find_split(order, migrate_type).or_else(|| self.find_elsewhere(order, migrate_type))
+    }
+
+    #[cold]
+    fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
         if let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
             self.split_whole(index, migrate_type, true);
-            return Some(index);
+            return Some((index, 0));
         }
         for &foreign in migrate_type.fallbacks() {
-            if let Some(index) = self.split_with_room(order, foreign) {
+            if let Some((index, start)) = self.find_split(order, foreign) {
                 let state = self.table.state(index);
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.set_room(index, None);
                     self.table.set_state(index, self.table.state(index).with_migrate_type(migrate_type));
                     self.set_room(index, state.room());
                 }
-                return Some(index);
+                return Some((index, start));
             }
         }
         None
@@ -76,39 +82,31 @@ impl Tier<'_> {
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
     /// freeing brings it up again, so that every correction was paid for by an earlier request.
-    fn split_with_room(&mut self, order: u8, migrate_type: MigrateType) -> Option<u32> {
+    fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
         loop {
             let found = self.lists.room.smallest(migrate_type, order)?;
             let index = self.lists.room.first(migrate_type, found)?;
             let map = self.table.free_map(index);
-            if map.find(order).is_some() {
-                return Some(index);
+            if let Some(start) = map.find(order) {
+                return Some((index, start));
             }
             self.set_room(index, map.largest_order());
         }
     }
 
-    fn take_found(&mut self, index: u32, order: u8) -> Option<(u32, usize)> {
-        let map = self.table.free_map(index);
-        let start = map.find(order)?;
-        map.take(start, start + (1 << order));
-        self.taken(index, 1 << order);
-        Some((index, start))
-    }
-
-    /// Takes exactly the frames `range` of a block, if all are free.
-    pub(crate) fn take_at(&mut self, index: u32, range: Range<usize>) -> bool {
+    /// Takes exactly the run of `order` at frame `start` of a block, if it is free.
+    pub(crate) fn take_at(&mut self, index: u32, start: usize, order: Order) -> bool {
         let Some((head, state)) = self.table.head_of(index) else { return false };
         if state.is(State::Free) {
             buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
             self.split_whole(index, state.migrate_type(), true);
         }
         let map = self.table.free_map(index);
-        if !self.table.state(index).is(State::Split) || !map.all_free(range.start, range.end) {
+        if !self.table.state(index).is(State::Split) || !map.is_run_free(start, order.get()) {
             return false;
         }
-        map.take(range.start, range.end);
-        self.taken(index, range.len() as u64);
+        map.take_run(start, order.get());
+        self.taken(index, order.pages());
         true
     }
 
@@ -132,7 +130,7 @@ impl Tier<'_> {
     fn taken(&mut self, index: u32, pages: u64) {
         let state = self.table.state(index);
         let free = state.free_pages() - pages;
-        self.table.set_state(index, state.with_pages(free, state.managed_pages(), state.present_pages()));
+        self.table.set_state(index, state.with_free_pages(free));
         self.lists.split_pages -= pages;
         if self.lists.spare == index {
             self.lists.spare = NONE;
@@ -165,16 +163,13 @@ impl Tier<'_> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
             Some(State::Whole) => Ok(()),
-            Some(State::Split) => {
-                let map = self.table.free_map(index);
-                match range.clone().find(|&frame| map.is_free(frame)) {
-                    Some(frame) => Err(Refused::Free(frame)),
-                    None if state.free_pages() + range.len() as u64 > state.managed_pages() => {
-                        Err(Refused::State(Some(State::Split)))
-                    }
-                    None => Ok(()),
+            Some(State::Split) => match self.table.free_map(index).first_free(range.start, range.end) {
+                Some(frame) => Err(Refused::Free(frame)),
+                None if state.free_pages() + range.len() as u64 > state.managed_pages() => {
+                    Err(Refused::State(Some(State::Split)))
                 }
-            }
+                None => Ok(()),
+            },
             other => Err(Refused::State(other)),
         }
     }
@@ -188,22 +183,37 @@ impl Tier<'_> {
             }
             self.split_whole(index, state.migrate_type(), false);
         }
-        let map = self.table.free_map(index);
-        if map.give(range.start, range.end).is_err() {
-            return;
+        let mut start = range.start;
+        while start < range.end {
+            let level = start.trailing_zeros().min((range.end - start).ilog2()).min(u32::from(WHOLE) - 1);
+            let Some(order) = u8::try_from(level).ok().and_then(Order::new) else { return };
+            if !self.free_run(segment, index, start, order) {
+                return;
+            }
+            start += 1 << level;
         }
-        let pages = range.len() as u64;
+    }
+
+    /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and the run allocated as far as can be told.
+    #[inline]
+    pub(crate) fn free_run(&mut self, segment: &Range<u32>, index: u32, start: usize, order: Order) -> bool {
+        if !self.table.is_ready(index) {
+            return false;
+        }
         let state = self.table.state(index);
-        let free = state.free_pages() + pages;
-        self.table.set_state(index, state.with_pages(free, state.managed_pages(), state.present_pages()));
-        self.lists.split_pages += pages;
-        if free == PAGES_PER_BLOCK {
-            return self.complete(segment, index);
+        let free = state.free_pages() + order.pages();
+        if !state.is(State::Split) || free > state.managed_pages() {
+            return false;
         }
-        // A run that grew holds the first or the last of the frames, or lies between them.
-        let ends = map.run_order(range.start).max(map.run_order(range.end - 1));
-        let reached = ends.max(floor_order(range.len()));
-        self.set_room(index, Some(state.room().map_or(reached, |room| room.max(reached))));
+        let Some(reached) = self.table.free_map(index).give_run(start, order.get()) else { return false };
+        self.table.set_state(index, state.with_free_pages(free));
+        self.lists.split_pages += order.pages();
+        if free == PAGES_PER_BLOCK {
+            self.complete(segment, index);
+        } else if state.room().is_none_or(|room| room < reached) {
+            self.set_room(index, Some(reached));
+        }
+        true
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
@@ -232,9 +242,4 @@ impl Tier<'_> {
             self.make_whole(&segment, index);
         }
     }
-}
-
-/// The largest order that `frames` consecutive frames may hold, wherever they begin.
-fn floor_order(frames: usize) -> u8 {
-    u8::try_from(frames.max(1).ilog2()).unwrap_or(WHOLE).min(WHOLE - 1)
 }

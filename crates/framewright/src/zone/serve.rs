@@ -177,7 +177,7 @@ impl Zone {
                     while runs != 0 {
                         let start = offset + runs.trailing_zeros() as usize;
                         if let Some(segment) = &segment {
-                            self.tier(&mut lists).free(segment, index, start..start + frames_of(order));
+                            self.tier(&mut lists).free_run(segment, index, start, order);
                         }
                         runs &= runs - 1;
                         runs_kept = REFILL_RUNS;
@@ -216,7 +216,13 @@ impl Zone {
             while let Some(&start) = runs.get(next) {
                 next += 1;
                 let range = PfnRange { start, end: start.add(order.pages()) };
-                let result = match place(start) {
+                let place = place(start);
+                if let Some((segment, index)) = place
+                    && self.give_exactly(&mut lists, segment, index, start, order)
+                {
+                    continue;
+                }
+                let result = match place {
                     Some((segment, _)) => self.check(&mut lists, segment, range).map(|()| segment),
                     None => Err(FreeError::NotManaged(start)),
                 };
@@ -317,11 +323,11 @@ impl Zone {
                 buddy::take_from(lists, &self.table, head, head, order, migrate_type);
                 return Some(0);
             }
-            return self.tier(lists).take_at(head, 0..frames_of(order)).then_some(0);
+            return self.tier(lists).take_at(head, 0, order).then_some(0);
         }
         if state.is(State::Split) && order < Order::BLOCK {
             let offset = self.table.free_map(head).find(order.get()).filter(|&offset| fits(offset))?;
-            return self.tier(lists).take_at(head, offset..offset + frames_of(order)).then_some(offset);
+            return self.tier(lists).take_at(head, offset, order).then_some(offset);
         }
         None
     }
@@ -339,7 +345,7 @@ impl Zone {
         let mut lists = self.lists.lock(platform);
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
-            if !self.tier(&mut lists).take_at(index, offset..offset + frames_of(order)) {
+            if !self.tier(&mut lists).take_at(index, offset, order) {
                 return None;
             }
         } else {
@@ -358,10 +364,35 @@ impl Zone {
     /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be what one call allocated.
     pub(crate) fn free<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
         let mut lists = self.lists.lock(platform);
-        self.check(&mut lists, segment, range)?;
-        self.give(&mut lists, segment, range);
+        let order = Order::for_pages(range.pages());
+        let exact = order.filter(|order| order.pages() == range.pages() && range.start.is_aligned(*order));
+        let index = segment.index_of(BlockNumber::containing(range.start));
+        if !exact.is_some_and(|order| self.give_exactly(&mut lists, segment, index, range.start, order)) {
+            self.check(&mut lists, segment, range)?;
+            self.give(&mut lists, segment, range);
+        }
         self.publish(&lists);
         Ok(())
+    }
+
+    /// The usual case in one step: an aligned run of a split block, or just what one allocation gave. False, and nothing changed, for all else.
+    #[inline]
+    fn give_exactly(&self, lists: &mut FreeLists, segment: &Segment, index: u32, start: Pfn, order: Order) -> bool {
+        let indices = segment.indices();
+        if order < Order::BLOCK {
+            return start.is_aligned(order)
+                && self.tier(lists).free_run(&indices, index, offset_in_block(start), order);
+        }
+        // The head itself: readable when its group is ready or it is the group's first.
+        if !self.table.is_ready(index) && order < Order::MAX || !start.is_aligned(order) {
+            return false;
+        }
+        let state = self.table.state(index);
+        if !state.is(State::Whole) || state.order() != order {
+            return false;
+        }
+        buddy::free(lists, &self.table, &indices, index, order, state.migrate_type(), Position::Head);
+        true
     }
 
     /// Whether all frames of `range` are allocated (invariant 13).
@@ -421,10 +452,6 @@ impl Zone {
 }
 
 const FRAMES: usize = FreeMap::<8>::PAGES;
-
-fn frames_of(order: Order) -> usize {
-    1 << order.get()
-}
 
 fn offset_in_block(pfn: Pfn) -> usize {
     usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
