@@ -1,6 +1,6 @@
 //! A physical memory manager for kernels, unikernels and VM guests.
 //!
-//! It takes what firmware says about memory and nodes, brings all of it up in well under a millisecond a TiB, and hands out blocks of 2 MiB to
+//! It takes what firmware says about memory and nodes, brings all of it up in well under a millisecond a TiB, and hands out pages and blocks from 4 KiB to
 //! 1 GiB. It needs no heap, owns no thread, and asks of its adopter one small trait, [`Platform`].
 //!
 //! # Adopting it
@@ -59,6 +59,8 @@
 //! let manager = Manager::bring_up(&mut early, &input)?;
 //!
 //! // 5. Use it, from any CPU and any context but an NMI.
+//! let pages = manager.allocate(&Request { zeroed: true, ..Request::pages(3) })?;
+//! manager.free(pages)?;
 //! let huge_page = manager.allocate(&Request::new(Order::BLOCK))?;
 //! assert_eq!(huge_page.pages(), 512);
 //! manager.free(huge_page)?;
@@ -92,8 +94,10 @@ pub mod block;
 mod carve;
 pub mod early;
 pub mod firmware;
+mod frames;
 pub mod manager;
 pub mod map_space;
+mod page;
 pub mod parameters;
 pub mod platform;
 pub mod report;

@@ -6,13 +6,12 @@ use common::{Fake, bring_up_reserving, check, order};
 use framewright::block::MigrateType;
 use framewright::early::NodeChoice;
 use framewright::firmware::MemoryKind;
-use framewright::map_space::BlockNumber;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::FakeMachine;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A machine as a test describes it; sizes in pages.
 #[derive(Clone, Debug)]
@@ -137,55 +136,83 @@ fn compare_zones(shape: &Shape, manager: &Fake) {
     }
 }
 
-/// Which blocks are free, by the tables' own words at the start, then by what the test did.
+/// Free frames as maximal runs: all that the manager hands out at first, then what the test made of it.
 struct Model {
-    free: BTreeSet<u32>,
-    allocated: BTreeSet<u32>,
+    free: BTreeMap<u64, u64>,
+    allocated: u64,
 }
 
 impl Model {
-    fn new(shape: &Shape, manager: &Fake) -> Self {
-        let blocks: BTreeSet<u64> = shape.pages().keys().map(|page| page / PAGES_PER_BLOCK).collect();
-        let free = blocks
-            .into_iter()
-            .map(|block| u32::try_from(block).expect("small"))
-            .filter(|&block| {
-                manager.block_state(BlockNumber(block)).is_some_and(|state| state.is(framewright::block::State::Free))
-            })
-            .collect();
-        Self { free, allocated: BTreeSet::new() }
+    /// Takes every frame there is, one by one, and gives them back.
+    fn new(manager: &Fake) -> Self {
+        let mut model = Self { free: BTreeMap::new(), allocated: 0 };
+        let mut pages = vec![Pfn(0); usize::try_from(manager.totals().managed_pages).expect("small") + 1];
+        let request = Request { reserves: true, ..Request::pages(1) };
+        let taken = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
+        assert_eq!(taken as u64, manager.totals().managed_pages, "every managed frame can be had");
+        pages.truncate(taken);
+        check(manager);
+        for &page in &pages {
+            model.give(PfnRange::new(page.0, page.0 + 1));
+            manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+        }
+        check(manager);
+        model.allocated = 0;
+        model
     }
 
-    fn blocks(range: PfnRange) -> std::ops::Range<u32> {
-        BlockNumber::containing(range.start).0..BlockNumber::containing(range.end).0
+    fn is_free(&self, range: PfnRange) -> bool {
+        self.free.range(..=range.start.0).next_back().is_some_and(|(_, &end)| end >= range.end.0)
+    }
+
+    fn any_free(&self, range: PfnRange) -> bool {
+        self.free.range(..range.end.0).next_back().is_some_and(|(_, &end)| end > range.start.0)
     }
 
     fn take(&mut self, range: PfnRange) {
-        for block in Self::blocks(range) {
-            assert!(self.free.remove(&block), "block {block} was not free");
-            self.allocated.insert(block);
+        let (&start, &end) =
+            self.free.range(..=range.start.0).next_back().expect("somebody handed out what was not free");
+        assert!(end >= range.end.0, "{range:?} was not free");
+        self.free.remove(&start);
+        if start < range.start.0 {
+            self.free.insert(start, range.start.0);
         }
+        if range.end.0 < end {
+            self.free.insert(range.end.0, end);
+        }
+        self.allocated += range.pages();
     }
 
     fn give(&mut self, range: PfnRange) {
-        for block in Self::blocks(range) {
-            assert!(self.allocated.remove(&block));
-            self.free.insert(block);
+        assert!(!self.any_free(range), "{range:?} was free already");
+        let (mut start, mut end) = (range.start.0, range.end.0);
+        if let Some((&before, &touching)) = self.free.range(..start).next_back()
+            && touching == start
+        {
+            self.free.remove(&before);
+            start = before;
         }
+        if let Some(after) = self.free.remove(&end) {
+            end = after;
+        }
+        self.free.insert(start, end);
+        self.allocated = self.allocated.saturating_sub(range.pages());
     }
 
     /// Whether some aligned free piece would have done.
     fn could(&self, shape: &Shape, of: u8, allowed: &dyn Fn(usize, ZoneKind, u64) -> bool) -> bool {
-        let size = 1_u32 << (of - 9);
-        self.free.iter().filter(|&&block| block % size == 0).any(|&block| {
-            let zone_of = |block: u32| {
-                let page = u64::from(block) * PAGES_PER_BLOCK;
-                (shape.node_of(page + 511), ZoneKind::of(Pfn(page)))
-            };
-            let zone = zone_of(block);
-            let end = u64::from(block + size) * PAGES_PER_BLOCK;
-            (block..block + size).all(|block| self.free.contains(&block) && zone_of(block) == zone)
-                && allowed(zone.0, zone.1, end)
+        let size = 1_u64 << of;
+        let zone_of = |page: u64| (shape.node_of(page), ZoneKind::of(Pfn(page)));
+        self.free.iter().any(|(&start, &end)| {
+            let mut piece = start.next_multiple_of(size);
+            while piece + size <= end {
+                let zone = zone_of(piece);
+                if zone == zone_of(piece + size - 1) && allowed(zone.0, zone.1, piece + size) {
+                    return true;
+                }
+                piece += size;
+            }
+            false
         })
     }
 }
@@ -194,20 +221,21 @@ impl Model {
 enum Step {
     Allocate { of: u8, kind: ZoneKind, exact: Option<usize>, max_page: Option<u64>, migrate_type: usize },
     At { slot: usize, of: u8 },
-    Free { slot: usize, first: u64, blocks: u64 },
-    FreeWrong { block: u32, blocks: u64 },
+    Free { slot: usize, first: u64, pages: u64 },
+    FreeWrong { page: u64, pages: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (9_u8..=18, prop::sample::select(ZoneKind::ALL.to_vec()), prop::option::weighted(0.3, 0_usize..4),
+        6 => (0_u8..=18, prop::sample::select(ZoneKind::ALL.to_vec()), prop::option::weighted(0.3, 0_usize..4),
             prop::option::weighted(0.3, page_near(vec![0x1000, 0x3_fe00, 0x10_0000, 0x14_0000], 4000)), 0_usize..3)
             .prop_map(|(of, kind, exact, max_page, migrate_type)| Step::Allocate { of, kind, exact, max_page, migrate_type }),
-        2 => (any::<prop::sample::Index>(), 9_u8..=18)
+        2 => (any::<prop::sample::Index>(), 0_u8..=18)
             .prop_map(|(slot, of)| Step::At { slot: slot.index(1 << 20), of }),
-        4 => (any::<prop::sample::Index>(), 0_u64..600, 1_u64..600)
-            .prop_map(|(slot, first, blocks)| Step::Free { slot: slot.index(1 << 20), first, blocks }),
-        1 => (0_u32..4000, 1_u64..4).prop_map(|(block, blocks)| Step::FreeWrong { block, blocks }),
+        4 => (any::<prop::sample::Index>(), any::<u64>(), 0_u32..19)
+            .prop_map(|(slot, first, size)| Step::Free { slot: slot.index(1 << 20), first, pages: 1 << size }),
+        1 => (page_near(vec![0, 0xff0, 0x1000, 0xf_f000, 0x10_0000], 5000), 1_u64..2000)
+            .prop_map(|(page, pages)| Step::FreeWrong { page, pages }),
     ]
 }
 
@@ -217,7 +245,7 @@ fn run(shape: &Shape, steps: &[Step]) {
         return;
     };
     compare_zones(shape, &manager);
-    let mut model = Model::new(shape, &manager);
+    let mut model = Model::new(&manager);
     let mut held: Vec<PfnRange> = Vec::new();
     for step in steps {
         match *step {
@@ -238,7 +266,7 @@ fn run(shape: &Shape, steps: &[Step]) {
                 };
                 match manager.allocate(&request) {
                     Ok(range) => {
-                        let zone = (shape.node_of(range.end.0 - 1), ZoneKind::of(range.start));
+                        let zone = (shape.node_of(range.start.0), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
                         assert!(allowed(zone.0, zone.1, range.end.0), "{range:?} is not what {step:?} wants");
                         model.take(range);
@@ -251,52 +279,43 @@ fn run(shape: &Shape, steps: &[Step]) {
                 }
             }
             Step::At { slot, of } => {
-                let free: Vec<u32> = model.free.iter().copied().collect();
-                let Some(&block) = free.get(slot % free.len().max(1)) else { continue };
-                let size = 1 << (of - 9);
-                let start = BlockNumber(block & !(size - 1));
-                let all_free = (start.0..start.0 + size).all(|block| model.free.contains(&block));
-                match manager.allocate_at(start.start(), order(of), MigrateType::Movable) {
-                    Ok(range) => {
-                        assert!(all_free);
-                        model.take(range);
-                        held.push(range);
+                let (&start, &end) = model.free.iter().nth(slot % model.free.len().max(1)).expect("something is free");
+                let page = start + (slot as u64 * 7919) % (end - start);
+                let range = PfnRange::new(page >> of << of, (page >> of << of) + (1 << of));
+                let zones = [range.start.0, range.end.0 - 1].map(|page| (shape.node_of(page), ZoneKind::of(Pfn(page))));
+                match manager.allocate_at(range.start, order(of), MigrateType::Movable) {
+                    Ok(taken) => {
+                        assert_eq!(taken, range);
+                        model.take(taken);
+                        held.push(taken);
                     }
-                    Err(error) => {
-                        let zones: BTreeSet<_> = (start.0..start.0 + size)
-                            .map(|block| {
-                                (shape.node_of(u64::from(block) * 512 + 511), ZoneKind::of(BlockNumber(block).start()))
-                            })
-                            .collect();
-                        assert!(!all_free || zones.len() > 1, "{step:?}: {error}");
-                    }
+                    Err(error) => assert!(!model.is_free(range) || zones[0] != zones[1], "{step:?}: {error}"),
                 }
             }
-            Step::Free { slot, first, blocks } => {
+            Step::Free { slot, first, pages } => {
                 if held.is_empty() {
                     continue;
                 }
                 let index = slot % held.len();
                 let range = held.swap_remove(index);
-                let total = range.pages() / PAGES_PER_BLOCK;
-                let first = first % total;
-                let piece = common::part(range, first, blocks.min(total - first));
+                let start = range.start.0 + first % range.pages();
+                let piece = PfnRange::new(start, (start + pages).min(range.end.0));
                 manager.free(piece).expect("it is held");
                 model.give(piece);
                 let rest =
                     [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
                 held.extend(rest.into_iter().filter(|rest| !rest.is_empty()));
             }
-            Step::FreeWrong { block, blocks } => {
-                let range = PfnRange::new(u64::from(block) * 512, (u64::from(block) + blocks) * 512);
-                let any_free = Model::blocks(range).any(|block| !model.allocated.contains(&block));
-                if any_free {
+            Step::FreeWrong { page, pages } => {
+                let range = PfnRange::new(page, page + pages);
+                if model.any_free(range) {
                     let before = manager.totals();
                     assert!(manager.free(range).is_err(), "{range:?} is not all allocated");
                     assert_eq!(manager.totals(), before);
                 }
             }
         }
+        assert_eq!(manager.totals().allocated_pages, model.allocated);
     }
     check(&manager);
     for range in held {

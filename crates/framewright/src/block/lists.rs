@@ -2,6 +2,7 @@
 
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
+use crate::page::Room;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 
 /// Orders that have lists: 9..=18.
@@ -39,6 +40,10 @@ pub(crate) struct FreeLists {
     pages: u64,
     /// Free frames in split blocks, which are in no list.
     pub(crate) split_pages: u64,
+    /// Split blocks with free frames.
+    pub(crate) room: Room,
+    /// A split block all of whose frames are free, kept as it is.
+    pub(crate) spare: u32,
 }
 
 fn slot(order: Order) -> usize {
@@ -51,6 +56,8 @@ impl FreeLists {
         occupied: [0; MigrateType::COUNT],
         pages: 0,
         split_pages: 0,
+        room: Room::EMPTY,
+        spare: NONE,
     };
 
     /// Free frames, in lists and in split blocks.

@@ -4,10 +4,14 @@
 //!  0.. 3  state          (zero: inner)          19..28  free frames of a split block, 0..=512
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
-//! 12..13  map form       (none, array, inside)  49..63  zero, kept for what comes
+//! 12..13  map form       (none, array, inside)  49..52  room of a split block, see below
+//!                                               53..63  zero, kept for what comes
 //! 14      isolated       15  reporting          16      poisoned
 //! 17      merging        18  lock
 //! ```
+//!
+//! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
+//! exceeds.
 
 use crate::units::{MAX_ORDER, Order};
 use core::fmt;
@@ -126,6 +130,8 @@ const FORM_SHIFT: u32 = 12;
 const FREE_SHIFT: u32 = 19;
 const MANAGED_SHIFT: u32 = 29;
 const PRESENT_SHIFT: u32 = 39;
+const ROOM_SHIFT: u32 = 49;
+const ROOM_BITS: u64 = 0xf;
 const COUNT_BITS: u64 = 0x3ff;
 
 /// One state word. See the module documentation.
@@ -227,6 +233,29 @@ impl BlockState {
         self.0 >> PRESENT_SHIFT & COUNT_BITS
     }
 
+    /// The order that no free run in the split block exceeds, if it is known to have one.
+    #[must_use]
+    pub const fn room(self) -> Option<u8> {
+        let room = (self.0 >> ROOM_SHIFT & ROOM_BITS) as u8;
+        room.checked_sub(1)
+    }
+
+    /// The same with another room.
+    #[must_use]
+    pub const fn with_room(self, order: Option<u8>) -> Self {
+        let room = match order {
+            Some(order) => order as u64 + 1,
+            None => 0,
+        };
+        Self(self.0 & !(ROOM_BITS << ROOM_SHIFT) | room << ROOM_SHIFT)
+    }
+
+    /// The same with another migrate type.
+    #[must_use]
+    pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
+        Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
+    }
+
     /// The same with the three counts of a split block replaced.
     #[must_use]
     pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
@@ -271,6 +300,12 @@ mod tests {
                     | BlockState::MERGING
                     | BlockState::LOCK;
                 assert_eq!(word.word() & flags, 0);
+                assert_eq!(word.room(), None);
+                for room in 0..=9 {
+                    assert_eq!(word.with_room(Some(room)).room(), Some(room));
+                    assert_eq!(word.with_room(Some(room)).with_room(None), word);
+                }
+                assert_eq!(word.with_migrate_type(MigrateType::Cma).migrate_type(), MigrateType::Cma);
                 assert_eq!(word.with_pages(0, 0, 0), BlockState::head(State::Split, order, migrate_type));
             }
         }

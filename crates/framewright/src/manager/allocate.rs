@@ -1,19 +1,24 @@
 //! Requests across zones and nodes.
 
-use super::Manager;
+use super::{Manager, Node};
 use crate::block::MigrateType;
 use crate::early::NodeChoice;
-use crate::map_space::{BlockNumber, BlockRange};
+use crate::frames;
+use crate::map_space::BlockNumber;
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneKind, segment};
 use core::fmt;
 
-/// What is wanted. Start from [`Request::new`] and change what differs.
+/// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// How large, and aligned to its size.
-    pub order: Order,
+    /// How many frames in one run, at most 1 GiB.
+    pub pages: u64,
+    /// Alignment of the first frame; at least that of the smallest order that holds `pages` is given anyway.
+    pub align: Order,
+    /// The run crosses no multiple of this many frames; a power of two, or 0 for none.
+    pub boundary_pages: u64,
     /// What the memory will be used for.
     pub migrate_type: MigrateType,
     /// Where; [`NodeChoice::Any`] means near the calling CPU.
@@ -22,6 +27,8 @@ pub struct Request {
     pub zone: ZoneKind,
     /// One past the highest address that will do.
     pub max_address: u64,
+    /// Whether the content is zero; otherwise it is undefined.
+    pub zeroed: bool,
     /// Whether the request may use what is kept for emergencies.
     pub reserves: bool,
 }
@@ -30,27 +37,54 @@ impl Request {
     /// Movable memory of `order` near the caller, at any address.
     #[must_use]
     pub const fn new(order: Order) -> Self {
+        Self::pages(order.pages())
+    }
+
+    /// `pages` frames in one run, movable, near the caller, at any address.
+    #[must_use]
+    pub const fn pages(pages: u64) -> Self {
         Self {
-            order,
+            pages,
+            align: Order::PAGE,
+            boundary_pages: 0,
             migrate_type: MigrateType::Movable,
             node: NodeChoice::Any,
             zone: ZoneKind::Normal,
             max_address: u64::MAX,
+            zeroed: false,
             reserves: false,
         }
+    }
+
+    /// The order that is taken for it, before what is too much goes back.
+    fn order(&self) -> Result<Order, AllocateError> {
+        let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
+        let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
+        // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a boundary smaller than the run is in the way.
+        let fits =
+            self.boundary_pages == 0 || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
+        if fits { Ok(order) } else { Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages }) }
     }
 }
 
 /// Why a request was not served. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
-    /// No zone that will do has a block large enough above its watermark.
+    /// No zone that will do has a run large enough above its watermark.
     OutOfMemory {
         /// What was wanted.
         order: Order,
     },
-    /// The order is below 9: pages are not blocks.
-    OrderTooSmall(Order),
+    /// The number of pages is zero or more than 1 GiB.
+    BadSize {
+        /// As given.
+        pages: u64,
+    },
+    /// The boundary is no power of two, or smaller than the run.
+    BadBoundary {
+        /// As given.
+        boundary_pages: u64,
+    },
     /// The place is not aligned to the order.
     NotAligned {
         /// The place.
@@ -67,8 +101,13 @@ pub enum AllocateError {
 impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory { order } => write!(f, "out of memory: no free block of {order:?}"),
-            Self::OrderTooSmall(order) => write!(f, "{order:?} is not a block order (9..=18)"),
+            Self::OutOfMemory { order } => write!(f, "out of memory: no free run of {order:?} where it was wanted"),
+            Self::BadSize { pages } => {
+                write!(f, "cannot allocate {pages} pages in one run: 1 to {} are possible", Order::MAX.pages())
+            }
+            Self::BadBoundary { boundary_pages } => {
+                write!(f, "cannot keep within {boundary_pages} pages: a power of two that holds the run is possible")
+            }
             Self::NotAligned { start, order } => write!(f, "pfn {start} is not aligned to {order:?}"),
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
@@ -86,49 +125,136 @@ enum Mark {
     Nothing,
 }
 
+impl Mark {
+    /// Pages that a request for zones up to `highest` leaves in `zone`.
+    fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
+        let marks = zone.watermarks();
+        match self {
+            Self::Low => zone.keeps(marks.low_pages, highest),
+            Self::Min => zone.keeps(marks.min_pages, highest),
+            Self::Nothing => 0,
+        }
+    }
+}
+
+fn passes(request: &Request) -> &'static [Mark] {
+    if request.reserves { &[Mark::Low, Mark::Min, Mark::Nothing] } else { &[Mark::Low, Mark::Min] }
+}
+
 impl<P: Platform> Manager<P> {
-    /// Allocates a block. Zones are asked from the wanted one down on the wanted node, then on the others by distance; all of them first
+    /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then on the others by distance; all of them first
     /// above their low watermark, then above their min watermark (SPEC 3.5).
     ///
     /// # Errors
     /// See [`AllocateError`].
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
-        if request.order < Order::BLOCK {
-            return Err(AllocateError::OrderTooSmall(request.order));
+        let order = request.order()?;
+        let mut taken = self.find(request, order)?;
+        let end = taken.start.add(request.pages);
+        if end < taken.end {
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.free(PfnRange { start: end, end: taken.end });
+            taken.end = end;
         }
-        let (first, exact) = match request.node {
-            NodeChoice::Any => (self.local_node(), false),
-            NodeChoice::Preferred(node) => (node, false),
-            NodeChoice::Exact(node) => (node, true),
-        };
+        if request.zeroed {
+            frames::zero(self.platform, taken);
+        }
+        Ok(taken)
+    }
+
+    fn find(&self, request: &Request, order: Order) -> Result<PfnRange, AllocateError> {
+        let (first, exact) = self.place(request);
         let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
-        let passes: &[Mark] =
-            if request.reserves { &[Mark::Low, Mark::Min, Mark::Nothing] } else { &[Mark::Low, Mark::Min] };
-        for &mark in passes {
-            for &candidate in node.fallback {
-                if exact && candidate != first {
-                    continue;
+        for &mark in passes(request) {
+            for zone in self.zonelist(node, first, exact, request.zone) {
+                if let Some(taken) = self.try_zone(zone, request, order, mark) {
+                    return Ok(taken);
                 }
-                for kind in ZoneKind::ALL.into_iter().rev().filter(|&kind| kind <= request.zone) {
-                    let Some(zone) = self.zone_of_kind(candidate, kind) else { continue };
-                    if let Some(taken) = self.try_zone(zone, request, mark) {
-                        return Ok(taken);
+            }
+        }
+        Err(AllocateError::OutOfMemory { order })
+    }
+
+    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request.
+    ///
+    /// # Errors
+    /// See [`AllocateError`].
+    pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        self.allocate(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start)
+    }
+
+    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
+    ///
+    /// # Errors
+    /// See [`FreeError`].
+    pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        self.free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
+    }
+
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short.
+    /// `request` says where and what for; its size, alignment and boundary are not looked at.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), when not one frame was found.
+    pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+        let (first, exact) = self.place(request);
+        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
+        let mut done = 0;
+        for &mark in passes(request) {
+            for zone in self.zonelist(node, first, exact, request.zone) {
+                if zone.span().end.address() <= request.max_address {
+                    let keep = mark.keeps(zone, request.zone);
+                    done += zone.allocate_bulk(self.platform, request.migrate_type, keep, &mut pages[done..]);
+                } else {
+                    // A limit inside the zone: one at a time.
+                    while let Some(page) = pages.get_mut(done)
+                        && let Some(taken) = self.try_zone(zone, request, Order::PAGE, mark)
+                    {
+                        *page = taken.start;
+                        done += 1;
                     }
                 }
             }
         }
-        Err(AllocateError::OutOfMemory { order: request.order })
+        if done == 0 && !pages.is_empty() {
+            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
+        }
+        if request.zeroed {
+            for &page in &pages[..done] {
+                frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
+            }
+        }
+        Ok(done)
     }
 
-    fn try_zone(&self, zone: &Zone, request: &Request, mark: Mark) -> Option<PfnRange> {
-        let marks = zone.watermarks();
-        let allowed = match mark {
-            Mark::Low => zone.allows(request.order.pages(), marks.low_pages, request.zone),
-            Mark::Min => zone.allows(request.order.pages(), marks.min_pages, request.zone),
-            Mark::Nothing => true,
-        };
-        let max = Pfn::containing(request.max_address);
-        if allowed { zone.allocate(self.platform, request.order, request.migrate_type, max) } else { None }
+    /// The node to begin with, and whether it is the only one.
+    fn place(&self, request: &Request) -> (NodeId, bool) {
+        match request.node {
+            NodeChoice::Any => (self.local_node(), false),
+            NodeChoice::Preferred(node) => (node, false),
+            NodeChoice::Exact(node) => (node, true),
+        }
+    }
+
+    /// Zones in the order in which they are asked.
+    fn zonelist(
+        &self,
+        node: &'static Node,
+        first: NodeId,
+        exact: bool,
+        highest: ZoneKind,
+    ) -> impl Iterator<Item = &'static Zone> + '_ {
+        let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
+        let nodes = node.fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        nodes.flat_map(move |&candidate| kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind)))
+    }
+
+    fn try_zone(&self, zone: &Zone, request: &Request, order: Order, mark: Mark) -> Option<PfnRange> {
+        let left = zone.free_pages().checked_sub(order.pages())?;
+        if left < mark.keeps(zone, request.zone) {
+            return None;
+        }
+        zone.allocate(self.platform, order, request.migrate_type, Pfn::containing(request.max_address))
     }
 
     fn local_node(&self) -> NodeId {
@@ -138,14 +264,11 @@ impl<P: Platform> Manager<P> {
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }
 
-    /// Allocates the blocks of `order` that begin at `start`. Watermarks are not looked at: who names a place has a reason.
+    /// Allocates the frames of `order` that begin at `start`. Watermarks are not looked at: who names a place has a reason.
     ///
     /// # Errors
     /// See [`AllocateError`].
     pub fn allocate_at(&self, start: Pfn, order: Order, migrate_type: MigrateType) -> Result<PfnRange, AllocateError> {
-        if order < Order::BLOCK {
-            return Err(AllocateError::OrderTooSmall(order));
-        }
         if !start.is_aligned(order) {
             return Err(AllocateError::NotAligned { start, order });
         }
@@ -154,31 +277,30 @@ impl<P: Platform> Manager<P> {
         let block = block_number(start).ok_or(not_free)?;
         let segment = segment::find(self.directory, block).ok_or(not_free)?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
-        zone.allocate_at(self.platform, block, order, migrate_type).ok_or(not_free)
+        zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)
     }
 
-    /// Gives blocks back: what one call allocated, a part of it, or several neighbouring allocations of one zone.
+    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
     pub fn free(&self, range: PfnRange) -> Result<(), FreeError> {
-        let unaligned = |pfn: Pfn| !pfn.is_aligned(Order::BLOCK);
-        if range.is_empty() || unaligned(range.start) || unaligned(range.end) {
-            return Err(FreeError::NotBlocks(range));
+        if range.is_empty() {
+            return Err(FreeError::Empty(range));
         }
-        let start = block_number(range.start).ok_or(FreeError::NotManaged(range.start))?;
+        let (start, last) = (block_number(range.start), block_number(Pfn(range.end.0 - 1)));
+        let start = start.ok_or(FreeError::NotManaged(range.start))?;
+        let last = last.ok_or(FreeError::NotManaged(Pfn(range.end.0 - 1)))?;
         let segment = segment::find(self.directory, start).ok_or(FreeError::NotManaged(range.start))?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(FreeError::NotManaged(range.start))?;
-        let blocks = range.pages() / PAGES_PER_BLOCK;
-        if blocks > u64::from(segment.end().0 - start.0) {
+        if last >= segment.end() {
             let end = segment.end();
             return Err(match segment::find(self.directory, end) {
                 Some(next) if next.zone != segment.zone => FreeError::SpansZones(range),
                 _ => FreeError::NotManaged(end.start()),
             });
         }
-        let end = BlockNumber(start.0 + u32::try_from(blocks).unwrap_or(0));
-        zone.free(self.platform, segment, BlockRange { start, end })
+        zone.free(self.platform, segment, range)
     }
 }
 

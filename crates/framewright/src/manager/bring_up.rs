@@ -10,6 +10,7 @@ use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
+use crate::page::Room;
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
@@ -269,7 +270,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY);
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, Room::EMPTY);
             continue;
         }
         let size = TableSize::of(segments);
@@ -282,12 +283,14 @@ fn allocate_tables<P: Platform>(
         };
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
+        // What is touched lies together, before the arrays that an idle machine never reads.
         let ready = carver.values(size.ready_words, |_| crate::sync::table_atomic::AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
+        frame.zones[slot].set_table_memory(range);
+        let room = Room::new(carver.any(size.room_words), size.entries);
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].set_table_memory(range);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready));
+        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), room);
     }
     Ok(())
 }

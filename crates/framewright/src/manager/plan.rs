@@ -5,6 +5,7 @@ use crate::block::{BlockEntry, FreeMap};
 use crate::carve::room;
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::BlockNumber;
+use crate::page::words_for;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
@@ -88,6 +89,7 @@ pub(super) struct TableSize {
     pub(super) entries: usize,
     pub(super) groups: usize,
     pub(super) ready_words: usize,
+    pub(super) room_words: usize,
 }
 
 impl TableSize {
@@ -95,13 +97,18 @@ impl TableSize {
     pub(super) fn of(segments: &[Segment]) -> Self {
         let entries = segments.last().map_or(0, |last| last.indices().end);
         let groups = entries.div_ceil(GROUP);
-        Self { entries: entries as usize, groups: groups as usize, ready_words: groups.div_ceil(64) as usize }
+        Self {
+            entries: entries as usize,
+            groups: groups as usize,
+            ready_words: groups.div_ceil(64) as usize,
+            room_words: words_for(entries as usize),
+        }
     }
 
     /// Bytes, rounded up to whole pages.
     pub(super) fn bytes(self) -> u64 {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
-        let bytes = room::<AtomicU64>(self.ready_words as u64)
+        let bytes = room::<AtomicU64>((self.ready_words + self.room_words) as u64)
             + room::<BlockEntry>(groups)
             + room::<BlockEntry>(entries)
             + room::<FreeMap>(entries);

@@ -133,10 +133,9 @@ impl Zone {
         })
     }
 
-    /// Whether `pages` may be taken, `mark_pages` and the reserve against requests for zones up to `highest` being kept (SPEC 3.5).
-    pub(crate) fn allows(&self, pages: u64, mark_pages: u64, highest: ZoneKind) -> bool {
-        let keep = mark_pages.saturating_add(self.reserve[highest as usize]);
-        self.free_pages().checked_sub(pages).is_some_and(|left| left >= keep)
+    /// Pages that requests for zones up to `highest` leave, given a mark (SPEC 3.5).
+    pub(crate) fn keeps(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
+        mark_pages.saturating_add(self.reserve[highest as usize])
     }
 
     /// Where its table lies; empty when it has none.

@@ -13,6 +13,7 @@ use crate::block::table::{BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
+use crate::page::{Room, Tier};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// What painting makes of frames.
@@ -44,8 +45,9 @@ fn parts(range: PfnRange) -> Parts {
 }
 
 impl Zone {
-    /// Gives the zone its place: span, segments, table.
-    pub(crate) fn furnish(&mut self, span: PfnRange, segments: &'static [Segment], table: BlockTable) {
+    /// Gives the zone its place: span, segments, table, and the sets of split blocks.
+    pub(crate) fn furnish(&mut self, span: PfnRange, segments: &'static [Segment], table: BlockTable, room: Room) {
+        self.lists.get_mut().room = room;
         self.span = span;
         self.segments = segments;
         self.table = table;
@@ -144,11 +146,16 @@ impl Zone {
         let changed = self.table.free_map(index).set_range(start, start + pages);
         let state = self.table.state(index);
         let (free, managed) = (state.free_pages() + changed, state.managed_pages() + changed);
-        self.lists.get_mut().split_pages += changed;
         self.table.set_state(index, state.with_pages(free, managed, present));
+        let lists = self.lists.get_mut();
+        lists.split_pages += changed;
+        let largest = self.table.free_map(index).largest_order();
+        Tier { lists, table: &self.table }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
-            self.lists.get_mut().split_pages -= PAGES_PER_BLOCK;
+            let lists = self.lists.get_mut();
+            lists.split_pages -= PAGES_PER_BLOCK;
+            Tier { lists, table: &self.table }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
         }
     }

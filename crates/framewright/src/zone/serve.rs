@@ -1,15 +1,17 @@
-//! Allocation and free of blocks of one zone, under its lock.
+//! Allocation and free in one zone, under its lock.
 
 use super::Zone;
 use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
-use crate::block::{MigrateType, State, buddy};
-use crate::map_space::{BlockNumber, BlockRange};
+use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::map_space::BlockNumber;
+use crate::page::{Refused, Tier};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::fmt;
+use core::ops::Range;
 
 /// Heads that one search looks at before it lets others have the lock.
 const SEARCH_SLICE: u32 = 256;
@@ -17,17 +19,17 @@ const SEARCH_SLICE: u32 = 256;
 /// Why a range was not freed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// The range is empty or does not begin and end on block boundaries.
-    NotBlocks(PfnRange),
+    /// There is no frame in the range.
+    Empty(PfnRange),
     /// No zone manages this frame: it is a hole, or lies beyond all memory.
     NotManaged(Pfn),
     /// The range lies in more than one zone; no allocation does.
     SpansZones(PfnRange),
-    /// This frame is not part of an allocation; `state` says what it is.
+    /// This frame is not part of an allocation; `state` says what its block is.
     NotAllocated {
         /// First frame that is not.
         pfn: Pfn,
-        /// What its block is.
+        /// What its block is; [`State::Free`] also for a free frame of a split block.
         state: Option<State>,
     },
 }
@@ -35,7 +37,7 @@ pub enum FreeError {
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotBlocks(range) => write!(f, "cannot free {range:?}: not a run of whole 2 MiB blocks"),
+            Self::Empty(range) => write!(f, "cannot free {range:?}: there is no frame in it"),
             Self::NotManaged(pfn) => write!(f, "cannot free pfn {pfn}: no zone manages it"),
             Self::SpansZones(range) => write!(f, "cannot free {range:?}: it lies in more than one zone"),
             Self::NotAllocated { pfn, state: Some(State::Free) } => {
@@ -55,12 +57,18 @@ impl Zone {
         self.free_pages.store(lists.free_pages(), Ordering::Relaxed);
     }
 
-    fn run(&self, index: u32, order: Order) -> Option<PfnRange> {
-        let start = segment::find_index(self.segments, index)?.block_of(index).start();
+    fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
+        Tier { lists, table: &self.table }
+    }
+
+    /// The frames of 2^`order` pages that begin `offset` frames into the block at `index`.
+    fn run(&self, index: u32, offset: usize, order: Order) -> Option<PfnRange> {
+        let block = segment::find_index(self.segments, index)?.block_of(index).start();
+        let start = block.add(offset as u64);
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// Takes a block of `order` that ends at or below `max`.
+    /// Takes 2^`order` pages that end at or below `max`.
     pub(crate) fn allocate<P: Platform>(
         &self,
         platform: &P,
@@ -68,17 +76,61 @@ impl Zone {
         migrate_type: MigrateType,
         max: Pfn,
     ) -> Option<PfnRange> {
-        if self.span.end <= max {
-            let mut lists = self.lists.lock(platform);
-            let index = buddy::take(&mut lists, &self.table, order, migrate_type)?;
-            self.publish(&lists);
-            drop(lists);
-            return self.run(index, order);
-        }
         if self.span.start >= max {
             return None;
         }
-        self.allocate_below(platform, order, migrate_type, max)
+        if self.span.end > max {
+            return self.allocate_below(platform, order, migrate_type, max);
+        }
+        let mut lists = self.lists.lock(platform);
+        let (index, offset) = self.take(&mut lists, order, migrate_type)?;
+        self.publish(&lists);
+        drop(lists);
+        self.run(index, offset, order)
+    }
+
+    /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages; returns how many.
+    pub(crate) fn allocate_bulk<P: Platform>(
+        &self,
+        platform: &P,
+        migrate_type: MigrateType,
+        keep: u64,
+        pages: &mut [Pfn],
+    ) -> usize {
+        let mut done = 0;
+        let mut lists = self.lists.lock(platform);
+        while done < pages.len() {
+            let spare = lists.free_pages().saturating_sub(keep);
+            let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
+            let taken =
+                if limit == 0 { None } else { self.tier(&mut lists).take_word(Order::PAGE, migrate_type, limit) };
+            let Some((index, first, mut runs)) = taken else { break };
+            let Some(segment) = segment::find_index(self.segments, index) else { break };
+            let start = segment.block_of(index).start().add(first as u64);
+            while runs != 0 {
+                pages[done] = start.add(u64::from(runs.trailing_zeros()));
+                done += 1;
+                runs &= runs - 1;
+            }
+        }
+        self.publish(&lists);
+        done
+    }
+
+    fn take(&self, lists: &mut FreeLists, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        if order < Order::BLOCK {
+            return self.tier(lists).take(order, migrate_type);
+        }
+        if let Some(index) = buddy::take(lists, &self.table, order, migrate_type) {
+            return Some((index, 0));
+        }
+        // The block that is kept split may be all that is missing.
+        self.release_spare(lists);
+        buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
+    }
+
+    fn release_spare(&self, lists: &mut FreeLists) {
+        self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
     }
 
     /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a time.
@@ -93,89 +145,165 @@ impl Zone {
             let mut index = segment.index;
             while index < segment.indices().end && segment.block_of(index).start() < max {
                 let mut lists = self.lists.lock(platform);
+                if order >= Order::BLOCK {
+                    self.release_spare(&mut lists);
+                }
                 for _ in 0..SEARCH_SLICE {
-                    if index >= segment.indices().end {
+                    if index >= segment.indices().end || segment.block_of(index).start() >= max {
                         break;
                     }
-                    let step = match self.table.head_of(index) {
-                        Some((head, state)) => {
-                            let usable = state.migrate_type() == migrate_type
-                                || migrate_type.fallbacks().contains(&state.migrate_type());
-                            let ends = segment.block_of(head).start().add(order.pages());
-                            if state.is(State::Free) && state.order() >= order && usable && ends <= max {
-                                let taken = buddy::take_from(&mut lists, &self.table, head, head, order, migrate_type);
-                                self.publish(&lists);
-                                return self.run(taken, order);
-                            }
-                            head + blocks_of(state.order()) - index
-                        }
-                        None => 1,
+                    let Some((head, state)) = self.table.head_of(index) else {
+                        index += 1;
+                        continue;
                     };
-                    index += step;
+                    let start = segment.block_of(head).start();
+                    if let Some(offset) = self.take_below(&mut lists, (head, start), order, migrate_type, max) {
+                        self.publish(&lists);
+                        return self.run(head, offset, order);
+                    }
+                    index = head + blocks_of(state.order());
                 }
             }
         }
         None
     }
 
-    /// Takes the blocks of `order` that begin at `start`, if all of them are free.
+    /// Takes the lowest run of `order` in what `head` heads, if it is free and ends at or below `max`; returns its first frame in the block.
+    fn take_below(
+        &self,
+        lists: &mut FreeLists,
+        (head, start): (u32, Pfn),
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<usize> {
+        let state = self.table.state(head);
+        if state.migrate_type() != migrate_type && !migrate_type.fallbacks().contains(&state.migrate_type()) {
+            return None;
+        }
+        let fits = |offset: usize| start.add(offset as u64 + order.pages()) <= max;
+        if state.is(State::Free) && state.order() >= order && fits(0) {
+            if order >= Order::BLOCK {
+                buddy::take_from(lists, &self.table, head, head, order, migrate_type);
+                return Some(0);
+            }
+            return self.tier(lists).take_at(head, 0..frames_of(order)).then_some(0);
+        }
+        if state.is(State::Split) && order < Order::BLOCK {
+            let offset = self.table.free_map(head).find(order.get()).filter(|&offset| fits(offset))?;
+            return self.tier(lists).take_at(head, offset..offset + frames_of(order)).then_some(offset);
+        }
+        None
+    }
+
+    /// Takes the frames of `order` that begin at `start`, if all of them are free.
     pub(crate) fn allocate_at<P: Platform>(
         &self,
         platform: &P,
-        start: BlockNumber,
+        start: Pfn,
         order: Order,
         migrate_type: MigrateType,
     ) -> Option<PfnRange> {
-        let segment = segment::find(self.segments, start)?;
-        let index = segment.index_of(start);
+        let block = BlockNumber::containing(start);
+        let index = segment::find(self.segments, block)?.index_of(block);
         let mut lists = self.lists.lock(platform);
-        let (head, state) = self.table.head_of(index)?;
-        // Free neighbours of one type are merged, so an aligned piece is free only if one free block holds it.
-        if !state.is(State::Free) || state.order() < order {
-            return None;
+        let offset = offset_in_block(start);
+        if order < Order::BLOCK {
+            if !self.tier(&mut lists).take_at(index, offset..offset + frames_of(order)) {
+                return None;
+            }
+        } else {
+            self.release_spare(&mut lists);
+            let (head, state) = self.table.head_of(index)?;
+            // Free neighbours of one type are merged, so an aligned piece is free only if one free block holds it.
+            if !state.is(State::Free) || state.order() < order {
+                return None;
+            }
+            buddy::take_from(&mut lists, &self.table, head, index, order, migrate_type);
         }
-        let taken = buddy::take_from(&mut lists, &self.table, head, index, order, migrate_type);
         self.publish(&lists);
-        self.run(taken, order)
+        self.run(index, offset, order)
     }
 
-    /// Gives back blocks, all of which must be allocated and lie in `segment`; they need not be what one call allocated. `done` starts
-    /// at the first block, and the call returns with it at the end or with an error and nothing changed.
-    pub(crate) fn free<P: Platform>(
-        &self,
-        platform: &P,
-        segment: &Segment,
-        blocks: BlockRange,
-    ) -> Result<(), FreeError> {
-        let (start, end) = (segment.index_of(blocks.start), segment.index_of(blocks.end));
+    /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be what one call allocated.
+    pub(crate) fn free<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
         let mut lists = self.lists.lock(platform);
-        let mut index = start;
-        while index < end {
-            let head = self.table.head_of(index);
-            let Some((head, state)) = head.filter(|(_, state)| state.is(State::Whole)) else {
-                let pfn = segment.block_of(index).start();
-                return Err(FreeError::NotAllocated { pfn, state: head.and_then(|(_, state)| state.state()) });
-            };
-            index = head + blocks_of(state.order());
-        }
-        index = start;
-        while index < end {
-            let Some(order) = buddy::divide_whole(&self.table, index, end) else { break };
-            let migrate_type = self.table.state(index).migrate_type();
-            let indices = segment.indices();
-            buddy::free(&mut lists, &self.table, &indices, index, order, migrate_type, Position::Head);
-            index += blocks_of(order);
-        }
+        self.check(&mut lists, segment, range)?;
+        self.give(&mut lists, segment, range);
         self.publish(&lists);
         Ok(())
     }
 
+    /// Whether all frames of `range` are allocated (invariant 13).
+    fn check(&self, lists: &mut FreeLists, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
+        let tier = self.tier(lists);
+        let mut position = range.start;
+        while position < range.end {
+            let block = BlockNumber::containing(position);
+            let index = segment.index_of(block);
+            let (part, next) = part_of_block(position, range.end);
+            if let Err(refused) = tier.check(index, &part) {
+                let (pfn, state) = match refused {
+                    Refused::Free(frame) => (block.start().add(frame as u64), Some(State::Free)),
+                    Refused::State(state) => (position, state),
+                };
+                return Err(FreeError::NotAllocated { pfn, state });
+            }
+            position = match self.table.head_of(index) {
+                // The rest of a large block needs no look at each of its blocks.
+                Some((head, state)) if state.is(State::Whole) => {
+                    segment.block_of(head).start().add(state.order().pages()).max(next)
+                }
+                _ => next,
+            };
+        }
+        Ok(())
+    }
+
+    fn give(&self, lists: &mut FreeLists, segment: &Segment, range: PfnRange) {
+        let indices = segment.indices();
+        let end = segment.index + (BlockNumber::containing(range.end).0 - segment.start.0);
+        let mut position = range.start;
+        while position < range.end {
+            let index = segment.index_of(BlockNumber::containing(position));
+            let (part, next) = part_of_block(position, range.end);
+            let whole =
+                part.len() == FRAMES && self.table.head_of(index).is_some_and(|(_, state)| state.is(State::Whole));
+            if whole && let Some(order) = buddy::divide_whole(&self.table, index, end) {
+                let migrate_type = self.table.state(index).migrate_type();
+                buddy::free(lists, &self.table, &indices, index, order, migrate_type, Position::Head);
+                position = position.add(order.pages());
+            } else {
+                self.tier(lists).free(&indices, index, part);
+                position = next;
+            }
+        }
+    }
+
     /// What the block of `block` is, with the order of the block that covers it.
-    pub(crate) fn state_of<P: Platform>(&self, platform: &P, block: BlockNumber) -> Option<crate::block::BlockState> {
+    pub(crate) fn state_of<P: Platform>(&self, platform: &P, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.segments, block)?;
         let lists = self.lists.lock(platform);
         let head = self.table.head_of(segment.index_of(block));
         drop(lists);
         head.map(|(_, state)| state)
     }
+}
+
+const FRAMES: usize = FreeMap::<8>::PAGES;
+
+fn frames_of(order: Order) -> usize {
+    1 << order.get()
+}
+
+fn offset_in_block(pfn: Pfn) -> usize {
+    usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
+}
+
+/// The frames of `position..end` that lie in `position`'s block, as offsets in it, and where the next block begins.
+fn part_of_block(position: Pfn, end: Pfn) -> (Range<usize>, Pfn) {
+    let start = offset_in_block(position);
+    let next = Pfn(position.0 - start as u64 + PAGES_PER_BLOCK).min(end);
+    let pages = usize::try_from(next.0 - position.0).unwrap_or(FRAMES);
+    (start..start + pages, next)
 }

@@ -4,6 +4,7 @@ use super::{Zone, ZoneId};
 use crate::block::lists::{FreeLists, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
+use crate::page::ORDERS;
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use core::fmt;
@@ -45,6 +46,8 @@ pub enum FaultKind {
     BadLink,
     /// A split block's free map and its counts differ.
     BadFreeMap,
+    /// A split block is not in the set that it says, or in one for too small an order, or the sets have other members.
+    BadRoom,
     /// Two free buddies of one type were not merged.
     Unmerged,
     /// A counter is not what the table adds up to (invariant 9).
@@ -96,6 +99,7 @@ impl Zone {
         let mut counts =
             Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
         let mut listed_blocks = 0;
+        let mut roomy_blocks = 0;
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
@@ -103,6 +107,13 @@ impl Zone {
                 let (blocks, pages) = self.verify_head(index, segment.indices().end).map_err(fault)?;
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
+                    if state.is(State::Split) {
+                        let largest = self.table.free_map(index).largest_order();
+                        if state.room() < largest || state.room().is_some() != largest.is_some() {
+                            return Err(fault(FaultKind::BadRoom));
+                        }
+                        roomy_blocks += u64::from(largest.is_some());
+                    }
                     if state.is(State::Free) {
                         listed_blocks += 1;
                         let buddy = index ^ blocks;
@@ -117,6 +128,7 @@ impl Zone {
             }
         }
         self.verify_lists(&lists, listed_blocks)?;
+        self.verify_room(&lists, roomy_blocks)?;
         self.verify_counts(&lists, counts)?;
         Ok(counts)
     }
@@ -198,6 +210,24 @@ impl Zone {
         }
         // Every free head is in a list: as many were seen in the table as in the lists, and each listed one is a head.
         if seen == listed_blocks { Ok(()) } else { Err(fault(FaultKind::BadLink)) }
+    }
+
+    /// The lowest member of each set says that it is there, and there are as many members as blocks with room.
+    fn verify_room(&self, lists: &FreeLists, roomy_blocks: u64) -> Result<(), Fault> {
+        let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadRoom };
+        let mut members = 0;
+        for migrate_type in MigrateType::ALL {
+            for order in 0..u8::try_from(ORDERS).unwrap_or(0) {
+                if let Some(index) = lists.room.first(migrate_type, order) {
+                    let state = self.table.state(index);
+                    if state.room() != Some(order) || state.migrate_type() != migrate_type {
+                        return Err(fault);
+                    }
+                    members += lists.room.count(migrate_type, order);
+                }
+            }
+        }
+        if members == roomy_blocks { Ok(()) } else { Err(fault) }
     }
 
     fn verify_counts(&self, lists: &FreeLists, counts: Counts) -> Result<(), Fault> {

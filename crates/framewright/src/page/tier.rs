@@ -1,0 +1,240 @@
+//! Pages out of split blocks, under the zone lock.
+//!
+//! The set that a split block is in may name an order that is too large (taking frames does not look for what is left; a search that finds
+//! nothing there corrects it), never one that is too small.
+
+use crate::block::lists::{FreeLists, NONE, Position};
+use crate::block::table::BlockTable;
+use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+use core::ops::Range;
+
+/// Order of a block all of whose frames are free.
+const WHOLE: u8 = BLOCK_ORDER;
+const FRAMES: usize = FreeMap::<8>::PAGES;
+
+/// Why frames of a block cannot be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// This frame of the block is free already.
+    Free(usize),
+    /// The block was not allocated.
+    State(Option<State>),
+}
+
+/// A zone's free memory, locked.
+pub(crate) struct Tier<'a> {
+    pub(crate) lists: &'a mut FreeLists,
+    pub(crate) table: &'a BlockTable,
+}
+
+impl Tier<'_> {
+    /// Takes an aligned run of 2^`order` frames, order below 9. Returns the block's index and the run's first frame in it.
+    ///
+    /// Split blocks of the own type come first, fullest first and lowest first among equals; then a whole block is split, of the own type or
+    /// of one that it may take from; last, a split block of another type gives up a run, and with it its type if half of it is free.
+    pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        let index = self.block_with_room(order.get(), migrate_type)?;
+        self.take_found(index, order.get())
+    }
+
+    /// The same for many at once: every run of `order` (at most 5), but at most `limit`, in one word of a block's free map, one bit for the
+    /// first frame of each.
+    pub(crate) fn take_word(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+        limit: u32,
+    ) -> Option<(u32, usize, u64)> {
+        let index = self.block_with_room(order.get(), migrate_type)?;
+        let (first, runs) = self.table.free_map(index).take_word(order.get(), limit)?;
+        self.taken(index, u64::from(runs.count_ones()) << order.get());
+        Some((index, first, runs))
+    }
+
+    fn block_with_room(&mut self, order: u8, migrate_type: MigrateType) -> Option<u32> {
+        if let Some(index) = self.split_with_room(order, migrate_type) {
+            return Some(index);
+        }
+        if let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
+            self.split_whole(index, migrate_type, true);
+            return Some(index);
+        }
+        for &foreign in migrate_type.fallbacks() {
+            if let Some(index) = self.split_with_room(order, foreign) {
+                let state = self.table.state(index);
+                if state.free_pages() >= PAGES_PER_BLOCK / 2 {
+                    self.set_room(index, None);
+                    self.table.set_state(index, self.table.state(index).with_migrate_type(migrate_type));
+                    self.set_room(index, state.room());
+                }
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
+    /// freeing brings it up again, so that every correction was paid for by an earlier request.
+    fn split_with_room(&mut self, order: u8, migrate_type: MigrateType) -> Option<u32> {
+        loop {
+            let found = self.lists.room.smallest(migrate_type, order)?;
+            let index = self.lists.room.first(migrate_type, found)?;
+            let map = self.table.free_map(index);
+            if map.find(order).is_some() {
+                return Some(index);
+            }
+            self.set_room(index, map.largest_order());
+        }
+    }
+
+    fn take_found(&mut self, index: u32, order: u8) -> Option<(u32, usize)> {
+        let map = self.table.free_map(index);
+        let start = map.find(order)?;
+        map.take(start, start + (1 << order));
+        self.taken(index, 1 << order);
+        Some((index, start))
+    }
+
+    /// Takes exactly the frames `range` of a block, if all are free.
+    pub(crate) fn take_at(&mut self, index: u32, range: Range<usize>) -> bool {
+        let Some((head, state)) = self.table.head_of(index) else { return false };
+        if state.is(State::Free) {
+            buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
+            self.split_whole(index, state.migrate_type(), true);
+        }
+        let map = self.table.free_map(index);
+        if !self.table.state(index).is(State::Split) || !map.all_free(range.start, range.end) {
+            return false;
+        }
+        map.take(range.start, range.end);
+        self.taken(index, range.len() as u64);
+        true
+    }
+
+    /// Makes an allocated block of order 9 a split one, all of it free or none.
+    fn split_whole(&mut self, index: u32, migrate_type: MigrateType, free: bool) {
+        let map = self.table.free_map(index);
+        map.clear();
+        self.table.set_inner(index);
+        let state = BlockState::split(migrate_type);
+        if free {
+            map.set_range(0, FRAMES);
+            self.table.set_state(index, state.with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
+            self.lists.split_pages += PAGES_PER_BLOCK;
+            self.set_room(index, Some(WHOLE));
+        } else {
+            self.table.set_state(index, state.with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
+        }
+    }
+
+    /// Counts frames that were cleared in the map.
+    fn taken(&mut self, index: u32, pages: u64) {
+        let state = self.table.state(index);
+        let free = state.free_pages() - pages;
+        self.table.set_state(index, state.with_pages(free, state.managed_pages(), state.present_pages()));
+        self.lists.split_pages -= pages;
+        if self.lists.spare == index {
+            self.lists.spare = NONE;
+        }
+        if free == 0 {
+            self.set_room(index, None);
+        } else if state.room() == Some(WHOLE) {
+            self.set_room(index, Some(WHOLE - 1));
+        }
+    }
+
+    /// Moves a split block to the set of another order.
+    pub(crate) fn set_room(&mut self, index: u32, room: Option<u8>) {
+        let state = self.table.state(index);
+        let old = state.room();
+        if old == room {
+            return;
+        }
+        if let Some(order) = old {
+            self.lists.room.remove(state.migrate_type(), order, index);
+        }
+        if let Some(order) = room {
+            self.lists.room.insert(state.migrate_type(), order, index);
+        }
+        self.table.set_state(index, state.with_room(room));
+    }
+
+    /// Whether the frames `range` of a block are allocated, as far as the tables can tell.
+    pub(crate) fn check(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
+        let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
+        match state.state() {
+            Some(State::Whole) => Ok(()),
+            Some(State::Split) => {
+                let map = self.table.free_map(index);
+                match range.clone().find(|&frame| map.is_free(frame)) {
+                    Some(frame) => Err(Refused::Free(frame)),
+                    None if state.free_pages() + range.len() as u64 > state.managed_pages() => {
+                        Err(Refused::State(Some(State::Split)))
+                    }
+                    None => Ok(()),
+                }
+            }
+            other => Err(Refused::State(other)),
+        }
+    }
+
+    /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
+    pub(crate) fn free(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) {
+        let Some((_, state)) = self.table.head_of(index) else { return };
+        if state.is(State::Whole) {
+            if buddy::divide_whole(self.table, index, index + 1).is_none() {
+                return;
+            }
+            self.split_whole(index, state.migrate_type(), false);
+        }
+        let map = self.table.free_map(index);
+        if map.give(range.start, range.end).is_err() {
+            return;
+        }
+        let pages = range.len() as u64;
+        let state = self.table.state(index);
+        let free = state.free_pages() + pages;
+        self.table.set_state(index, state.with_pages(free, state.managed_pages(), state.present_pages()));
+        self.lists.split_pages += pages;
+        if free == PAGES_PER_BLOCK {
+            return self.complete(segment, index);
+        }
+        // A run that grew holds the first or the last of the frames, or lies between them.
+        let ends = map.run_order(range.start).max(map.run_order(range.end - 1));
+        let reached = ends.max(floor_order(range.len()));
+        self.set_room(index, Some(state.room().map_or(reached, |room| room.max(reached))));
+    }
+
+    /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
+    fn complete(&mut self, segment: &Range<u32>, index: u32) {
+        if self.lists.spare == NONE {
+            self.lists.spare = index;
+            return self.set_room(index, Some(WHOLE));
+        }
+        self.make_whole(segment, index);
+    }
+
+    fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
+        self.set_room(index, None);
+        let migrate_type = self.table.state(index).migrate_type();
+        self.lists.split_pages -= PAGES_PER_BLOCK;
+        buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
+    }
+
+    /// Makes the block that was kept split whole.
+    pub(crate) fn release_spare(&mut self, segment_of: impl FnOnce(u32) -> Option<Range<u32>>) {
+        let index = core::mem::replace(&mut self.lists.spare, NONE);
+        if index == NONE {
+            return;
+        }
+        if let Some(segment) = segment_of(index) {
+            self.make_whole(&segment, index);
+        }
+    }
+}
+
+/// The largest order that `frames` consecutive frames may hold, wherever they begin.
+fn floor_order(frames: usize) -> u8 {
+    u8::try_from(frames.max(1).ilog2()).unwrap_or(WHOLE).min(WHOLE - 1)
+}
