@@ -3,6 +3,7 @@
 use crate::bench::host;
 use crate::bench::subject::Subject;
 use crate::error::Error;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -88,6 +89,17 @@ pub fn run<S: Subject, T: Send>(
         handles.into_iter().map(|handle| handle.join().expect("the thread did not panic")).collect::<Result<Vec<_>, _>>()
     })?;
     Ok(results.into_iter().flatten().collect())
+}
+
+/// Runs `work` once, on a thread that is CPU 0.
+///
+/// # Errors
+/// As [`run`].
+pub fn alone<S: Subject, T: Send>(subject: &S, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let work = Mutex::new(Some(work));
+    let results = run(subject, 1, |_| work.lock().ok().and_then(|mut work| work.take()).map(|work| work()))?;
+    let result = results.into_iter().flatten().next();
+    result.ok_or_else(|| Error::Failed("a thread did not do its work".into()))
 }
 
 #[cfg(test)]

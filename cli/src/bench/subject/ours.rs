@@ -6,8 +6,7 @@ use crate::hosted::{Session, Silent};
 use framewright::Manager;
 use framewright::block::MigrateType;
 use framewright::units::{BLOCK_ORDER, Order, Pfn};
-use framewright_hosted::platform::CpuToken;
-use framewright_hosted::{HostedPlatform, Machine};
+use framewright_hosted::{CpuToken, HostedPlatform, Machine};
 
 /// Small marks, so that a filled machine is nearly full.
 const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1";
@@ -48,16 +47,12 @@ impl Subject for Ours<'_> {
 
     #[inline]
     fn get(&self, order: Order) -> Option<u64> {
-        let range = self.0.allocate(&framewright::Request::new(order)).ok()?;
-        let _ = MigrateType::Movable;
-        Some(range.start.0)
+        self.0.allocate_order(order, MigrateType::Movable).ok().map(|start| start.0)
     }
 
     #[inline]
     fn put(&self, pfn: u64, order: Order) {
-        let range = framewright::units::PfnRange::new(pfn, pfn + order.pages());
-        let _ = Pfn(pfn);
-        if self.0.free(range).is_err() {
+        if self.0.free_order(Pfn(pfn), order).is_err() {
             refused(pfn, order);
         }
     }
