@@ -9,6 +9,7 @@
 
 use super::free_map::FreeMap;
 use super::state::{BlockState, State};
+use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
 
@@ -118,6 +119,12 @@ impl BlockTable {
 
     pub(crate) fn set_next(&self, index: u32, next: u32) {
         self.entry(index).next.store(next, Ordering::Relaxed);
+    }
+
+    /// Asks for what freeing frames of `index` will touch.
+    pub(crate) fn prefetch(&self, index: u32) {
+        prefetch(self.entry(index));
+        prefetch(self.free_map(index));
     }
 
     /// Makes `index` an inner entry again, links included.

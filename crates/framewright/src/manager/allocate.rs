@@ -7,7 +7,7 @@ use crate::frames;
 use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
-use crate::zone::{FreeError, Zone, ZoneKind, segment};
+use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
 use core::fmt;
 
 /// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
@@ -149,7 +149,11 @@ impl<P: Platform> Manager<P> {
     /// See [`AllocateError`].
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let order = request.order()?;
-        let mut taken = self.find(request, order)?;
+        let mut taken = self.find(request, order).or_else(|error| {
+            // What CPUs keep for themselves may be what is missing.
+            let drained = matches!(error, AllocateError::OutOfMemory { .. }) && self.cached_pages() != 0;
+            if drained && self.drain().is_ok_and(|pages| pages != 0) { self.find(request, order) } else { Err(error) }
+        })?;
         let end = taken.start.add(request.pages);
         if end < taken.end {
             // Just allocated and nobody else's, so that this cannot fail.
@@ -173,22 +177,6 @@ impl<P: Platform> Manager<P> {
             }
         }
         Err(AllocateError::OutOfMemory { order })
-    }
-
-    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request.
-    ///
-    /// # Errors
-    /// See [`AllocateError`].
-    pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        self.allocate(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start)
-    }
-
-    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
-    ///
-    /// # Errors
-    /// See [`FreeError`].
-    pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
-        self.free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
     }
 
     /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short.
@@ -288,6 +276,12 @@ impl<P: Platform> Manager<P> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.free(self.platform, segment, range)
+    }
+
+    /// The zone and the segment that hold all of a range, which is not empty.
+    pub(super) fn zone_of_range(&self, range: PfnRange) -> Result<(&'static Zone, &'static Segment), FreeError> {
         let (start, last) = (block_number(range.start), block_number(Pfn(range.end.0 - 1)));
         let start = start.ok_or(FreeError::NotManaged(range.start))?;
         let last = last.ok_or(FreeError::NotManaged(Pfn(range.end.0 - 1)))?;
@@ -300,7 +294,7 @@ impl<P: Platform> Manager<P> {
                 _ => FreeError::NotManaged(end.start()),
             });
         }
-        zone.free(self.platform, segment, range)
+        Ok((zone, segment))
     }
 }
 

@@ -10,9 +10,10 @@ use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
-use crate::page::Room;
+use crate::page::{CpuCache, Room};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
@@ -102,6 +103,7 @@ struct Frame {
     directory: &'static mut [Segment],
     by_zone: &'static mut [Segment],
     fallback: &'static mut [NodeId],
+    caches: &'static mut [CpuCache],
 }
 
 impl<P: Platform> Manager<P> {
@@ -131,13 +133,16 @@ impl<P: Platform> Manager<P> {
 
         paint(memory.early, input, &mut frame, platform);
         set_marks(&mut frame, input.parameters);
-        let Frame { zones, slots, nodes, directory, .. } = frame;
+        give_caches_homes(&mut frame, platform);
+        let Frame { zones, slots, nodes, directory, caches, .. } = frame;
         let mut manager = Self {
             platform,
             zones,
             slots,
             nodes,
             directory,
+            caches,
+            draining: AtomicBool::new(false),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -175,7 +180,8 @@ impl Frame {
             + room::<u16>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
-            + room::<NodeId>((nodes * nodes) as u64);
+            + room::<NodeId>((nodes * nodes) as u64)
+            + room::<CpuCache>(u64::from(platform.cpus()));
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -195,6 +201,7 @@ impl Frame {
             directory: carver.values(plan.segments, |_| Segment::EMPTY),
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0))),
         })
     }
 
@@ -284,7 +291,7 @@ fn allocate_tables<P: Platform>(
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         // What is touched lies together, before the arrays that an idle machine never reads.
-        let ready = carver.values(size.ready_words, |_| crate::sync::table_atomic::AtomicU64::new(0));
+        let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
         let room = Room::new(carver.any(size.room_words), size.entries);
@@ -385,6 +392,22 @@ fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option
     if let (Some((index, Some(then))), Some(now)) = (started, now) {
         let node = &mut nodes[index];
         node.init_ns = Some(node.init_ns.unwrap_or(0) + now.saturating_sub(then));
+    }
+}
+
+/// Each CPU keeps frames of the highest zone of the nearest node with memory.
+fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
+        let node = frame.nodes.get(platform.cpu_node(cpu).index()).or(frame.nodes.first());
+        let zones = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
+            let slots = &*frame.slots;
+            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
+        });
+        let home =
+            zones.map(usize::from).find(|&slot| frame.zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0));
+        if let Some(slot) = home {
+            *cache = CpuCache::new(slot, frame.zones[slot].span());
+        }
     }
 }
 

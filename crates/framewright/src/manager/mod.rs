@@ -5,6 +5,7 @@
 
 mod allocate;
 mod bring_up;
+mod cached;
 mod plan;
 
 pub use allocate::{AllocateError, Request};
@@ -12,7 +13,9 @@ pub use bring_up::{BringUp, BringUpError};
 
 use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
+use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 
@@ -51,6 +54,10 @@ pub struct Manager<P: Platform> {
     nodes: &'static [Node],
     /// All segments, ascending.
     directory: &'static [Segment],
+    /// One for each CPU.
+    caches: &'static [CpuCache],
+    /// Somebody empties all caches.
+    draining: AtomicBool,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -1,10 +1,12 @@
 //! The page tier: 4 KiB to 1 MiB out of split blocks.
 //!
-//! A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
+//! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
 //! frees and makes whole again, under the zone lock.
 
+mod cache;
 mod room;
 mod tier;
 
+pub(crate) use cache::{Batch, CpuCache, Put, is_cached};
 pub(crate) use room::{ORDERS, Room, words_for};
 pub(crate) use tier::{Refused, Tier};

@@ -1,5 +1,7 @@
 //! The one place that names atomics, so that the model checker can put its own in their stead.
 
+mod ownership;
+mod prefetch;
 mod spin;
 
 #[cfg(loom)]
@@ -8,6 +10,8 @@ pub(crate) use loom::{cell::UnsafeCell, sync::atomic};
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic;
 
+pub use ownership::Ownership;
+pub(crate) use prefetch::prefetch;
 pub use spin::{SpinGuard, SpinLock};
 
 /// Atomics that stand in tables over raw memory: always the processor's own, because the model checker's have another size.

@@ -6,13 +6,17 @@ use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{Refused, Tier};
+use crate::page::{CpuCache, Refused, Tier};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::fmt;
 use core::ops::Range;
 
+/// Runs that a refill goes for, when one word does not have so many.
+const REFILL_RUNS: u32 = 32;
+/// Blocks that a refill goes for.
+const REFILL_BLOCKS: u32 = 8;
 /// Heads that one search looks at before it lets others have the lock.
 const SEARCH_SLICE: u32 = 256;
 
@@ -51,6 +55,13 @@ impl fmt::Display for FreeError {
 }
 
 impl core::error::Error for FreeError {}
+
+impl FreeError {
+    /// A frame that is free already.
+    pub(crate) const fn free_already(pfn: Pfn) -> Self {
+        Self::NotAllocated { pfn, state: Some(State::Free) }
+    }
+}
 
 impl Zone {
     fn publish(&self, lists: &FreeLists) {
@@ -115,6 +126,125 @@ impl Zone {
         }
         self.publish(&lists);
         done
+    }
+
+    /// Fills an empty cache and takes one run for the caller: runs of one word, and if those are few, of further ones.
+    pub(crate) fn refill<P: Platform>(
+        &self,
+        platform: &P,
+        cache: &CpuCache,
+        order: Order,
+        migrate_type: MigrateType,
+        keep: u64,
+    ) -> Option<Pfn> {
+        let mut lists = self.lists.lock(platform);
+        let limit = |lists: &FreeLists| {
+            let runs = lists.free_pages().saturating_sub(keep) / order.pages();
+            u32::try_from(runs).unwrap_or(u32::MAX)
+        };
+        let mut first = None;
+        if order >= Order::BLOCK {
+            // Half a stack at a time: what one CPU keeps, others lack, and it does not merge.
+            for _ in 0..limit(&lists).min(REFILL_BLOCKS) {
+                let Some((index, _)) = self.take(&mut lists, order, migrate_type) else { break };
+                let Some(block) = self.run(index, 0, order) else { break };
+                if first.is_none() {
+                    first = Some(block.start);
+                } else {
+                    cache.stack(order).push(block.start);
+                }
+                if migrate_type != MigrateType::Movable {
+                    break;
+                }
+            }
+        } else {
+            let mut runs_kept = 0;
+            while runs_kept < REFILL_RUNS {
+                let limit = limit(&lists);
+                let taken = if limit == 0 { None } else { self.tier(&mut lists).take_word(order, migrate_type, limit) };
+                let Some((index, offset, mut runs)) = taken else { break };
+                let Some(block) = self.run(index, 0, Order::PAGE) else { break };
+                let base = block.start.add(offset as u64);
+                runs_kept += runs.count_ones();
+                if first.is_none() {
+                    first = Some(base.add(u64::from(runs.trailing_zeros())));
+                    cache.set_word(order, migrate_type, base, runs & (runs - 1));
+                } else {
+                    while runs != 0 && cache.stack(order).push(base.add(u64::from(runs.trailing_zeros()))) {
+                        runs &= runs - 1;
+                    }
+                    let segment = segment::find_index(self.segments, index).map(Segment::indices);
+                    while runs != 0 {
+                        let start = offset + runs.trailing_zeros() as usize;
+                        if let Some(segment) = &segment {
+                            self.tier(&mut lists).free(segment, index, start..start + frames_of(order));
+                        }
+                        runs &= runs - 1;
+                        runs_kept = REFILL_RUNS;
+                    }
+                }
+                if migrate_type != MigrateType::Movable {
+                    break;
+                }
+            }
+        }
+        self.publish(&lists);
+        first
+    }
+
+    /// Frees runs of one order under one hold of the lock. Those that cannot be freed go to `refused` when the lock is open again.
+    pub(crate) fn free_batch<P: Platform>(
+        &self,
+        platform: &P,
+        runs: &[Pfn],
+        order: Order,
+        refused: &mut dyn FnMut(Pfn, FreeError),
+    ) {
+        let place = |start: Pfn| {
+            let block = BlockNumber::containing(start);
+            segment::find(self.segments, block).map(|segment| (segment, segment.index_of(block)))
+        };
+        for &start in runs {
+            if let Some((_, index)) = place(start) {
+                self.table.prefetch(index);
+            }
+        }
+        let mut wrong = None;
+        let mut next = 0;
+        while next < runs.len() {
+            let mut lists = self.lists.lock(platform);
+            while let Some(&start) = runs.get(next) {
+                next += 1;
+                let range = PfnRange { start, end: start.add(order.pages()) };
+                let result = match place(start) {
+                    Some((segment, _)) => self.check(&mut lists, segment, range).map(|()| segment),
+                    None => Err(FreeError::NotManaged(start)),
+                };
+                match result {
+                    Ok(segment) => self.give(&mut lists, segment, range),
+                    Err(error) => {
+                        wrong = Some(error);
+                        break;
+                    }
+                }
+            }
+            self.publish(&lists);
+            drop(lists);
+            if let Some(error) = wrong.take() {
+                refused(runs[next - 1], error);
+            }
+        }
+    }
+
+    /// Whether all frames of `range`, which lies in `segment`, are allocated.
+    pub(crate) fn check_allocated<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        range: PfnRange,
+    ) -> Result<(), FreeError> {
+        let mut lists = self.lists.lock(platform);
+        self.check(&mut lists, segment, range)
     }
 
     fn take(&self, lists: &mut FreeLists, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {

@@ -1,0 +1,191 @@
+//! The short way: orders 0 to 3 and 9 through the calling CPU's cache.
+//!
+//! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
+//! its oldest half back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
+
+use super::{AllocateError, Manager, Request};
+use crate::block::MigrateType;
+use crate::page::{Batch, CpuCache, Put, is_cached};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Order, Pfn, PfnRange};
+use crate::zone::{FreeError, ZoneKind};
+
+impl<P: Platform> Manager<P> {
+    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
+    ///
+    /// # Errors
+    /// See [`AllocateError`].
+    #[inline]
+    pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        if is_cached(order, migrate_type) {
+            let cpu = self.platform.pin();
+            let taken = self.cache(cpu.index()).filter(|cache| cache.ownership.enter()).and_then(|cache| {
+                let taken = cache.get(order, migrate_type).or_else(|| self.refill(cache, order, migrate_type));
+                cache.ownership.leave();
+                taken
+            });
+            self.platform.unpin(cpu);
+            if let Some(pfn) = taken {
+                return Ok(pfn);
+            }
+        }
+        self.allocate_uncached(order, migrate_type)
+    }
+
+    #[cold]
+    fn allocate_uncached(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        self.allocate(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start)
+    }
+
+    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
+    ///
+    /// What is wrong with `start` may be found only when the frame leaves the cache, which is then the error of the call that made it leave; builds with
+    /// debug assertions look at once.
+    ///
+    /// # Errors
+    /// See [`FreeError`].
+    #[inline]
+    pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) {
+            self.check_allocated(start, order)?;
+        }
+        if is_cached(order, MigrateType::Movable) && start.is_aligned(order) {
+            let cpu = self.platform.pin();
+            let done = match self.cache(cpu.index()) {
+                Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
+                    let done = match cache.put(start, order) {
+                        Put::Kept => Some(Ok(())),
+                        Put::Twice => Some(Err(FreeError::free_already(start))),
+                        Put::Full => Some(self.make_room(cache, start, order)),
+                    };
+                    cache.ownership.leave();
+                    done
+                }
+                _ => None,
+            };
+            self.platform.unpin(cpu);
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        self.free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
+    }
+
+    fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.check_allocated(self.platform, segment, range)
+    }
+
+    #[inline]
+    fn cache(&self, cpu: u32) -> Option<&'static CpuCache> {
+        self.caches.get(cpu as usize)
+    }
+
+    #[cold]
+    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        let zone = self.zones.get(cache.zone)?;
+        let keep = zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal);
+        zone.refill(self.platform, cache, order, migrate_type, keep)
+    }
+
+    /// Gives the older half of a full stack back to its zone, then keeps the run.
+    #[cold]
+    fn make_room(&self, cache: &CpuCache, start: Pfn, order: Order) -> Result<(), FreeError> {
+        let stack = cache.stack(order);
+        let result = self.return_oldest(cache, order, stack.len().div_ceil(2));
+        stack.push(start);
+        result
+    }
+
+    /// Gives the oldest `count` runs of a stack back to their zones. All that can go back do; the first that cannot is the error.
+    fn return_oldest(&self, cache: &CpuCache, order: Order, count: u32) -> Result<(), FreeError> {
+        let mut batch: Batch = [Pfn(0); _];
+        let count = cache.stack(order).take_oldest(count, &mut batch);
+        let Some(zone) = self.zones.get(cache.zone) else { return Ok(()) };
+        let mut result = Ok(());
+        zone.free_batch(self.platform, &batch[..count], order, &mut |pfn, error| {
+            // Spans of zones may overlap, so a frame between ours may belong to another.
+            let again = match error {
+                FreeError::NotManaged(_) => self.free(PfnRange { start: pfn, end: pfn.add(order.pages()) }),
+                error => Err(error),
+            };
+            if result.is_ok() {
+                result = again;
+            }
+        });
+        result
+    }
+
+    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact when nobody allocates.
+    #[must_use]
+    pub fn cached_pages(&self) -> u64 {
+        self.caches.iter().map(CpuCache::pages).sum()
+    }
+
+    /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by everybody.
+    ///
+    /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache is emptied. Returns how many pages went back.
+    ///
+    /// # Errors
+    /// The first frame in a cache that was not allocated; all others have gone back.
+    pub fn drain(&self) -> Result<u64, FreeError> {
+        if self.platform.cpus() == 1 || !self.platform.can_wait() {
+            return self.drain_own();
+        }
+        // Acquire and Release: drainers follow one another. A second one at the same time has nothing to do.
+        if self.draining.swap(true, Ordering::Acquire) {
+            return Ok(0);
+        }
+        self.caches.iter().for_each(|cache| cache.ownership.revoke());
+        self.platform.cpu_barrier();
+        let mut drained = Ok(0);
+        for cache in self.caches {
+            cache.ownership.wait(self.platform);
+            drained = join(drained, self.drain_cache(cache));
+            cache.ownership.give_back();
+        }
+        self.draining.store(false, Ordering::Release);
+        drained
+    }
+
+    fn drain_own(&self) -> Result<u64, FreeError> {
+        let cpu = self.platform.pin();
+        let drained = match self.cache(cpu.index()) {
+            Some(cache) if cache.ownership.enter() => {
+                let drained = self.drain_cache(cache);
+                cache.ownership.leave();
+                drained
+            }
+            _ => Ok(0),
+        };
+        self.platform.unpin(cpu);
+        drained
+    }
+
+    /// Empties a cache that is ours for the moment.
+    fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+        let pages = cache.pages();
+        let mut result = Ok(pages);
+        for (order, migrate_type) in CpuCache::words() {
+            let (base, mut runs) = cache.take_word(order, migrate_type);
+            while runs != 0 {
+                let start = base.add(u64::from(runs.trailing_zeros()));
+                let freed = self.free(PfnRange { start, end: start.add(1 << order) });
+                result = join(result, freed.map(|()| 0));
+                runs &= runs - 1;
+            }
+        }
+        for order in CpuCache::orders() {
+            let all = cache.stack(order).len();
+            result = join(result, self.return_oldest(cache, order, all).map(|()| 0));
+        }
+        result
+    }
+}
+
+/// The sum, or the first error.
+fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
+    Ok(one? + other?)
+}

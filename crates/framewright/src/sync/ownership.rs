@@ -1,0 +1,89 @@
+//! Who may touch a CPU's own data: the CPU, without a locked instruction, or one drainer that took it away.
+//!
+//! The owner stores *busy* and then loads *revoked*; the drainer stores *revoked*, has every CPU execute a full barrier
+//! ([`Platform::cpu_barrier`]), and then waits for *busy* to clear. The barrier stands for the one that the owner leaves out: after it, either
+//! the owner's store of *busy* is visible to the drainer, or the owner's load sees *revoked* (invariant 16).
+
+use super::atomic::{AtomicBool, Ordering};
+use crate::platform::Platform;
+
+/// See the module documentation.
+pub struct Ownership {
+    busy: AtomicBool,
+    revoked: AtomicBool,
+}
+
+impl Default for Ownership {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ownership {
+    /// Nobody is inside.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { busy: AtomicBool::new(false), revoked: AtomicBool::new(false) }
+    }
+
+    /// Nobody is inside.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self { busy: AtomicBool::new(false), revoked: AtomicBool::new(false) }
+    }
+
+    /// For the owner, pinned: whether it may go in. An interrupt handler that finds its own CPU inside may not.
+    #[inline]
+    pub fn enter(&self) -> bool {
+        if self.busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.busy.store(true, Ordering::Relaxed);
+        Self::order_store_before_load();
+        // Acquire pairs with the Release in `give_back`: what the drainer did is seen.
+        if self.revoked.load(Ordering::Acquire) {
+            self.busy.store(false, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// The compiler must not swap them; that the processor may is what the drainer's barrier is for.
+    #[cfg(not(loom))]
+    #[inline]
+    fn order_store_before_load() {
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// The model has no barrier on other CPUs, so there the owner has its own.
+    #[cfg(loom)]
+    fn order_store_before_load() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// For the owner: it is out again.
+    #[inline]
+    pub fn leave(&self) {
+        // Release pairs with the Acquire in `wait`.
+        self.busy.store(false, Ordering::Release);
+    }
+
+    /// For a drainer, of which there is one at a time: keeps the owner out from the next barrier on.
+    pub fn revoke(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
+    }
+
+    /// For the drainer, after the barrier: waits until the owner is out. The data is the drainer's then.
+    pub fn wait<P: Platform>(&self, platform: &P) {
+        while self.busy.load(Ordering::Acquire) {
+            platform.relax();
+        }
+    }
+
+    /// For the drainer: the owner may go in again.
+    pub fn give_back(&self) {
+        self.revoked.store(false, Ordering::Release);
+    }
+}
