@@ -48,7 +48,7 @@ const FULL: Scale = Scale {
     effort: Effort { repetitions: 11, enough: Duration::from_millis(300) },
     working_set: 1 << 17,
     operations: 1 << 14,
-    one_left_blocks: 1024,
+    one_left_blocks: 2048,
     one_left_large: true,
 };
 

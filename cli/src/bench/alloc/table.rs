@@ -45,7 +45,7 @@ pub fn grid(rows: &[Value]) -> Grid {
         }
         let [ours, others @ ..] = found.map(|row| row.and_then(both));
         let best = others.into_iter().flatten().min_by(f64::total_cmp);
-        cells.push(ours.zip(best).map_or("-".to_owned(), |(ours, best)| format!("{:.1}", best / ours)));
+        cells.push(ours.zip(best).map_or("-".to_owned(), |(ours, best)| ratio(best / ours)));
         grid.row(cells);
     }
     grid
@@ -63,6 +63,10 @@ fn is_large(row: &Value, rows: &[Value]) -> bool {
 /// Both halves of a row.
 fn both(row: &Value) -> Option<f64> {
     Some(row["alloc_ns"].as_f64()? + row["free_ns"].as_f64().unwrap_or(0.0))
+}
+
+fn ratio(ratio: f64) -> String {
+    if ratio < 0.995 { format!("{ratio:.2}") } else { format!("{ratio:.1}") }
 }
 
 fn nanoseconds(ns: Option<f64>) -> String {

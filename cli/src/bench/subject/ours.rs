@@ -57,7 +57,10 @@ impl Subject for Ours<'_> {
         }
     }
 
-    fn drain(&self) {}
+    fn drain(&self) {
+        let drained = self.0.drain();
+        assert!(drained.is_ok(), "a CPU's cache held a frame that was not allocated: {drained:?}");
+    }
 
     fn free(&self) -> Option<Free> {
         let mut free = Free::default();
