@@ -37,7 +37,8 @@ pub fn run(options: &BenchOptions) -> Result<(), Error> {
     let mut output = Output::new();
     let done = format!("{DONE}. {}", subject::CONDITIONS);
     if options.json {
-        let object = json!({ "bench": "fragment", "repetitions": 1, "timed": format!("nothing: {done}"), "rows": rows });
+        let object =
+            json!({ "bench": "fragment", "repetitions": 1, "timed": format!("nothing: {done}"), "rows": rows });
         return output.line(&object.to_string());
     }
     let style = output.style();

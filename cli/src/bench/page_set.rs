@@ -1,8 +1,10 @@
 //! Sets of pages, one bit each.
 
-use framewright::units::PAGES_PER_BLOCK;
+use framewright::units::BLOCK_ORDER;
 
-const WORDS_PER_BLOCK: usize = PAGES_PER_BLOCK as usize / u64::BITS as usize;
+/// Pages in a 2 MiB block.
+pub const BLOCK_PAGES: usize = 1 << BLOCK_ORDER;
+const WORDS_PER_BLOCK: usize = BLOCK_PAGES / u64::BITS as usize;
 
 /// A set of page frame numbers; it grows to hold the largest.
 #[derive(Clone, Default)]
@@ -52,7 +54,7 @@ impl PageSet {
 
     /// The first pages of the 2 MiB blocks that lie wholly in this set, ascending.
     pub fn whole_blocks(&self) -> impl Iterator<Item = u64> {
-        let blocks = self.words.chunks_exact(WORDS_PER_BLOCK).zip((0..).step_by(PAGES_PER_BLOCK as usize));
+        let blocks = self.words.chunks_exact(WORDS_PER_BLOCK).zip((0..).step_by(BLOCK_PAGES));
         blocks.filter(|(words, _)| words.iter().all(|&word| word == u64::MAX)).map(|(_, pfn)| pfn)
     }
 

@@ -67,12 +67,8 @@ pub fn run<S: Subject, T: Send>(
     work: impl Fn(&Member<'_>) -> T + Sync,
 ) -> Result<Vec<T>, Error> {
     let cpus = host::cpus()?;
-    let shared = Shared {
-        threads,
-        arrived: AtomicUsize::new(0),
-        meetings: AtomicUsize::new(0),
-        stop: AtomicBool::new(false),
-    };
+    let shared =
+        Shared { threads, arrived: AtomicUsize::new(0), meetings: AtomicUsize::new(0), stop: AtomicBool::new(false) };
     let one = |index: usize| -> Result<Option<T>, Error> {
         let member = Member { index, shared: &shared };
         let seat = host::stay_on(cpus[index % cpus.len()])
@@ -86,7 +82,10 @@ pub fn run<S: Subject, T: Send>(
     let results = thread::scope(|scope| {
         let one = &one;
         let handles: Vec<_> = (0..threads).map(|index| scope.spawn(move || one(index))).collect();
-        handles.into_iter().map(|handle| handle.join().expect("the thread did not panic")).collect::<Result<Vec<_>, _>>()
+        handles
+            .into_iter()
+            .map(|handle| handle.join().expect("the thread did not panic"))
+            .collect::<Result<Vec<_>, _>>()
     })?;
     Ok(results.into_iter().flatten().collect())
 }

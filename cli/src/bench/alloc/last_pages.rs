@@ -1,9 +1,9 @@
 //! Memory that is full, and then full but for one page in each of many blocks.
 
-use crate::bench::page_set::PageSet;
+use crate::bench::page_set::{BLOCK_PAGES, PageSet};
 use crate::bench::random::Random;
 use crate::bench::subject::Subject;
-use framewright::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
+use framewright::units::{MAX_ORDER, Order};
 
 /// All memory of an allocator.
 pub struct LastPages {
@@ -43,7 +43,7 @@ impl LastPages {
         let mut blocks = self.blocks.clone();
         random.shuffle(&mut blocks);
         for block in blocks {
-            let page = block + random.below(PAGES_PER_BLOCK as usize) as u64;
+            let page = block + random.below(BLOCK_PAGES) as u64;
             self.pages.remove(page);
             subject.put(page, Order::PAGE);
         }
@@ -68,6 +68,7 @@ impl LastPages {
 mod tests {
     use super::*;
     use crate::bench::subject::Buddy;
+    use framewright::units::PAGES_PER_BLOCK;
 
     #[test]
     fn memory_is_full_but_for_one_page_a_block() {

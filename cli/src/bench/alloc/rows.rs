@@ -114,14 +114,8 @@ impl Rows {
             self.leave_out(format!("{} full and one-left on {managed_gib} GiB: it did not fill up", S::NAME));
             return Ok(());
         };
-        let title = Title {
-            allocator: S::NAME,
-            managed_gib,
-            order: Order::PAGE,
-            pattern: "full",
-            threads: 1,
-            working_set: 0,
-        };
+        let title =
+            Title { allocator: S::NAME, managed_gib, order: Order::PAGE, pattern: "full", threads: 1, working_set: 0 };
         if blocks == scale.one_left_blocks {
             for order in REFUSED.into_iter().filter_map(Order::new) {
                 let samples = crew::run(subject, 1, |member| {
@@ -146,7 +140,8 @@ impl Rows {
         let samples: Option<Vec<Vec<Sample>>> = samples.into_iter().collect();
         let get = samples.as_deref().and_then(|samples| spread(samples, |sample| Some(sample.get)));
         let (Some(get), Some(samples)) = (get, samples) else {
-            let reason = if pattern == "full" { "was served a request that no memory is left for" } else { "was refused" };
+            let reason =
+                if pattern == "full" { "was served a request that no memory is left for" } else { "was refused" };
             return self.leave_out(format!(
                 "{allocator} {pattern} order {order:?} on {managed_gib} GiB with {threads} threads: it {reason}"
             ));

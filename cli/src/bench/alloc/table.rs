@@ -53,9 +53,8 @@ pub fn grid(rows: &[Value]) -> Grid {
 
 /// Whether there is a row about the same case and allocator with a smaller working set.
 fn is_large(row: &Value, rows: &[Value]) -> bool {
-    let same = |other: &&Value| {
-        ["allocator", "order", "pattern", "threads"].iter().all(|&name| other[name] == row[name])
-    };
+    let same =
+        |other: &&Value| ["allocator", "order", "pattern", "threads"].iter().all(|&name| other[name] == row[name]);
     let least = rows.iter().filter(same).filter_map(|row| row["working_set"].as_u64()).min();
     row["working_set"].as_u64() > least
 }

@@ -13,7 +13,8 @@ use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-const BASE: PageSize = PageSize::from_log2(PAGE_SHIFT as u8);
+const BASE: PageSize = PageSize::from_log2(12);
+const _: () = assert!(BASE.bytes() as u64 == PAGE_SIZE);
 /// More than any host on which this is worth running; a constant of its type.
 const SLOTS: usize = 64;
 

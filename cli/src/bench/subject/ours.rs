@@ -20,11 +20,7 @@ impl Ours<'_> {
     ///
     /// # Errors
     /// A machine that this process cannot stand in for; those of `work`; tables that contradict one another afterwards.
-    pub fn with<T>(
-        memory_bytes: u64,
-        cpus: u32,
-        work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    pub fn with<T>(memory_bytes: u64, cpus: u32, work: impl FnOnce(&Ours<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let machine = Machine::synthetic(memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         let result = work(&Ours(pass.manager()))?;
