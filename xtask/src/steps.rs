@@ -39,14 +39,16 @@ fn house() -> Result<Passed, Failure> {
 
 fn clippy() -> Result<Passed, Failure> {
     let deny = ["--", "-D", "warnings"];
-    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets"]).args(deny).output()?;
+    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets", "--all-features"])
+        .args(deny)
+        .output()?;
     // The guest has no tests to compile: it has a panic handler of its own.
     Run::cargo(&["clippy", "-p", "guest", "--bins"]).args(deny).output()?;
     Ok(Passed::default())
 }
 
 fn docs() -> Result<Passed, Failure> {
-    Run::cargo(&["doc", "--workspace", "--no-deps", "--exclude", "guest"])
+    Run::cargo(&["doc", "--workspace", "--no-deps", "--exclude", "guest", "--all-features"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .output()?;
     Ok(Passed::default())
@@ -55,7 +57,11 @@ fn docs() -> Result<Passed, Failure> {
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
     let libraries = ["test", "--no-fail-fast", "--workspace", "--exclude", "guest", "--exclude", "framewright-cli"];
-    tally.add(Tally::of(&Run::cargo(&libraries).output()?));
+    tally.add(Tally::of(&Run::cargo(&libraries).args(["--all-features"]).output()?));
+    // An example checks its own claims.
+    for example in ["smallest_adopter", "kernel_heap"] {
+        Run::cargo(&["run", "-p", "framewright", "--example", example]).output()?;
+    }
     let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
     let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
     match program.output() {

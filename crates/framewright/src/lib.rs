@@ -71,6 +71,12 @@
 //! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which have defaults for a kernel that has
 //! none of them yet. [`report`] writes the boot log that the kernel developers of the field know.
 //!
+//! # If you have these already
+//!
+//! A kernel that uses `x86_64` or `virtio-drivers` turns on the feature of that name and passes the manager where a frame allocator or DMA memory
+//! is asked for: see [`adapters`]. Two complete programs to start from: `cargo run -p framewright --example smallest_adopter`, and
+//! `kernel_heap`, which builds a bump heap on the manager.
+//!
 //! # Where things are
 //!
 //! | module | is |
@@ -82,6 +88,7 @@
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
 //! | [`report`] | boot log and JSON |
+//! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
 //! crate follows: deferred initialisation of the memory map, huge-page pools, their map's diet, the shuffle and free page reporting.
@@ -90,6 +97,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod adapters;
 pub mod block;
 mod carve;
 pub mod early;

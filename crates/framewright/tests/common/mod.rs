@@ -3,6 +3,7 @@
 
 use framewright::early::EarlyAllocator;
 use framewright::units::{Order, PfnRange, PhysRange};
+use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
 use framewright_testkit::FakeMachine;
 
@@ -38,6 +39,17 @@ pub fn check(manager: &Fake) {
     assert_eq!(counted, manager.totals());
     assert_eq!(counted.present_pages, counted.managed_pages + counted.reserved_pages);
     manager.platform().assert_quiet();
+}
+
+/// Counts with nothing left in the caches of CPUs.
+pub fn settled(manager: &Fake) -> Counts {
+    manager.drain().expect("only good frames are cached");
+    manager.totals()
+}
+
+/// Pages that callers have, those in the caches of CPUs left out.
+pub fn in_use(manager: &Fake) -> u64 {
+    manager.totals().allocated_pages - manager.cached_pages()
 }
 
 /// `start..end` in MiB.

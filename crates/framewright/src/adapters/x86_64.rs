@@ -1,0 +1,69 @@
+//! The frame allocator of the crate `x86_64`: pass `&mut &manager` to `Mapper::map_to`.
+//!
+//! The traits are implemented for the reference, so that the `&mut self` they ask for is that of a reference of the caller's own; the
+//! manager stays shared, and any CPU can map at any time.
+//!
+//! ```
+//! # use framewright::{Manager, Platform};
+//! use x86_64::structures::paging::mapper::{MapToError, MapperFlush};
+//! use x86_64::structures::paging::{FrameAllocator, Mapper, Page, PageTableFlags, Size2MiB};
+//!
+//! /// Backs a huge page; frames for the tables on the way come from the manager too.
+//! fn back<P: Platform>(
+//!     mut manager: &Manager<P>,
+//!     tables: &mut impl Mapper<Size2MiB>,
+//!     page: Page<Size2MiB>,
+//! ) -> Result<MapperFlush<Size2MiB>, MapToError<Size2MiB>> {
+//!     let frame = manager.allocate_frame().ok_or(MapToError::FrameAllocationFailed)?;
+//!     let flags = PageTableFlags::PRESENT | PageTableFlags::WRITABLE;
+//!     // SAFETY: the frame is new, and the caller gave us the page to back.
+//!     unsafe { tables.map_to(page, frame, flags, &mut manager) }
+//! }
+//! ```
+
+use crate::block::MigrateType;
+use crate::platform::Platform;
+use crate::units::{Order, PAGE_SIZE, Pfn};
+use crate::{Manager, Request};
+use ::x86_64::PhysAddr;
+use ::x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, PhysFrame};
+
+/// The order of a page of size `S`; all three sizes that the processor has are orders.
+const fn order_of<S: PageSize>() -> Order {
+    match Order::for_pages(S::SIZE / PAGE_SIZE) {
+        Some(order) => order,
+        None => panic!("a page is at most 1 GiB"),
+    }
+}
+
+// SAFETY: the manager hands a frame out once until it is freed; its start is aligned to its order, so it is one whole frame of size S.
+unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
+    /// Unmovable memory near the calling CPU, with any content, below the direct map's end. Nothing when memory is used up down to what is
+    /// kept for emergencies, or when no piece that large is left.
+    fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
+        let order = const { order_of::<S>() };
+        let limit = self.platform().direct_limit();
+        let mut start = self.allocate_order(order, MigrateType::Unmovable).ok()?;
+        // A mapper writes tables through the direct map. Almost always that is whole; while it is being built, the frame is chosen with care.
+        if start.add(order.pages()).address() > limit {
+            // Allocated just now and nobody else's, so that this cannot fail.
+            let _ = self.free_order(start, order);
+            let request = Request { migrate_type: MigrateType::Unmovable, max_address: limit, ..Request::new(order) };
+            start = self.allocate(&request).ok()?.start;
+        }
+        Some(PhysFrame::containing_address(PhysAddr::new(start.address())))
+    }
+}
+
+/// The trait has no way to report an error, so a frame that the manager refuses **stays as it is**: a frame that it does not manage (the
+/// boot loader's, a device's) is not given to anybody, and one that is free already is not freed twice. With debug assertions the refusal
+/// panics, because both are mistakes of the caller. Who must know calls [`Manager::free_order`].
+///
+/// A smaller frame may be freed out of a larger one: the 512 frames of a page of 2 MiB that was taken apart come back one by one.
+impl<P: Platform, S: PageSize> FrameDeallocator<S> for &Manager<P> {
+    unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
+        let start = Pfn::containing(frame.start_address().as_u64());
+        let freed = self.free_order(start, const { order_of::<S>() });
+        debug_assert!(freed.is_ok(), "a frame was given back that is not in use: {freed:?}");
+    }
+}
