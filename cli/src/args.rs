@@ -96,6 +96,21 @@ pub enum Model {
 pub enum Bench {
     /// How long bringing up all memory takes on synthetic machines from 8 GiB to 24 TiB
     BringUp(BenchBringUp),
+    /// How long allocating and freeing take, by order, pattern, threads and memory, beside two other allocators
+    Alloc(BenchOptions),
+    /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two other allocators
+    Fragment(BenchOptions),
+}
+
+/// Options of the benchmarks that have no others.
+#[derive(Args, Debug)]
+pub struct BenchOptions {
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `framewright bench bring-up`.

@@ -10,7 +10,7 @@ mod interrupt;
 mod output;
 mod qemu;
 
-use args::{Bench, Command};
+use args::Command;
 use error::Error;
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     error::shorten_panics();
     let outcome = match args::read() {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
-        Ok(Some(Command::Bench(Bench::BringUp(bench)))) => bench::run(&bench),
+        Ok(Some(Command::Bench(bench))) => bench::run(&bench),
         Ok(None) => Ok(()),
         Err(error) => Err(error),
     };

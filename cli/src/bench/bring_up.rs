@@ -1,5 +1,6 @@
 //! `framewright bench bring-up`: how long bringing up all memory takes on made-up machines.
 
+use super::common::{median, wrapped};
 use crate::args::BenchBringUp;
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
@@ -129,16 +130,6 @@ fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error
     }))
 }
 
-/// The middle of sorted values; of an even number the mean of the two in the middle.
-fn median(sorted: &[f64]) -> Option<f64> {
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
-}
-
 fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&[
         "<machine",
@@ -169,24 +160,6 @@ fn table(rows: &[Value]) -> Grid {
     grid
 }
 
-/// `text` in lines that fit a terminal.
-fn wrapped(text: &str) -> Vec<String> {
-    const WIDTH: usize = 110;
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is always a line");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.len() + 1 + word.len() <= WIDTH {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,18 +175,5 @@ mod tests {
         assert_eq!(numbers.map(|name| row[name].as_f64()), [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
         assert_eq!(row["metadata_ratio"].as_f64(), Some(1.0 / 1024.0));
         assert!(super::row(&SUBJECTS[0], "backed", &[]).is_err());
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
-        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), Some(3.0));
-    }
-
-    #[test]
-    fn text_is_wrapped_between_words() {
-        let lines = wrapped(TIMED);
-        assert!(lines.iter().all(|line| line.len() <= 110) && lines.join(" ") == TIMED);
     }
 }

@@ -1,5 +1,27 @@
 //! `framewright bench`: measurements, as rows for people or for programs.
+//!
+//! `bring_up` times the library's bring-up; `alloc` and `fragment` put the manager beside allocators of others, all behind `subject`.
 
+mod alloc;
 mod bring_up;
+mod common;
+mod fragment;
+mod host;
+mod page_set;
+mod random;
+mod subject;
 
-pub use bring_up::run;
+use crate::args::Bench;
+use crate::error::Error;
+
+/// Runs one benchmark.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+pub fn run(bench: &Bench) -> Result<(), Error> {
+    match bench {
+        Bench::BringUp(options) => bring_up::run(options),
+        Bench::Alloc(options) => alloc::run(options),
+        Bench::Fragment(options) => fragment::run(options),
+    }
+}

@@ -73,6 +73,11 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
+    /// What manages the machine's memory.
+    pub fn manager(&self) -> &Manager<HostedPlatform> {
+        &self.manager
+    }
+
     /// Recounts all memory from the tables.
     ///
     /// # Errors

@@ -1,0 +1,121 @@
+//! `framewright bench alloc`: what allocating and freeing cost, beside allocators of others.
+
+pub mod crew;
+mod last_pages;
+mod measure;
+mod patterns;
+mod rows;
+mod table;
+
+use super::common::wrapped;
+use super::host;
+use super::subject::{self, Buddy, Depot, Ours};
+use crate::args::BenchOptions;
+use crate::error::Error;
+use crate::output::Output;
+use measure::Effort;
+use rows::Rows;
+use serde_json::json;
+use std::time::Duration;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+nanoseconds per operation in each thread; the clock is read around whole passes of many operations and its own cost is subtracted. \
+Repetitions are timed after one that warms up; a row is the mean of its threads' medians, with the least and the most of all. \
+bulk: fill the working set (blocks in each thread), then free it in the same order, the two timed apart; \
+random: the same, freed in random order; \
+pair: allocate one block and free it at once, both in one number; \
+one-left: single pages, when each block of the working set has one free page and all other memory is taken, per-CPU caches emptied first; \
+full: a request that is refused, when all memory is taken. \
+Threads are CPUs of their own, kept on CPUs of the host and started together. No frame is touched";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// How often each row is measured.
+    pub effort: Effort,
+    /// The most blocks that all threads together hold.
+    pub working_set: u64,
+    /// Operations that make a repetition.
+    pub operations: usize,
+    /// 2 MiB blocks with one free page.
+    pub one_left_blocks: u64,
+    /// Whether to have ours also with one free page in each block of half the memory of the largest machine.
+    pub one_left_large: bool,
+}
+
+const FULL: Scale = Scale {
+    effort: Effort { repetitions: 11, enough: Duration::from_millis(300) },
+    working_set: 1 << 17,
+    operations: 1 << 14,
+    one_left_blocks: 2048,
+    one_left_large: true,
+};
+
+const QUICK: Scale = Scale {
+    effort: Effort { repetitions: 3, enough: Duration::from_millis(100) },
+    working_set: 1 << 11,
+    operations: 1 << 10,
+    one_left_blocks: 64,
+    one_left_large: false,
+};
+
+const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
+
+/// Measures all allocators.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+pub fn run(options: &BenchOptions) -> Result<(), Error> {
+    let scale = if options.quick { QUICK } else { FULL };
+    let mut output = Output::new();
+    let style = output.style();
+    let threads = thread_counts(host::cpus()?.len());
+    let cpus = threads.last().copied().unwrap_or(1);
+    let mut rows = Rows::default();
+    for managed_gib in MANAGED_GIB {
+        let bytes = managed_gib << 30;
+        let begin = rows.rows.len();
+        let cpus = u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
+        Ours::with(bytes, cpus, |ours| rows.measure(ours, managed_gib, &threads, scale))?;
+        rows.measure(&Buddy::new(bytes), managed_gib, &threads, scale)?;
+        rows.measure(&Depot::new(bytes)?, managed_gib, &threads, scale)?;
+        if !options.json {
+            output.line(&style.bold(&format!("{managed_gib} GiB managed")))?;
+            table::grid(&rows.rows[begin..]).render(style).iter().try_for_each(|line| output.line(line))?;
+            output.line("")?;
+        }
+    }
+    let timed = format!("{TIMED}. {}", subject::CONDITIONS);
+    if options.json {
+        let object = json!({
+            "bench": "alloc",
+            "repetitions": scale.effort.repetitions,
+            "timed": timed,
+            "left_out": rows.left_out,
+            "rows": rows.rows,
+        });
+        return output.line(&object.to_string());
+    }
+    for reason in &rows.left_out {
+        wrapped(&format!("Left out: {reason}.")).iter().try_for_each(|line| output.line(&style.dim(line)))?;
+    }
+    let heading = format!("Up to {} repetitions a row; {timed}.", scale.effort.repetitions);
+    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+}
+
+/// 1, 2, 4 and so on, and all CPUs.
+fn thread_counts(cpus: usize) -> Vec<usize> {
+    let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|&threads| threads < cpus);
+    doubled.chain([cpus.max(1)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thread_counts;
+
+    #[test]
+    fn threads_double_up_to_all_cpus() {
+        assert_eq!([1, 2, 6, 8].map(thread_counts), [vec![1], vec![1, 2], vec![1, 2, 4, 6], vec![1, 2, 4, 8]]);
+    }
+}
