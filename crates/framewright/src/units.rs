@@ -217,14 +217,12 @@ impl Order {
     /// The smallest order that holds `pages` frames, or nothing when none does.
     #[must_use]
     pub const fn for_pages(pages: u64) -> Option<Self> {
-        let mut order = 0;
-        while order <= MAX_ORDER {
-            if 1 << order >= pages {
-                return Some(Self(order));
-            }
-            order += 1;
+        if pages > 1 << MAX_ORDER {
+            return None;
         }
-        None
+        #[expect(clippy::cast_possible_truncation, reason = "at most 18")]
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        Some(Self(order))
     }
 
     /// The number itself.

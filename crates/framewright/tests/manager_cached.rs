@@ -73,10 +73,11 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     manager.free_order(pfn, Order::PAGE).expect("allocated");
     let twice = manager.free_order(pfn, Order::PAGE);
     assert!(matches!(twice, Err(FreeError::NotAllocated { pfn: named, .. }) if named == pfn), "{twice:?}");
-    // Of a block, through the stack.
-    let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
-    manager.free_order(block, Order::BLOCK).expect("allocated");
-    manager.free_order(block, Order::BLOCK).expect("the cache does not look");
+    // Of a block, with another one freed between.
+    let [block, other] = [(); 2].map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
+    for block in [block, other, block] {
+        manager.free_order(block, Order::BLOCK).expect("the cache does not look");
+    }
     let found = manager.drain();
     assert!(matches!(found, Err(FreeError::NotAllocated { pfn: named, .. }) if named == block), "{found:?}");
     settle(&manager);

@@ -108,6 +108,32 @@ pub(crate) fn free(
     order
 }
 
+/// Makes an allocated block into allocated blocks of order 9.
+pub(crate) fn shatter_whole(table: &BlockTable, index: u32, order: Order) {
+    if order == Order::MAX {
+        table.make_ready(index, true);
+    }
+    let word = BlockState::head(State::Whole, Order::BLOCK, table.state(index).migrate_type());
+    for piece in index..index + blocks_of(order) {
+        table.set_state(piece, word);
+    }
+}
+
+/// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to it.
+pub(crate) fn free_shattered(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    segment: &Range<u32>,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+) {
+    for piece in index..index + blocks_of(order) {
+        table.set_inner(piece);
+    }
+    free(lists, table, segment, index, order, migrate_type, Position::Head);
+}
+
 /// Halves allocated blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
 /// order. The halves stay allocated, with the same reference count and owner word. `index` must lie in an allocated block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {

@@ -81,6 +81,24 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         Some(reached)
     }
 
+    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in the word that begins at frame `start`, and returns
+    /// an order that no free run with one of them exceeds; nothing happens and nothing is returned when one of the frames is free already.
+    pub fn give_word(&self, start: usize, runs: u64, order: u8) -> Option<u8> {
+        let word = &self.words[start / 64];
+        let pages = (0..order).fold(runs, |pages, step| pages | pages << (1 << step));
+        let old = word.load(Ordering::Relaxed);
+        if old & pages != 0 {
+            return None;
+        }
+        let new = old | pages;
+        word.store(new, Ordering::Relaxed);
+        if new == u64::MAX {
+            // It may have joined its neighbours.
+            return u8::try_from((WORDS * 64).ilog2()).ok();
+        }
+        Some((order..5).take_while(|&order| self::runs(new, order + 1) != 0).last().map_or(order, |order| order + 1))
+    }
+
     /// Makes the aligned run of 2^`order` free frames at `start` not free.
     #[inline]
     pub fn take_run(&self, start: usize, order: u8) {
@@ -118,22 +136,18 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         })
     }
 
-    /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`, out of the lowest word that has one; returns the
+    /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`, out of the word that holds frame `start`; returns the
     /// word's first frame and one bit for the start of each run.
-    pub fn take_word(&self, order: u8, limit: u32) -> Option<(usize, u64)> {
-        self.words.iter().enumerate().find_map(|(index, word)| {
-            let free = word.load(Ordering::Relaxed);
-            let mut starts = runs(free, order);
-            if starts == 0 {
-                return None;
-            }
-            for _ in limit..starts.count_ones() {
-                starts &= !(1 << starts.ilog2());
-            }
-            let pages = (0..order).fold(starts, |pages, step| pages | pages << (1 << step));
-            word.store(free & !pages, Ordering::Relaxed);
-            Some((index * 64, starts))
-        })
+    pub fn take_word(&self, start: usize, order: u8, limit: u32) -> (usize, u64) {
+        let word = &self.words[start / 64];
+        let free = word.load(Ordering::Relaxed);
+        let mut starts = runs(free, order);
+        for _ in limit..starts.count_ones() {
+            starts &= !(1 << starts.ilog2());
+        }
+        let pages = (0..order).fold(starts, |pages, step| pages | pages << (1 << step));
+        word.store(free & !pages, Ordering::Relaxed);
+        (start & !63, starts)
     }
 
     /// The order of the largest aligned run that is free, if any frame is.
@@ -246,7 +260,8 @@ mod tests {
                 }
                 for order in 0..=5_u8 {
                     let before = map.count();
-                    let Some((base, starts)) = map.take_word(order, 64) else { continue };
+                    let Some(start) = map.find(order) else { continue };
+                    let (base, starts) = map.take_word(start, order, 64);
                     assert_eq!(before - map.count(), u64::from(starts.count_ones()) << order);
                     assert!((0..64).filter(|bit| starts >> bit & 1 != 0).all(|bit| bit % (1 << order) == 0));
                     for bit in (0..64).filter(|bit| starts >> bit & 1 != 0) {
@@ -262,10 +277,10 @@ mod tests {
     fn a_word_gives_no_more_than_asked() {
         let map = empty();
         map.set_range(70, 100);
-        assert_eq!(map.take_word(1, 3), Some((64, 1 << 6 | 1 << 8 | 1 << 10)));
+        assert_eq!(map.take_word(70, 1, 3), (64, 1 << 6 | 1 << 8 | 1 << 10));
         assert_eq!(map.count(), 24);
-        assert_eq!(map.take_word(0, 1), Some((64, 1 << 12)));
-        assert_eq!(map.take_word(5, 9), None);
+        assert_eq!(map.take_word(100, 0, 1), (64, 1 << 12));
+        assert_eq!(map.take_word(64, 5, 9), (64, 0));
     }
 
     #[test]

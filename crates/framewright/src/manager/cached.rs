@@ -5,7 +5,7 @@
 
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
-use crate::page::{Batch, CpuCache, Put, is_cached};
+use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
@@ -33,8 +33,18 @@ impl<P: Platform> Manager<P> {
         self.allocate_uncached(order, migrate_type)
     }
 
-    #[cold]
+    /// The zone that is asked first, without the ceremony; then all.
     fn allocate_uncached(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        let cpu = self.platform.pin();
+        let zone = self.cache(cpu.index()).and_then(|cache| self.zones.get(cache.zone));
+        self.platform.unpin(cpu);
+        if let Some(zone) = zone
+            && let left = zone.free_pages().saturating_sub(order.pages())
+            && left > zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal)
+            && let Some(taken) = zone.allocate(self.platform, order, migrate_type, Pfn(u64::MAX))
+        {
+            return Ok(taken.start);
+        }
         self.allocate(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start)
     }
 
@@ -69,7 +79,9 @@ impl<P: Platform> Manager<P> {
                 return done;
             }
         }
-        self.free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
+        let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.free_order(self.platform, segment, start, order)
     }
 
     fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
@@ -93,26 +105,38 @@ impl<P: Platform> Manager<P> {
     /// Gives the older half of a full stack back to its zone, then keeps the run.
     #[cold]
     fn make_room(&self, cache: &CpuCache, start: Pfn, order: Order) -> Result<(), FreeError> {
-        let stack = cache.stack(order);
-        let result = self.return_oldest(cache, order, stack.len().div_ceil(2));
-        stack.push(start);
-        result
+        let result = self.return_oldest(cache, order, cache.stack(order).len().div_ceil(2));
+        match cache.put(start, order) {
+            Put::Kept | Put::Full => result,
+            Put::Twice => Err(FreeError::free_already(start)),
+        }
     }
 
-    /// Gives the oldest `count` runs of a stack back to their zones. All that can go back do; the first that cannot is the error.
+    /// Gives the oldest `count` entries of a stack back to their zones.
     fn return_oldest(&self, cache: &CpuCache, order: Order, count: u32) -> Result<(), FreeError> {
-        let mut batch: Batch = [Pfn(0); _];
+        let mut batch = EMPTY_BATCH;
         let count = cache.stack(order).take_oldest(count, &mut batch);
+        if order >= Order::BLOCK {
+            // Neighbours go back as one.
+            batch[..count].sort_unstable_by_key(|entry| entry.base);
+        }
+        self.return_runs(cache, order, &batch[..count])
+    }
+
+    /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
+    fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
         let Some(zone) = self.zones.get(cache.zone) else { return Ok(()) };
         let mut result = Ok(());
-        zone.free_batch(self.platform, &batch[..count], order, &mut |pfn, error| {
-            // Spans of zones may overlap, so a frame between ours may belong to another.
-            let again = match error {
-                FreeError::NotManaged(_) => self.free(PfnRange { start: pfn, end: pfn.add(order.pages()) }),
-                error => Err(error),
-            };
-            if result.is_ok() {
-                result = again;
+        zone.free_batch(self.platform, batch, order, &mut |entry| {
+            // Something in it is wrong, or it belongs to another zone, as spans may overlap: one run after the other.
+            let mut runs = entry.runs;
+            while runs != 0 {
+                let start = entry.base.add(u64::from(runs.trailing_zeros()));
+                let freed = self.free(PfnRange { start, end: start.add(order.pages()) });
+                if result.is_ok() {
+                    result = freed;
+                }
+                runs &= runs - 1;
             }
         });
         result
@@ -168,13 +192,10 @@ impl<P: Platform> Manager<P> {
     fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
-        for (order, migrate_type) in CpuCache::words() {
-            let (base, mut runs) = cache.take_word(order, migrate_type);
-            while runs != 0 {
-                let start = base.add(u64::from(runs.trailing_zeros()));
-                let freed = self.free(PfnRange { start, end: start.add(1 << order) });
-                result = join(result, freed.map(|()| 0));
-                runs &= runs - 1;
+        for (order, index, migrate_type) in CpuCache::words() {
+            let word = cache.take_word(index, migrate_type);
+            if word.runs != 0 {
+                result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
             }
         }
         for order in CpuCache::orders() {

@@ -18,69 +18,142 @@ const TYPES: usize = 3;
 /// No frame has this number.
 const NOWHERE: u64 = u64::MAX;
 
-/// A stack of frames.
+/// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first frame of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Runs {
+    pub(crate) base: Pfn,
+    pub(crate) runs: u64,
+}
+
+/// A stack of words of free runs. Frees that fall into the word on top join it, so that neighbours that are freed one after the other take one
+/// entry and go back in one step.
 pub(crate) struct Stack {
     len: AtomicU32,
     capacity: u32,
-    entries: [AtomicU64; Self::LARGEST],
+    entries: [Word; Self::LARGEST],
 }
 
 impl Stack {
     /// Entries of the stack for single frames.
-    const LARGEST: usize = 80;
+    const LARGEST: usize = 40;
 
     fn new(capacity: u32) -> Self {
-        Self { len: AtomicU32::new(0), capacity, entries: core::array::from_fn(|_| AtomicU64::new(0)) }
+        Self { len: AtomicU32::new(0), capacity, entries: core::array::from_fn(|_| Word::empty()) }
     }
 
+    /// Entries, each with one run at least.
     pub(crate) fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn pop(&self) -> Option<Pfn> {
-        let last = self.len().checked_sub(1)?;
-        let entry = self.entries.get(last as usize)?;
-        self.len.store(last, Ordering::Relaxed);
-        Some(Pfn(entry.load(Ordering::Relaxed)))
+        let len = self.len();
+        let top = self.entries.get(len.checked_sub(1)? as usize)?;
+        let pfn = top.take()?;
+        if top.runs.load(Ordering::Relaxed) == 0 {
+            self.len.store(len - 1, Ordering::Relaxed);
+        }
+        Some(pfn)
+    }
+
+    /// Keeps a run: with the top entry, or as a new one.
+    #[inline]
+    fn push(&self, start: Pfn) -> Put {
+        let len = self.len();
+        if let Some(top) = len.checked_sub(1).and_then(|top| self.entries.get(top as usize))
+            && top.holds(start)
+        {
+            return top.give(start);
+        }
+        let runs = Runs { base: Pfn(start.0 & !63), runs: 1 << (start.0 & 63) };
+        if self.push_word(runs) { Put::Kept } else { Put::Full }
     }
 
     /// False when it is full.
-    #[inline]
-    pub(crate) fn push(&self, pfn: Pfn) -> bool {
+    pub(crate) fn push_word(&self, runs: Runs) -> bool {
         let len = self.len();
-        if len >= self.capacity {
-            return false;
+        match self.entries.get(len as usize) {
+            Some(entry) if len < self.capacity => {
+                entry.set(runs);
+                self.len.store(len + 1, Ordering::Relaxed);
+                true
+            }
+            _ => false,
         }
-        let Some(entry) = self.entries.get(len as usize) else { return false };
-        entry.store(pfn.0, Ordering::Relaxed);
-        self.len.store(len + 1, Ordering::Relaxed);
-        true
     }
 
     /// Moves the oldest `count` entries into `out` and returns how many; those that were freed last stay, as they are still in the caches.
-    pub(crate) fn take_oldest(&self, count: u32, out: &mut [Pfn; Self::LARGEST]) -> usize {
+    pub(crate) fn take_oldest(&self, count: u32, out: &mut Batch) -> usize {
         let len = self.len();
         let count = count.min(len);
-        for index in 0..count {
-            out[index as usize] = Pfn(self.entries[index as usize].load(Ordering::Relaxed));
+        for (index, out) in (0..count).zip(out.iter_mut()) {
+            *out = self.entries[index as usize].read();
         }
         for index in count..len {
-            let entry = self.entries[index as usize].load(Ordering::Relaxed);
-            self.entries[(index - count) as usize].store(entry, Ordering::Relaxed);
+            self.entries[(index - count) as usize].set(self.entries[index as usize].read());
         }
         self.len.store(len - count, Ordering::Relaxed);
         count as usize
     }
+
+    fn runs(&self) -> u64 {
+        let held = self.entries.iter().take(self.len() as usize);
+        held.map(|entry| u64::from(entry.runs.load(Ordering::Relaxed).count_ones())).sum()
+    }
 }
 
 /// Room for what [`Stack::take_oldest`] gives.
-pub(crate) type Batch = [Pfn; Stack::LARGEST];
+pub(crate) type Batch = [Runs; Stack::LARGEST];
 
-/// The free runs of one word of a free map.
+/// A batch with nothing in it.
+pub(crate) const EMPTY_BATCH: Batch = [Runs { base: Pfn(0), runs: 0 }; Stack::LARGEST];
+
+/// [`Runs`] in place.
 struct Word {
     base: AtomicU64,
     runs: AtomicU64,
+}
+
+impl Word {
+    fn empty() -> Self {
+        Self { base: AtomicU64::new(NOWHERE), runs: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn take(&self) -> Option<Pfn> {
+        let runs = self.runs.load(Ordering::Relaxed);
+        if runs == 0 {
+            return None;
+        }
+        self.runs.store(runs & (runs - 1), Ordering::Relaxed);
+        Some(Pfn(self.base.load(Ordering::Relaxed) + u64::from(runs.trailing_zeros())))
+    }
+
+    #[inline]
+    fn holds(&self, start: Pfn) -> bool {
+        self.base.load(Ordering::Relaxed) == start.0 & !63
+    }
+
+    /// Keeps a run of this word.
+    #[inline]
+    fn give(&self, start: Pfn) -> Put {
+        let (runs, run) = (self.runs.load(Ordering::Relaxed), 1 << (start.0 & 63));
+        if runs & run != 0 {
+            return Put::Twice;
+        }
+        self.runs.store(runs | run, Ordering::Relaxed);
+        Put::Kept
+    }
+
+    fn read(&self) -> Runs {
+        Runs { base: Pfn(self.base.load(Ordering::Relaxed)), runs: self.runs.load(Ordering::Relaxed) }
+    }
+
+    fn set(&self, runs: Runs) {
+        self.base.store(runs.base.0, Ordering::Relaxed);
+        self.runs.store(runs.runs, Ordering::Relaxed);
+    }
 }
 
 /// What freeing into a cache came to.
@@ -114,11 +187,10 @@ pub(crate) fn is_cached(order: Order, migrate_type: MigrateType) -> bool {
 
 impl CpuCache {
     pub(crate) fn new(zone: usize, home: PfnRange) -> Self {
-        let empty = || Word { base: AtomicU64::new(NOWHERE), runs: AtomicU64::new(0) };
         Self {
             ownership: Ownership::new(),
-            words: core::array::from_fn(|_| core::array::from_fn(|_| empty())),
-            stacks: [Stack::new(80), Stack::new(48), Stack::new(32), Stack::new(32)],
+            words: core::array::from_fn(|_| core::array::from_fn(|_| Word::empty())),
+            stacks: [Stack::new(40), Stack::new(32), Stack::new(32), Stack::new(32)],
             blocks: Stack::new(16),
             home,
             zone,
@@ -134,22 +206,18 @@ impl CpuCache {
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         if let Some(words) = self.words.get(usize::from(order.get())) {
-            let word = words.get(migrate_type as usize)?;
-            let runs = word.runs.load(Ordering::Relaxed);
-            if runs != 0 {
-                word.runs.store(runs & (runs - 1), Ordering::Relaxed);
-                return Some(Pfn(word.base.load(Ordering::Relaxed) + u64::from(runs.trailing_zeros())));
+            if let Some(pfn) = words.get(migrate_type as usize)?.take() {
+                return Some(pfn);
             }
         }
         if migrate_type == MigrateType::Movable { self.stack(order).pop() } else { None }
     }
 
     /// Takes over a word of runs; the one before must be used up.
-    pub(crate) fn set_word(&self, order: Order, migrate_type: MigrateType, base: Pfn, runs: u64) {
+    pub(crate) fn set_word(&self, order: Order, migrate_type: MigrateType, runs: Runs) {
         if let Some(word) = self.words.get(usize::from(order.get())).and_then(|words| words.get(migrate_type as usize))
         {
-            word.base.store(base.0, Ordering::Relaxed);
-            word.runs.store(runs, Ordering::Relaxed);
+            word.set(runs);
         }
     }
 
@@ -163,32 +231,25 @@ impl CpuCache {
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order) -> Put {
         if let Some(words) = self.words.get(usize::from(order.get())) {
-            for word in words {
-                if word.base.load(Ordering::Relaxed) == start.0 & !63 {
-                    let (runs, run) = (word.runs.load(Ordering::Relaxed), 1 << (start.0 & 63));
-                    if runs & run != 0 {
-                        return Put::Twice;
-                    }
-                    word.runs.store(runs | run, Ordering::Relaxed);
-                    return Put::Kept;
-                }
+            if let Some(word) = words.iter().find(|word| word.holds(start)) {
+                return word.give(start);
             }
         }
-        if self.stack(order).push(start) { Put::Kept } else { Put::Full }
+        self.stack(order).push(start)
     }
 
     /// Empties a word; returns its runs.
-    pub(crate) fn take_word(&self, order: usize, migrate_type: usize) -> (Pfn, u64) {
+    pub(crate) fn take_word(&self, order: usize, migrate_type: usize) -> Runs {
         let word = &self.words[order][migrate_type];
-        let taken = (Pfn(word.base.load(Ordering::Relaxed)), word.runs.load(Ordering::Relaxed));
-        word.base.store(NOWHERE, Ordering::Relaxed);
-        word.runs.store(0, Ordering::Relaxed);
+        let taken = word.read();
+        word.set(Runs { base: Pfn(NOWHERE), runs: 0 });
         taken
     }
 
     /// Every word, as order and type.
-    pub(crate) fn words() -> impl Iterator<Item = (usize, usize)> {
-        (0..WORD_ORDERS).flat_map(|order| (0..TYPES).map(move |migrate_type| (order, migrate_type)))
+    pub(crate) fn words() -> impl Iterator<Item = (Order, usize, usize)> {
+        let orders = (0..WORD_ORDERS).zip((0..).map_while(Order::new));
+        orders.flat_map(|(index, order)| (0..TYPES).map(move |migrate_type| (order, index, migrate_type)))
     }
 
     /// Orders that have a stack.
@@ -202,7 +263,7 @@ impl CpuCache {
             let runs: u32 = words.iter().map(|word| word.runs.load(Ordering::Relaxed).count_ones()).sum();
             u64::from(runs) << order
         });
-        words.sum::<u64>() + Self::orders().map(|order| u64::from(self.stack(order).len()) * order.pages()).sum::<u64>()
+        words.sum::<u64>() + Self::orders().map(|order| self.stack(order).runs() * order.pages()).sum::<u64>()
     }
 }
 

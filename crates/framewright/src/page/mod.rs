@@ -7,6 +7,6 @@ mod cache;
 mod room;
 mod tier;
 
-pub(crate) use cache::{Batch, CpuCache, Put, is_cached};
+pub(crate) use cache::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
 pub(crate) use room::{ORDERS, Room, words_for};
 pub(crate) use tier::{Refused, Tier};

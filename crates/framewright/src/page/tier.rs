@@ -48,8 +48,8 @@ impl Tier<'_> {
         migrate_type: MigrateType,
         limit: u32,
     ) -> Option<(u32, usize, u64)> {
-        let (index, _) = self.find(order.get(), migrate_type)?;
-        let (first, runs) = self.table.free_map(index).take_word(order.get(), limit)?;
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        let (first, runs) = self.table.free_map(index).take_word(start, order.get(), limit);
         self.taken(index, u64::from(runs.count_ones()) << order.get());
         Some((index, first, runs))
     }
@@ -137,8 +137,6 @@ impl Tier<'_> {
         }
         if free == 0 {
             self.set_room(index, None);
-        } else if state.room() == Some(WHOLE) {
-            self.set_room(index, Some(WHOLE - 1));
         }
     }
 
@@ -206,14 +204,45 @@ impl Tier<'_> {
             return false;
         }
         let Some(reached) = self.table.free_map(index).give_run(start, order.get()) else { return false };
-        self.table.set_state(index, state.with_free_pages(free));
-        self.lists.split_pages += order.pages();
+        self.freed(segment, index, state, free, reached);
+        true
+    }
+
+    /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map. All
+    /// or none.
+    pub(crate) fn free_word(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        start: usize,
+        runs: u64,
+        order: Order,
+    ) -> bool {
+        if runs & (runs - 1) == 0 {
+            return self.free_run(segment, index, start + runs.trailing_zeros() as usize, order);
+        }
+        if !self.table.is_ready(index) {
+            return false;
+        }
+        let state = self.table.state(index);
+        let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
+        if !state.is(State::Split) || free > state.managed_pages() {
+            return false;
+        }
+        let Some(reached) = self.table.free_map(index).give_word(start, runs, order.get()) else { return false };
+        self.freed(segment, index, state, free, reached);
+        true
+    }
+
+    /// Counts frames that were set in the map: `free` are free now.
+    fn freed(&mut self, segment: &Range<u32>, index: u32, before: BlockState, free: u64, reached: u8) {
+        self.table.set_state(index, before.with_free_pages(free));
+        self.lists.split_pages += free - before.free_pages();
         if free == PAGES_PER_BLOCK {
             self.complete(segment, index);
-        } else if state.room().is_none_or(|room| room < reached) {
+        } else if before.room().is_none_or(|room| room < reached) {
             self.set_room(index, Some(reached));
         }
-        true
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.

@@ -6,7 +6,7 @@ use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, Refused, Tier};
+use crate::page::{CpuCache, Refused, Runs, Tier};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -144,19 +144,8 @@ impl Zone {
         };
         let mut first = None;
         if order >= Order::BLOCK {
-            // Half a stack at a time: what one CPU keeps, others lack, and it does not merge.
-            for _ in 0..limit(&lists).min(REFILL_BLOCKS) {
-                let Some((index, _)) = self.take(&mut lists, order, migrate_type) else { break };
-                let Some(block) = self.run(index, 0, order) else { break };
-                if first.is_none() {
-                    first = Some(block.start);
-                } else {
-                    cache.stack(order).push(block.start);
-                }
-                if migrate_type != MigrateType::Movable {
-                    break;
-                }
-            }
+            let limit = limit(&lists);
+            first = self.refill_blocks(&mut lists, cache, migrate_type, limit);
         } else {
             let mut runs_kept = 0;
             while runs_kept < REFILL_RUNS {
@@ -168,20 +157,14 @@ impl Zone {
                 runs_kept += runs.count_ones();
                 if first.is_none() {
                     first = Some(base.add(u64::from(runs.trailing_zeros())));
-                    cache.set_word(order, migrate_type, base, runs & (runs - 1));
-                } else {
-                    while runs != 0 && cache.stack(order).push(base.add(u64::from(runs.trailing_zeros()))) {
-                        runs &= runs - 1;
-                    }
+                    runs &= runs - 1;
+                    cache.set_word(order, migrate_type, Runs { base, runs });
+                } else if !cache.stack(order).push_word(Runs { base, runs }) {
                     let segment = segment::find_index(self.segments, index).map(Segment::indices);
-                    while runs != 0 {
-                        let start = offset + runs.trailing_zeros() as usize;
-                        if let Some(segment) = &segment {
-                            self.tier(&mut lists).free_run(segment, index, start, order);
-                        }
-                        runs &= runs - 1;
-                        runs_kept = REFILL_RUNS;
+                    if let Some(segment) = segment {
+                        self.tier(&mut lists).free_word(&segment, index, offset, runs, order);
                     }
+                    break;
                 }
                 if migrate_type != MigrateType::Movable {
                     break;
@@ -192,52 +175,107 @@ impl Zone {
         first
     }
 
-    /// Frees runs of one order under one hold of the lock. Those that cannot be freed go to `refused` when the lock is open again.
+    /// The same for blocks. What one CPU keeps others lack, and it does not merge, so that it is half a stack at a time. Where nothing smaller is free, all
+    /// come out of one larger block at once.
+    fn refill_blocks(
+        &self,
+        lists: &mut FreeLists,
+        cache: &CpuCache,
+        migrate_type: MigrateType,
+        limit: u32,
+    ) -> Option<Pfn> {
+        let several = Order::BLOCK.get() + u8::try_from(REFILL_BLOCKS.ilog2()).unwrap_or(0);
+        let order = Order::new(several).unwrap_or(Order::BLOCK);
+        let large = lists.smallest(migrate_type, Order::BLOCK).is_some_and(|smallest| smallest >= order);
+        if large
+            && limit >= REFILL_BLOCKS
+            && migrate_type == MigrateType::Movable
+            && cache.stack(Order::BLOCK).len() == 0
+        {
+            let index = buddy::take(lists, &self.table, order, migrate_type)?;
+            buddy::shatter_whole(&self.table, index, order);
+            let start = self.run(index, 0, order)?.start;
+            // The last is handed out first, so that addresses ascend.
+            for block in (1..REFILL_BLOCKS).rev() {
+                let base = start.add(u64::from(block) * PAGES_PER_BLOCK);
+                cache.stack(Order::BLOCK).push_word(Runs { base, runs: 1 });
+            }
+            return Some(start);
+        }
+        let (index, _) = (limit != 0).then(|| self.take(lists, Order::BLOCK, migrate_type)).flatten()?;
+        Some(self.run(index, 0, Order::BLOCK)?.start)
+    }
+
+    /// The largest aligned block that entries of `batch` from the first on make together, when they are ascending neighbours, all allocated blocks of
+    /// order 9 and of one type; nothing when that is just the first.
+    fn together(&self, batch: &[Runs], index: u32) -> Option<(Order, MigrateType)> {
+        if !self.table.is_ready(index) {
+            return None;
+        }
+        let (base, first) = (batch.first()?.base, self.table.state(index));
+        let whole = BlockState::head(State::Whole, Order::BLOCK, first.migrate_type());
+        // An aligned group of blocks lies in one group of the table.
+        let most = 1_u32 << (base.0 / PAGES_PER_BLOCK).trailing_zeros().min(REFILL_BLOCKS.ilog2());
+        let neighbours = (0..most).zip(batch).take_while(|&(block, entry)| {
+            entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == whole
+        });
+        let blocks = u32::try_from(neighbours.count()).ok().and_then(u32::checked_ilog2)?;
+        let order = u8::try_from(blocks).ok().and_then(|level| Order::new(Order::BLOCK.get() + level))?;
+        (order > Order::BLOCK).then(|| (order, first.migrate_type()))
+    }
+
+    /// Frees words of runs of one order under one hold of the lock. Those that are not wholly as they should be go to `refused`, unchanged and when the
+    /// lock is open again.
     pub(crate) fn free_batch<P: Platform>(
         &self,
         platform: &P,
-        runs: &[Pfn],
+        batch: &[Runs],
         order: Order,
-        refused: &mut dyn FnMut(Pfn, FreeError),
+        refused: &mut dyn FnMut(Runs),
     ) {
-        let place = |start: Pfn| {
+        let mut near = self.segments.first();
+        let mut place = |start: Pfn| {
             let block = BlockNumber::containing(start);
-            segment::find(self.segments, block).map(|segment| (segment, segment.index_of(block)))
+            if !near.is_some_and(|segment| segment.start <= block && block < segment.end()) {
+                near = segment::find(self.segments, block);
+            }
+            near.map(|segment| (segment, segment.index_of(block)))
         };
-        for &start in runs {
-            if let Some((_, index)) = place(start) {
+        for entry in batch {
+            if let Some((_, index)) = place(entry.base) {
                 self.table.prefetch(index);
             }
         }
-        let mut wrong = None;
         let mut next = 0;
-        while next < runs.len() {
+        while next < batch.len() {
             let mut lists = self.lists.lock(platform);
-            while let Some(&start) = runs.get(next) {
+            let mut wrong = None;
+            while let Some(&entry) = batch.get(next) {
                 next += 1;
-                let range = PfnRange { start, end: start.add(order.pages()) };
-                let place = place(start);
-                if let Some((segment, index)) = place
-                    && self.give_exactly(&mut lists, segment, index, start, order)
-                {
-                    continue;
-                }
-                let result = match place {
-                    Some((segment, _)) => self.check(&mut lists, segment, range).map(|()| segment),
-                    None => Err(FreeError::NotManaged(start)),
-                };
-                match result {
-                    Ok(segment) => self.give(&mut lists, segment, range),
-                    Err(error) => {
-                        wrong = Some(error);
-                        break;
+                let done = place(entry.base).is_some_and(|(segment, index)| {
+                    if order >= Order::BLOCK {
+                        let indices = segment.indices();
+                        let rest = &batch[next - 1..];
+                        let rest = &rest[..rest.len().min((indices.end - index) as usize)];
+                        if let Some((larger, migrate_type)) = self.together(rest, index) {
+                            buddy::free_shattered(&mut lists, &self.table, &indices, index, larger, migrate_type);
+                            next += blocks_of(larger) as usize - 1;
+                            return true;
+                        }
+                        return self.give_exactly(&mut lists, segment, index, entry.base, order);
                     }
+                    let offset = offset_in_block(entry.base);
+                    self.tier(&mut lists).free_word(&segment.indices(), index, offset, entry.runs, order)
+                });
+                if !done {
+                    wrong = Some(entry);
+                    break;
                 }
             }
             self.publish(&lists);
             drop(lists);
-            if let Some(error) = wrong.take() {
-                refused(runs[next - 1], error);
+            if let Some(entry) = wrong {
+                refused(entry);
             }
         }
     }
@@ -363,11 +401,28 @@ impl Zone {
 
     /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be what one call allocated.
     pub(crate) fn free<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
+        if let Some(order) = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages()) {
+            return self.free_order(platform, segment, range.start, order);
+        }
         let mut lists = self.lists.lock(platform);
-        let order = Order::for_pages(range.pages());
-        let exact = order.filter(|order| order.pages() == range.pages() && range.start.is_aligned(*order));
-        let index = segment.index_of(BlockNumber::containing(range.start));
-        if !exact.is_some_and(|order| self.give_exactly(&mut lists, segment, index, range.start, order)) {
+        self.check(&mut lists, segment, range)?;
+        self.give(&mut lists, segment, range);
+        self.publish(&lists);
+        Ok(())
+    }
+
+    /// The same for what one allocation of `order` gave.
+    pub(crate) fn free_order<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        start: Pfn,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        let mut lists = self.lists.lock(platform);
+        let index = segment.index_of(BlockNumber::containing(start));
+        if !self.give_exactly(&mut lists, segment, index, start, order) {
+            let range = PfnRange { start, end: start.add(order.pages()) };
             self.check(&mut lists, segment, range)?;
             self.give(&mut lists, segment, range);
         }
