@@ -205,10 +205,10 @@ impl CpuCache {
     /// A run of `order`, if there is one.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
-        if let Some(words) = self.words.get(usize::from(order.get())) {
-            if let Some(pfn) = words.get(migrate_type as usize)?.take() {
-                return Some(pfn);
-            }
+        if let Some(words) = self.words.get(usize::from(order.get()))
+            && let Some(pfn) = words.get(migrate_type as usize).and_then(Word::take)
+        {
+            return Some(pfn);
         }
         if migrate_type == MigrateType::Movable { self.stack(order).pop() } else { None }
     }
@@ -230,10 +230,10 @@ impl CpuCache {
     /// Keeps a run, if there is room.
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order) -> Put {
-        if let Some(words) = self.words.get(usize::from(order.get())) {
-            if let Some(word) = words.iter().find(|word| word.holds(start)) {
-                return word.give(start);
-            }
+        if let Some(words) = self.words.get(usize::from(order.get()))
+            && let Some(word) = words.iter().find(|word| word.holds(start))
+        {
+            return word.give(start);
         }
         self.stack(order).push(start)
     }
