@@ -119,7 +119,7 @@ fn wrong_frees_are_named_and_change_nothing() {
         (PfnRange::new(taken.start.0, taken.end.0 + 1), "double free"),
         (PfnRange::new(taken.start.0, taken.end.0 + 512), "double free"),
         (PfnRange::new(1, 2), "double free"),
-        (PfnRange::new(0, 1), "Split"),
+        (PfnRange::new(0, 1), "Reserved"),
         (PfnRange::new(512 << 8, 516 << 8), "no zone manages"),
         (PfnRange::new(1 << 45, (1 << 45) + 512), "no zone manages"),
         (PfnRange::new(u64::MAX - 511, u64::MAX), "no zone manages"),
@@ -278,6 +278,30 @@ fn holes_and_reservations_leave_split_blocks() {
     assert!(state(18).is(State::Reserved), "{:?}", state(18));
     assert_eq!((state(20).present_pages(), state(20).free_pages()), (512, 512 - 129));
     assert!(state(21).is(State::Free) && state(17).is(State::Free));
+}
+
+#[test]
+fn frames_that_were_never_managed_cannot_be_freed() {
+    let hole = PhysRange::new(0x200_5000, 0x200_6000);
+    let machine = FakeMachine::builder().ram(mib(0, 64)).memory(hole, MemoryKind::Reserved).build();
+    let kernel = PhysRange::new(0x240_0000, 0x248_0000);
+    let manager = bring_up_reserving(machine, &[kernel]).expect("bring-up");
+    // Other frames of the same blocks are allocated, so that counts alone would not tell.
+    for start in [0x2000, 0x2010, 0x2480, 0x2500] {
+        manager.allocate_at(Pfn(start), order(2), MigrateType::Movable).expect("free");
+    }
+    for (pfn, pages) in [(0x2005, 1), (0x2400, 1), (0x247f, 2), (0x2003, 4), (0x447, 0x10)] {
+        let range = PfnRange::new(pfn, pfn + pages);
+        assert!(manager.free(range).is_err(), "{range:?}");
+    }
+    let error = manager.free(PfnRange::new(0x2400, 0x2402));
+    assert_eq!(error, Err(FreeError::NotAllocated { pfn: Pfn(0x2400), state: Some(State::Reserved) }));
+    check(&manager);
+    for start in [0x2000, 0x2010, 0x2480, 0x2500] {
+        manager.free(PfnRange::new(start, start + 4)).expect("allocated");
+    }
+    check(&manager);
+    assert_eq!(manager.totals().allocated_pages, 0);
 }
 
 #[test]

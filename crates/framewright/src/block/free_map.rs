@@ -14,6 +14,19 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// Frames that it describes.
     pub const PAGES: usize = WORDS * 64;
 
+    /// No frame is free.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Makes it equal to `other`.
+    pub fn copy(&self, other: &Self) {
+        for (to, from) in self.words.iter().zip(&other.words) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Makes every frame not free.
     pub fn clear(&self) {
         for word in &self.words {
@@ -170,6 +183,12 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     }
 }
 
+impl<const WORDS: usize> Default for FreeMap<WORDS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// The bits of the aligned run of 2^`order` frames (at most 64) at `start` in its word.
 const fn run_mask(start: usize, order: u8) -> u64 {
     (u64::MAX >> (64 - (1 << order))) << (start & 63)
@@ -209,7 +228,7 @@ mod tests {
     use super::*;
 
     fn empty() -> FreeMap {
-        FreeMap { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+        FreeMap::new()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
-use crate::page::{CpuCache, Room};
+use crate::page::{CpuCache, Partial, Room};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
@@ -104,6 +104,7 @@ struct Frame {
     by_zone: &'static mut [Segment],
     fallback: &'static mut [NodeId],
     caches: &'static mut [CpuCache],
+    partials: &'static mut [Partial],
 }
 
 impl<P: Platform> Manager<P> {
@@ -176,12 +177,17 @@ impl Frame {
         nodes: usize,
     ) -> Result<Self, BringUpError> {
         let slots = nodes * ZoneKind::COUNT;
+        // A run of free memory begins and ends in a block that may be in pieces; each table that is placed now may cut one more run in two.
+        let mut free_runs = 0;
+        memory.early.for_each_free(&mut |_, _| free_runs += 1);
+        let partials = 2 * (free_runs + plan.zones.len() + 1);
         let bytes = room::<Zone>(plan.zones.len() as u64)
             + room::<u16>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
             + room::<NodeId>((nodes * nodes) as u64)
-            + room::<CpuCache>(u64::from(platform.cpus()));
+            + room::<CpuCache>(u64::from(platform.cpus()))
+            + room::<Partial>(partials as u64);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -201,6 +207,7 @@ impl Frame {
             directory: carver.values(plan.segments, |_| Segment::EMPTY),
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+            partials: carver.values(partials, |_| Partial::empty()),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0))),
         })
     }
@@ -382,8 +389,13 @@ fn paint<P: Platform>(early: &mut EarlyAllocator<P>, input: &BringUp<'_>, frame:
     });
     charge(nodes, node_started, platform.now_ns());
     painter.free(PfnRange::new(u64::MAX, u64::MAX));
+    let mut rest = core::mem::take(&mut frame.partials);
     for zone in frame.zones.iter_mut() {
         zone.finish_painting();
+        let noted = zone.record_partials(rest);
+        let (mine, others) = rest.split_at_mut(noted);
+        zone.set_partials(mine);
+        rest = others;
     }
 }
 

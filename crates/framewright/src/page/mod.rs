@@ -4,9 +4,11 @@
 //! frees and makes whole again, under the zone lock.
 
 mod cache;
+mod partial;
 mod room;
 mod tier;
 
 pub(crate) use cache::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
+pub(crate) use partial::Partial;
 pub(crate) use room::{ORDERS, Room, words_for};
 pub(crate) use tier::{Refused, Tier};

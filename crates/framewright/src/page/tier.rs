@@ -3,6 +3,7 @@
 //! The set that a split block is in may name an order that is too large (taking frames does not look for what is left; a search that finds
 //! nothing there corrects it), never one that is too small.
 
+use super::partial::{Partial, first_unmanaged};
 use crate::block::lists::{FreeLists, NONE, Position};
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
@@ -18,6 +19,8 @@ const FRAMES: usize = FreeMap::<8>::PAGES;
 pub(crate) enum Refused {
     /// This frame of the block is free already.
     Free(usize),
+    /// This frame of the block is a hole or reserved.
+    Unmanaged(usize),
     /// The block was not allocated.
     State(Option<State>),
 }
@@ -26,6 +29,7 @@ pub(crate) enum Refused {
 pub(crate) struct Tier<'a> {
     pub(crate) lists: &'a mut FreeLists,
     pub(crate) table: &'a BlockTable,
+    pub(crate) partials: &'a [Partial],
 }
 
 impl Tier<'_> {
@@ -163,13 +167,24 @@ impl Tier<'_> {
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self.table.free_map(index).first_free(range.start, range.end) {
                 Some(frame) => Err(Refused::Free(frame)),
-                None if state.free_pages() + range.len() as u64 > state.managed_pages() => {
-                    Err(Refused::State(Some(State::Split)))
-                }
-                None => Ok(()),
+                None => match self.unmanaged(index, state, range.start, range.end) {
+                    Some(frame) => Err(Refused::Unmanaged(frame)),
+                    None => Ok(()),
+                },
             },
             other => Err(Refused::State(other)),
         }
+    }
+
+    /// The first frame of `start..end` of a split block that is not managed.
+    #[inline]
+    fn unmanaged(&self, index: u32, state: BlockState, start: usize, end: usize) -> Option<usize> {
+        if state.managed_pages() == PAGES_PER_BLOCK {
+            return None;
+        }
+        // Counts tell, too, where the block could not be noted.
+        let too_many = state.free_pages() + (end - start) as u64 > state.managed_pages();
+        first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
     /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
@@ -200,7 +215,7 @@ impl Tier<'_> {
         }
         let state = self.table.state(index);
         let free = state.free_pages() + order.pages();
-        if !state.is(State::Split) || free > state.managed_pages() {
+        if !state.is(State::Split) || self.unmanaged(index, state, start, start + (1 << order.get())).is_some() {
             return false;
         }
         let Some(reached) = self.table.free_map(index).give_run(start, order.get()) else { return false };
@@ -226,7 +241,8 @@ impl Tier<'_> {
         }
         let state = self.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
-        if !state.is(State::Split) || free > state.managed_pages() {
+        // What a word's runs cover is looked at one by one in the few blocks that are not managed whole.
+        if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK {
             return false;
         }
         let Some(reached) = self.table.free_map(index).give_word(start, runs, order.get()) else { return false };

@@ -22,6 +22,7 @@ pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, waterma
 use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
+use crate::page::Partial;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -41,6 +42,7 @@ pub struct Zone {
     table: BlockTable,
     table_memory: PhysRange,
     segments: &'static [Segment],
+    partials: &'static [Partial],
     lists: SpinLock<FreeLists>,
 }
 
@@ -60,6 +62,7 @@ impl Zone {
             table: BlockTable::EMPTY,
             table_memory: PhysRange::new(0, 0),
             segments: &[],
+            partials: &[],
             lists: SpinLock::new(FreeLists::EMPTY),
         }
     }

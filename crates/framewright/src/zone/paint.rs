@@ -13,7 +13,7 @@ use crate::block::table::{BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
-use crate::page::{Room, Tier};
+use crate::page::{Partial, Room, Tier};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// What painting makes of frames.
@@ -104,6 +104,34 @@ impl Zone {
         *self.free_pages.get_mut() = free;
     }
 
+    /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which
+    /// as many are noted as there is room.
+    pub(crate) fn record_partials(&self, room: &mut [Partial]) -> usize {
+        let mut noted = 0;
+        for segment in self.segments {
+            let mut index = segment.index;
+            while index < segment.indices().end {
+                let Some((head, state)) = self.table.head_of(index) else {
+                    index += 1;
+                    continue;
+                };
+                if state.is(State::Split)
+                    && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
+                    && let Some(partial) = room.get_mut(noted)
+                {
+                    partial.record(head, self.table.free_map(head));
+                    noted += 1;
+                }
+                index = head + blocks_of(state.order());
+            }
+        }
+        noted
+    }
+
+    pub(crate) fn set_partials(&mut self, partials: &'static [Partial]) {
+        self.partials = partials;
+    }
+
     fn segment_of(&self, block: BlockNumber) -> Option<&'static Segment> {
         super::segment::find(self.segments, block)
     }
@@ -150,12 +178,12 @@ impl Zone {
         let lists = self.lists.get_mut();
         lists.split_pages += changed;
         let largest = self.table.free_map(index).largest_order();
-        Tier { lists, table: &self.table }.set_room(index, largest);
+        Tier { lists, table: &self.table, partials: &[] }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
             let lists = self.lists.get_mut();
             lists.split_pages -= PAGES_PER_BLOCK;
-            Tier { lists, table: &self.table }.set_room(index, None);
+            Tier { lists, table: &self.table, partials: &[] }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
         }
     }

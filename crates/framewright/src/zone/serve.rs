@@ -33,7 +33,7 @@ pub enum FreeError {
     NotAllocated {
         /// First frame that is not.
         pfn: Pfn,
-        /// What its block is; [`State::Free`] also for a free frame of a split block.
+        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block.
         state: Option<State>,
     },
 }
@@ -69,7 +69,7 @@ impl Zone {
     }
 
     fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
-        Tier { lists, table: &self.table }
+        Tier { lists, table: &self.table, partials: self.partials }
     }
 
     /// The frames of 2^`order` pages that begin `offset` frames into the block at `index`.
@@ -461,6 +461,7 @@ impl Zone {
             if let Err(refused) = tier.check(index, &part) {
                 let (pfn, state) = match refused {
                     Refused::Free(frame) => (block.start().add(frame as u64), Some(State::Free)),
+                    Refused::Unmanaged(frame) => (block.start().add(frame as u64), Some(State::Reserved)),
                     Refused::State(state) => (position, state),
                 };
                 return Err(FreeError::NotAllocated { pfn, state });
