@@ -120,6 +120,10 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
         assert_eq!(manager.totals().free_pages, left);
     }
     assert!(manager.allocate(&all).is_err());
+    // Many at once get them, too.
+    manager.free_order(Pfn(8192), Order::PAGE).expect("allocated");
+    assert_eq!(manager.cached_pages(), 1);
+    assert_eq!(manager.allocate_bulk(&all, &mut [Pfn(0); 3]), Ok(1));
     settle(&manager);
 }
 

@@ -49,9 +49,19 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// The first frame of `start..end` that is free.
     #[must_use]
     pub fn first_free(&self, start: usize, end: usize) -> Option<usize> {
+        self.first(start, end, |word| word)
+    }
+
+    /// The first frame of `start..end` that is not free.
+    #[must_use]
+    pub fn first_taken(&self, start: usize, end: usize) -> Option<usize> {
+        self.first(start, end, |word| !word)
+    }
+
+    fn first(&self, start: usize, end: usize, wanted: impl Fn(u64) -> u64) -> Option<usize> {
         (start / 64..end.div_ceil(64)).find_map(|index| {
-            let free = self.words[index].load(Ordering::Relaxed) & mask(start, end, index * 64);
-            (free != 0).then(|| index * 64 + free.trailing_zeros() as usize)
+            let found = wanted(self.words[index].load(Ordering::Relaxed)) & mask(start, end, index * 64);
+            (found != 0).then(|| index * 64 + found.trailing_zeros() as usize)
         })
     }
 
@@ -310,6 +320,10 @@ mod tests {
         assert_eq!(map.first_free(65, 66), Some(65));
         assert_eq!(map.first_free(0, 60), None);
         assert_eq!(map.first_free(70, 512), None);
+        assert_eq!(map.first_taken(0, 512), Some(0));
+        assert_eq!(map.first_taken(60, 512), Some(70));
+        assert_eq!(map.first_taken(60, 70), None);
+        assert_eq!(map.first_taken(63, 63), None);
     }
 
     #[test]

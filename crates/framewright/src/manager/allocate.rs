@@ -119,7 +119,7 @@ impl core::error::Error for AllocateError {}
 
 /// Which mark a pass keeps: first where memory is plenty, then where it will do, then what is left.
 #[derive(Clone, Copy)]
-enum Mark {
+pub(super) enum Mark {
     Low,
     Min,
     Nothing,
@@ -150,9 +150,8 @@ impl<P: Platform> Manager<P> {
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let order = request.order()?;
         let mut taken = self.find(request, order).or_else(|error| {
-            // What CPUs keep for themselves may be what is missing.
-            let drained = matches!(error, AllocateError::OutOfMemory { .. }) && self.cached_pages() != 0;
-            if drained && self.drain().is_ok_and(|pages| pages != 0) { self.find(request, order) } else { Err(error) }
+            let short = matches!(error, AllocateError::OutOfMemory { .. });
+            if short && self.drain_for_more() { self.find(request, order) } else { Err(error) }
         })?;
         let end = taken.start.add(request.pages);
         if end < taken.end {
@@ -185,6 +184,23 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
     pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+        let mut done = self.fill(request, pages)?;
+        if done < pages.len() && self.drain_for_more() {
+            done += self.fill(request, &mut pages[done..])?;
+        }
+        if done == 0 && !pages.is_empty() {
+            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
+        }
+        if request.zeroed {
+            for &page in &pages[..done] {
+                frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
+            }
+        }
+        Ok(done)
+    }
+
+    /// Single frames from all zones that will do, until `pages` is full; how many.
+    fn fill(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
         let (first, exact) = self.place(request);
         let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
         let mut done = 0;
@@ -204,15 +220,13 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        if done == 0 && !pages.is_empty() {
-            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
-        }
-        if request.zeroed {
-            for &page in &pages[..done] {
-                frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
-            }
-        }
         Ok(done)
+    }
+
+    /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether anything came of it; a bad frame
+    /// found there does not keep the good ones back.
+    fn drain_for_more(&self) -> bool {
+        self.cached_pages() != 0 && self.drain() != Ok(0)
     }
 
     /// The node to begin with, and whether it is the only one.
@@ -237,7 +251,7 @@ impl<P: Platform> Manager<P> {
         nodes.flat_map(move |&candidate| kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind)))
     }
 
-    fn try_zone(&self, zone: &Zone, request: &Request, order: Order, mark: Mark) -> Option<PfnRange> {
+    pub(super) fn try_zone(&self, zone: &Zone, request: &Request, order: Order, mark: Mark) -> Option<PfnRange> {
         let left = zone.free_pages().checked_sub(order.pages())?;
         if left < mark.keeps(zone, request.zone) {
             return None;

@@ -3,6 +3,7 @@
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
 //! its oldest half back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
+use super::allocate::Mark;
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
@@ -38,14 +39,9 @@ impl<P: Platform> Manager<P> {
         let cpu = self.platform.pin();
         let zone = self.cache(cpu.index()).and_then(|cache| self.zones.get(cache.zone));
         self.platform.unpin(cpu);
-        if let Some(zone) = zone
-            && let left = zone.free_pages().saturating_sub(order.pages())
-            && left > zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal)
-            && let Some(taken) = zone.allocate(self.platform, order, migrate_type, Pfn(u64::MAX))
-        {
-            return Ok(taken.start);
-        }
-        self.allocate(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start)
+        let request = Request { migrate_type, ..Request::new(order) };
+        let near = zone.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
+        near.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start)
     }
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave.

@@ -46,6 +46,10 @@ impl Stack {
         self.len.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.capacity
+    }
+
     #[inline]
     fn pop(&self) -> Option<Pfn> {
         let len = self.len();

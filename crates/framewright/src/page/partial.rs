@@ -28,5 +28,5 @@ impl Partial {
 /// then there is none.
 pub(crate) fn first_unmanaged(partials: &[Partial], index: u32, start: usize, end: usize) -> Option<usize> {
     let place = partials.binary_search_by_key(&index, |partial| partial.index).ok()?;
-    (start..end).find(|&frame| !partials[place].managed.is_free(frame))
+    partials[place].managed.first_taken(start, end)
 }

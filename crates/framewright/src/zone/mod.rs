@@ -1,7 +1,7 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `verify` recounts everything.
 
 pub(crate) mod fallback;
 mod kind;
@@ -9,6 +9,7 @@ pub(crate) mod paint;
 mod runs;
 pub(crate) mod segment;
 mod serve;
+mod supply;
 mod verify;
 mod watermark;
 
