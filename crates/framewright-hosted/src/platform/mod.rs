@@ -266,12 +266,17 @@ unsafe impl Platform for HostedPlatform {
 
     #[inline]
     fn pin(&self) -> PinnedCpu {
-        PinnedCpu::new(self.cpus.pin())
+        match self.cpus.pin() {
+            (cpu, true) => PinnedCpu::nested(cpu),
+            (cpu, false) => PinnedCpu::new(cpu),
+        }
     }
 
     #[inline]
     fn unpin(&self, cpu: PinnedCpu) {
-        self.cpus.unpin(cpu.index());
+        if !cpu.is_nested() {
+            self.cpus.unpin(cpu.index());
+        }
     }
 
     #[inline]

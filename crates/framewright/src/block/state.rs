@@ -5,13 +5,14 @@
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
 //! 12..13  map form       (none, array, inside)  49..52  room of a split block, see below
-//!                                               53..63  zero, kept for what comes
+//!                                               53      room is exact
+//!                                               54..63  zero, kept for what comes
 //! 14      isolated       15  reporting          16      poisoned
 //! 17      merging        18  lock
 //! ```
 //!
 //! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
-//! exceeds.
+//! exceeds. At first that follows from the number of free frames; it is *exact* once somebody has looked for more in vain.
 
 use crate::units::{MAX_ORDER, Order};
 use core::fmt;
@@ -151,6 +152,7 @@ impl BlockState {
     pub const MERGING: u64 = 1 << 17;
     /// Bit: lock of the free map.
     pub const LOCK: u64 = 1 << 18;
+    const EXACT: u64 = 1 << 53;
 
     /// The word as it stands in the table.
     #[must_use]
@@ -250,6 +252,18 @@ impl BlockState {
         Self(self.0 & !(ROOM_BITS << ROOM_SHIFT) | room << ROOM_SHIFT)
     }
 
+    /// Whether the room was found by looking, so that only what is freed next can raise it.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        self.0 & Self::EXACT != 0
+    }
+
+    /// The same with an exact room or one that is not.
+    #[must_use]
+    pub const fn with_exact(self, exact: bool) -> Self {
+        Self(self.0 & !Self::EXACT | if exact { Self::EXACT } else { 0 })
+    }
+
     /// The same with another migrate type.
     #[must_use]
     pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
@@ -311,6 +325,9 @@ mod tests {
                 for room in 0..=9 {
                     assert_eq!(word.with_room(Some(room)).room(), Some(room));
                     assert_eq!(word.with_room(Some(room)).with_room(None), word);
+                    let exact = word.with_room(Some(room)).with_exact(true);
+                    assert!(exact.is_exact() && !word.is_exact() && exact.room() == Some(room));
+                    assert_eq!(exact.with_exact(false).with_room(None), word);
                 }
                 assert_eq!(word.with_migrate_type(MigrateType::Cma).migrate_type(), MigrateType::Cma);
                 assert_eq!(word.with_pages(0, 0, 0), BlockState::head(State::Split, order, migrate_type));

@@ -121,10 +121,13 @@ impl BlockTable {
         self.entry(index).next.store(next, Ordering::Relaxed);
     }
 
-    /// Asks for what freeing frames of `index` will touch.
-    pub(crate) fn prefetch(&self, index: u32) {
+    /// Asks for what freeing runs of `order` in `index` will touch.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32, order: Order) {
         prefetch(self.entry(index));
-        prefetch(self.free_map(index));
+        if order < Order::BLOCK {
+            prefetch(self.free_map(index));
+        }
     }
 
     /// Makes `index` an inner entry again, links included.

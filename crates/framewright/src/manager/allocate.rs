@@ -127,7 +127,7 @@ pub(super) enum Mark {
 
 impl Mark {
     /// Pages that a request for zones up to `highest` leaves in `zone`.
-    fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
+    pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
         let marks = zone.watermarks();
         match self {
             Self::Low => zone.keeps(marks.low_pages, highest),
@@ -166,16 +166,20 @@ impl<P: Platform> Manager<P> {
     }
 
     fn find(&self, request: &Request, order: Order) -> Result<PfnRange, AllocateError> {
-        let (first, exact) = self.place(request);
-        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
         for &mark in passes(request) {
-            for zone in self.zonelist(node, first, exact, request.zone) {
-                if let Some(taken) = self.try_zone(zone, request, order, mark) {
-                    return Ok(taken);
-                }
+            if let Some(taken) = self.find_above(request, order, mark)? {
+                return Ok(taken);
             }
         }
         Err(AllocateError::OutOfMemory { order })
+    }
+
+    /// From the first zone that has it above the mark.
+    fn find_above(&self, request: &Request, order: Order, mark: Mark) -> Result<Option<PfnRange>, AllocateError> {
+        let (first, exact) = self.place(request);
+        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
+        let mut zones = self.zonelist(node, first, exact, request.zone);
+        Ok(zones.find_map(|zone| self.try_zone(zone, request, order, mark)))
     }
 
     /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short.
@@ -239,7 +243,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Zones in the order in which they are asked.
-    fn zonelist(
+    pub(super) fn zonelist(
         &self,
         node: &'static Node,
         first: NodeId,

@@ -208,7 +208,7 @@ impl Frame {
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
             partials: carver.values(partials, |_| Partial::empty()),
-            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0))),
+            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
 
@@ -407,19 +407,27 @@ fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option
     }
 }
 
-/// Each CPU keeps frames of the highest zone of the nearest node with memory.
+/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
+    let home = |cpu: u32| {
+        let node = nodes.get(platform.cpu_node(cpu).index()).or(nodes.first());
+        let near = node
+            .into_iter()
+            .flat_map(|node| node.fallback)
+            .flat_map(|&node| ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()]));
+        near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0))
+    };
+    // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
+    let sharers = |node| (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == node).count().max(1) as u64;
+    // Neighbouring CPUs are nearly always on one node.
+    let mut last = (usize::MAX, 0);
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
-        let node = frame.nodes.get(platform.cpu_node(cpu).index()).or(frame.nodes.first());
-        let zones = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
-            let slots = &*frame.slots;
-            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
-        });
-        let home =
-            zones.map(usize::from).find(|&slot| frame.zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0));
-        if let Some(slot) = home {
-            *cache = CpuCache::new(slot, frame.zones[slot].span());
+        let Some(slot) = home(cpu) else { continue };
+        if last.0 != slot {
+            last = (slot, zones[slot].managed_pages() / sharers(zones[slot].id().node));
         }
+        *cache = CpuCache::new(slot, zones[slot].span(), last.1);
     }
 }
 

@@ -1,16 +1,16 @@
-//! The short way: orders 0 to 3 and 9 through the calling CPU's cache.
+//! The short way: orders 0 to 9 through the calling CPU's cache.
 //!
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
-//! its oldest half back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
+//! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
 use super::allocate::Mark;
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
-use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
+use crate::page::{CpuCache, MOST_FREED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::zone::{FreeError, ZoneKind};
+use crate::zone::{FreeError, Zone, ZoneKind};
 
 impl<P: Platform> Manager<P> {
     /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
@@ -19,29 +19,68 @@ impl<P: Platform> Manager<P> {
     /// See [`AllocateError`].
     #[inline]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        if is_cached(order, migrate_type) {
-            let cpu = self.platform.pin();
-            let taken = self.cache(cpu.index()).filter(|cache| cache.ownership.enter()).and_then(|cache| {
-                let taken = cache.get(order, migrate_type).or_else(|| self.refill(cache, order, migrate_type));
-                cache.ownership.leave();
-                taken
-            });
-            self.platform.unpin(cpu);
-            if let Some(pfn) = taken {
-                return Ok(pfn);
-            }
+        match self.inside(|cache| cache.get(order, migrate_type)) {
+            Some(Some(start)) => Ok(start),
+            _ => self.allocate_slowly(order, migrate_type),
         }
-        self.allocate_uncached(order, migrate_type)
     }
 
-    /// The zone that is asked first, without the ceremony; then all.
-    fn allocate_uncached(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    /// Calls `work` with the CPU's cache, unless somebody else is in it.
+    #[inline]
+    fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
         let cpu = self.platform.pin();
-        let zone = self.cache(cpu.index()).and_then(|cache| self.zones.get(cache.zone));
+        let result = match self.caches.get(cpu.index() as usize) {
+            Some(cache) if cache.ownership.enter() => {
+                let result = work(cache);
+                cache.ownership.leave();
+                Some(result)
+            }
+            _ => None,
+        };
         self.platform.unpin(cpu);
+        result
+    }
+
+    /// From the near zone, above its low mark if it has that; then from the others.
+    #[cold]
+    #[inline(never)]
+    fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
         let request = Request { migrate_type, ..Request::new(order) };
-        let near = zone.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
-        near.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start)
+        if order > Order::BLOCK {
+            let cpu = self.platform.pin();
+            let near = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
+            self.platform.unpin(cpu);
+            let range = near.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
+            return range.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start);
+        }
+        match self.inside(|cache| self.refill(cache, order, migrate_type)).flatten() {
+            Some(start) => Ok(start),
+            None => self.allocate(&request).map(|range| range.start),
+        }
+    }
+
+    /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any above its marks.
+    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        if !cache.caches(order, migrate_type) {
+            return None;
+        }
+        let home = self.zones.get(cache.zone)?;
+        let from = |zone: &Zone, mark: Mark, runs| {
+            let keep = mark.keeps(zone, ZoneKind::Normal);
+            zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
+        };
+        if let Some(start) = from(home, Mark::Low, u32::MAX) {
+            return Some(start);
+        }
+        // What this CPU has freed is free to it, whatever the marks say.
+        if cache.reuse(order, migrate_type) {
+            return cache.get(order, migrate_type);
+        }
+        let node = self.nodes.get(home.id().node.index())?;
+        let zones = || self.zonelist(node, node.id, false, ZoneKind::Normal);
+        // Little of other zones, as it goes back to them one by one.
+        let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
+        [Mark::Low, Mark::Min].into_iter().find_map(|mark| zones().find_map(|zone| from(zone, mark, little)))
     }
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave.
@@ -56,24 +95,34 @@ impl<P: Platform> Manager<P> {
         if cfg!(debug_assertions) {
             self.check_allocated(start, order)?;
         }
-        if is_cached(order, MigrateType::Movable) && start.is_aligned(order) {
-            let cpu = self.platform.pin();
-            let done = match self.cache(cpu.index()) {
-                Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
-                    let done = match cache.put(start, order) {
-                        Put::Kept => Some(Ok(())),
-                        Put::Twice => Some(Err(FreeError::free_already(start))),
-                        Put::Full => Some(self.make_room(cache, start, order)),
-                    };
-                    cache.ownership.leave();
-                    done
-                }
-                _ => None,
-            };
-            self.platform.unpin(cpu);
-            if let Some(done) = done {
-                return done;
+        let put = self.inside(|cache| {
+            if cache.keeps(start, order) && start.is_aligned(order) { cache.put(start, order) } else { Put::Full }
+        });
+        if put == Some(Put::Kept) { Ok(()) } else { self.free_slowly(start, order, put) }
+    }
+
+    /// Makes room in the cache, or frees into the zone.
+    #[cold]
+    #[inline(never)]
+    fn free_slowly(&self, start: Pfn, order: Order, put: Option<Put>) -> Result<(), FreeError> {
+        if put == Some(Put::Twice) {
+            return Err(FreeError::free_already(start));
+        }
+        let kept = self.inside(|cache| {
+            if !(cache.caches(order, MigrateType::Movable) && cache.keeps(start, order) && start.is_aligned(order)) {
+                return None;
             }
+            // Words do not come out again before the next refill; of runs the newer half may be wanted soon.
+            let waiting = cache.waiting(order);
+            let result = self.return_oldest(cache, order, if order.get() < 4 { waiting } else { waiting.div_ceil(2) });
+            match cache.put(start, order) {
+                Put::Kept => Some(result),
+                Put::Twice => Some(Err(FreeError::free_already(start))),
+                Put::Full => None,
+            }
+        });
+        if let Some(result) = kept.flatten() {
+            return result;
         }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         let (zone, segment) = self.zone_of_range(range)?;
@@ -86,35 +135,14 @@ impl<P: Platform> Manager<P> {
         zone.check_allocated(self.platform, segment, range)
     }
 
-    #[inline]
-    fn cache(&self, cpu: u32) -> Option<&'static CpuCache> {
-        self.caches.get(cpu as usize)
-    }
-
-    #[cold]
-    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
-        let zone = self.zones.get(cache.zone)?;
-        let keep = zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal);
-        zone.refill(self.platform, cache, order, migrate_type, keep)
-    }
-
-    /// Gives the older half of a full stack back to its zone, then keeps the run.
-    #[cold]
-    fn make_room(&self, cache: &CpuCache, start: Pfn, order: Order) -> Result<(), FreeError> {
-        let result = self.return_oldest(cache, order, cache.stack(order).len().div_ceil(2));
-        match cache.put(start, order) {
-            Put::Kept | Put::Full => result,
-            Put::Twice => Err(FreeError::free_already(start)),
-        }
-    }
-
-    /// Gives the oldest `count` entries of a stack back to their zones.
-    fn return_oldest(&self, cache: &CpuCache, order: Order, count: u32) -> Result<(), FreeError> {
-        let mut batch = EMPTY_BATCH;
-        let count = cache.stack(order).take_oldest(count, &mut batch);
-        if order >= Order::BLOCK {
-            // Neighbours go back as one.
-            batch[..count].sort_unstable_by_key(|entry| entry.base);
+    /// Gives the oldest `count` entries that wait back to their zones.
+    fn return_oldest(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
+        let mut batch = [Runs::NONE; MOST_FREED];
+        let count = cache.copy_waiting(order, &mut batch).min(count);
+        cache.forget_oldest(order, count);
+        if order >= Order::BLOCK && batch[0].base > batch[count.saturating_sub(1)].base {
+            // Blocks that were freed downwards go back together as those that were freed upwards do.
+            batch[..count].reverse();
         }
         self.return_runs(cache, order, &batch[..count])
     }
@@ -125,14 +153,11 @@ impl<P: Platform> Manager<P> {
         let mut result = Ok(());
         zone.free_batch(self.platform, batch, order, &mut |entry| {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one run after the other.
-            let mut runs = entry.runs;
-            while runs != 0 {
-                let start = entry.base.add(u64::from(runs.trailing_zeros()));
+            for start in entry.starts() {
                 let freed = self.free(PfnRange { start, end: start.add(order.pages()) });
                 if result.is_ok() {
                     result = freed;
                 }
-                runs &= runs - 1;
             }
         });
         result
@@ -171,32 +196,18 @@ impl<P: Platform> Manager<P> {
     }
 
     fn drain_own(&self) -> Result<u64, FreeError> {
-        let cpu = self.platform.pin();
-        let drained = match self.cache(cpu.index()) {
-            Some(cache) if cache.ownership.enter() => {
-                let drained = self.drain_cache(cache);
-                cache.ownership.leave();
-                drained
-            }
-            _ => Ok(0),
-        };
-        self.platform.unpin(cpu);
-        drained
+        self.inside(|cache| self.drain_cache(cache)).unwrap_or(Ok(0))
     }
 
     /// Empties a cache that is ours for the moment.
     fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
-        for (order, index, migrate_type) in CpuCache::words() {
-            let word = cache.take_word(index, migrate_type);
-            if word.runs != 0 {
-                result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
-            }
+        while let Some((order, word)) = cache.give_up_word() {
+            result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
         }
         for order in CpuCache::orders() {
-            let all = cache.stack(order).len();
-            result = join(result, self.return_oldest(cache, order, all).map(|()| 0));
+            result = join(result, self.return_oldest(cache, order, cache.waiting(order)).map(|()| 0));
         }
         result
     }

@@ -8,7 +8,7 @@ mod partial;
 mod room;
 mod tier;
 
-pub(crate) use cache::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
+pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, Put, Runs};
 pub(crate) use partial::Partial;
 pub(crate) use room::{ORDERS, Room, words_for};
-pub(crate) use tier::{Refused, Tier};
+pub(crate) use tier::{Refused, Tier, WordRuns};

@@ -68,10 +68,20 @@ impl Zone {
         Tier { lists, table: &self.table, partials: self.partials }
     }
 
+    /// The frame `offset` frames into the block at `index`.
+    #[inline]
+    pub(super) fn frame(&self, index: u32, offset: usize) -> Option<Pfn> {
+        // Nearly always there is one segment.
+        let segment = match self.segments {
+            [only] if only.indices().contains(&index) => only,
+            segments => segment::find_index(segments, index)?,
+        };
+        Some(segment.block_of(index).start().add(offset as u64))
+    }
+
     /// The frames of 2^`order` pages that begin `offset` frames into the block at `index`.
     pub(super) fn run(&self, index: u32, offset: usize, order: Order) -> Option<PfnRange> {
-        let block = segment::find_index(self.segments, index)?.block_of(index).start();
-        let start = block.add(offset as u64);
+        let start = self.frame(index, offset)?;
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
