@@ -113,6 +113,6 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BringUp, BringUpError, Manager, Request};
+pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, Request, Shortage};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

@@ -1,6 +1,7 @@
 //! Requests across zones and nodes.
 
-use super::{Manager, Node};
+use super::Manager;
+use super::pressure::ORDINARY;
 use crate::block::MigrateType;
 use crate::early::NodeChoice;
 use crate::frames;
@@ -29,8 +30,11 @@ pub struct Request {
     pub max_address: u64,
     /// Whether the content is zero; otherwise it is undefined.
     pub zeroed: bool,
-    /// Whether the request may use what is kept for emergencies.
+    /// Whether the request may use what is kept for emergencies, once draining caches and the reclaim hook did not help.
     pub reserves: bool,
+    /// Whether to fail rather than to drain caches and to call the reclaim hook ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have
+    /// another way, or that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
+    pub fail_fast: bool,
 }
 
 impl Request {
@@ -53,6 +57,7 @@ impl Request {
             max_address: u64::MAX,
             zeroed: false,
             reserves: false,
+            fail_fast: false,
         }
     }
 
@@ -64,6 +69,24 @@ impl Request {
         let fits =
             self.boundary_pages == 0 || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
         if fits { Ok(order) } else { Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages }) }
+    }
+}
+
+/// Where a request looks for memory and for what, once its node is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Search {
+    first: NodeId,
+    exact: bool,
+    highest: ZoneKind,
+    max_address: u64,
+    migrate_type: MigrateType,
+}
+
+impl Search {
+    /// Anything of a type, for who has chosen the zone.
+    pub(super) const fn of_type(migrate_type: MigrateType) -> Self {
+        let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
+        Self { first: NodeId::ZERO, exact: false, highest, max_address, migrate_type }
     }
 }
 
@@ -137,60 +160,60 @@ impl Mark {
     }
 }
 
-fn passes(request: &Request) -> &'static [Mark] {
-    if request.reserves { &[Mark::Low, Mark::Min, Mark::Nothing] } else { &[Mark::Low, Mark::Min] }
-}
-
 impl<P: Platform> Manager<P> {
     /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then on the others by distance; all of them first
-    /// above their low watermark, then above their min watermark (SPEC 3.5).
+    /// above their low watermark, then above their min watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook is
+    /// asked ([`set_reclaim`](Self::set_reclaim)), then come the reserves, if the request may have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
-        let order = request.order()?;
-        let mut taken = self.find(request, order).or_else(|error| {
-            let short = matches!(error, AllocateError::OutOfMemory { .. });
-            if short && self.drain_for_more() { self.find(request, order) } else { Err(error) }
-        })?;
-        let end = taken.start.add(request.pages);
-        if end < taken.end {
-            // Just allocated and nobody else's, so that this cannot fail.
-            let _ = self.free(PfnRange { start: end, end: taken.end });
-            taken.end = end;
-        }
+        let taken = self.allocate_bare(request)?;
         if request.zeroed {
             frames::zero(self.platform, taken);
         }
         Ok(taken)
     }
 
-    fn find(&self, request: &Request, order: Order) -> Result<PfnRange, AllocateError> {
-        let (first, exact) = self.place(request);
-        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
-        for &mark in passes(request) {
-            for zone in self.zonelist(node, first, exact, request.zone) {
-                if let Some(taken) = self.try_zone(zone, request, order, mark) {
-                    return Ok(taken);
+    /// The same with any content, whatever the request says.
+    pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        let order = request.order()?;
+        let search = self.search(request)?;
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
+        let mut found = if hopeless { None } else { self.find(&search, order, ORDINARY) };
+        if found.is_none() {
+            let mut attempt = |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
+            found = self.press(request, &search, order, hopeless, &mut attempt);
+        }
+        let mut taken = found.ok_or(AllocateError::OutOfMemory { order })?;
+        let end = taken.start.add(request.pages);
+        if end < taken.end {
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.free(PfnRange { start: end, end: taken.end });
+            taken.end = end;
+        }
+        Ok(taken)
+    }
+
+    fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<PfnRange> {
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if let Some(taken) = self.try_zone(zone, search, order, mark) {
+                    return Some(taken);
                 }
             }
         }
-        Err(AllocateError::OutOfMemory { order })
+        None
     }
 
-    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short.
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short, after
+    /// everything that [`allocate`](Self::allocate) does then.
     /// `request` says where and what for; its size, alignment and boundary are not looked at.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
     pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
-        let mut done = self.fill(request, pages)?;
-        if done < pages.len() && self.drain_for_more() {
-            done += self.fill(request, &mut pages[done..])?;
-        }
-        if done == 0 && !pages.is_empty() {
-            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
-        }
+        let done = self.allocate_bulk_bare(request, pages)?;
         if request.zeroed {
             for &page in &pages[..done] {
                 frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
@@ -199,20 +222,36 @@ impl<P: Platform> Manager<P> {
         Ok(done)
     }
 
-    /// Single frames from all zones that will do, until `pages` is full; how many.
-    fn fill(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
-        let (first, exact) = self.place(request);
-        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
+    fn allocate_bulk_bare(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+        let search = self.search(request)?;
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
         let mut done = 0;
-        for &mark in passes(request) {
-            for zone in self.zonelist(node, first, exact, request.zone) {
-                if zone.span().end.address() <= request.max_address {
-                    let keep = mark.keeps(zone, request.zone);
-                    done += zone.allocate_bulk(self.platform, request.migrate_type, keep, &mut pages[done..]);
+        let mut attempt = |marks: &[Mark]| {
+            done += self.fill(&search, marks, &mut pages[done..]);
+            if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
+        };
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `done`.
+            let _ = self.press(request, &search, Order::PAGE, hopeless, &mut attempt);
+        }
+        if done == 0 && !pages.is_empty() {
+            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
+        }
+        Ok(done)
+    }
+
+    /// Single frames from all zones that will do, until `pages` is full; how many.
+    fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
+        let mut done = 0;
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if zone.span().end.address() <= search.max_address {
+                    let keep = mark.keeps(zone, search.highest);
+                    done += zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
                 } else {
                     // A limit inside the zone: one at a time.
                     while let Some(page) = pages.get_mut(done)
-                        && let Some(taken) = self.try_zone(zone, request, Order::PAGE, mark)
+                        && let Some(taken) = self.try_zone(zone, search, Order::PAGE, mark)
                     {
                         *page = taken.start;
                         done += 1;
@@ -220,43 +259,38 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        Ok(done)
+        done
     }
 
-    /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether anything came of it; a bad frame
-    /// found there does not keep the good ones back.
-    fn drain_for_more(&self) -> bool {
-        self.cached_pages() != 0 && self.drain() != Ok(0)
-    }
-
-    /// The node to begin with, and whether it is the only one.
-    fn place(&self, request: &Request) -> (NodeId, bool) {
-        match request.node {
+    /// Where to look.
+    pub(super) fn search(&self, request: &Request) -> Result<Search, AllocateError> {
+        let (first, exact) = match request.node {
             NodeChoice::Any => (self.local_node(), false),
             NodeChoice::Preferred(node) => (node, false),
             NodeChoice::Exact(node) => (node, true),
+        };
+        if first.index() >= self.nodes.len() {
+            return Err(AllocateError::NoNode(first));
         }
+        let Request { zone: highest, max_address, migrate_type, .. } = *request;
+        Ok(Search { first, exact, highest, max_address, migrate_type })
     }
 
     /// Zones in the order in which they are asked.
-    fn zonelist(
-        &self,
-        node: &'static Node,
-        first: NodeId,
-        exact: bool,
-        highest: ZoneKind,
-    ) -> impl Iterator<Item = &'static Zone> + '_ {
+    fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
+        let &Search { first, exact, highest, .. } = search;
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
-        let nodes = node.fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
+        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
         nodes.flat_map(move |&candidate| kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind)))
     }
 
-    pub(super) fn try_zone(&self, zone: &Zone, request: &Request, order: Order, mark: Mark) -> Option<PfnRange> {
+    pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
         let left = zone.free_pages().checked_sub(order.pages())?;
-        if left < mark.keeps(zone, request.zone) {
+        if left < mark.keeps(zone, search.highest) {
             return None;
         }
-        zone.allocate(self.platform, order, request.migrate_type, Pfn::containing(request.max_address))
+        zone.allocate(self.platform, order, search.migrate_type, Pfn::containing(search.max_address))
     }
 
     fn local_node(&self) -> NodeId {
@@ -279,7 +313,10 @@ impl<P: Platform> Manager<P> {
         let block = block_number(start).ok_or(not_free)?;
         let segment = segment::find(self.directory, block).ok_or(not_free)?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
-        zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)
+        let taken = zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)?;
+        // What is left of a block that was taken apart may have another type now, which somebody waits for.
+        self.pressure.quiet.stir();
+        Ok(taken)
     }
 
     /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone.
@@ -291,7 +328,9 @@ impl<P: Platform> Manager<P> {
             return Err(FreeError::Empty(range));
         }
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.free(self.platform, segment, range)
+        zone.free(self.platform, segment, range)?;
+        self.pressure.quiet.stir();
+        Ok(())
     }
 
     /// The zone and the segment that hold all of a range, which is not empty.

@@ -4,6 +4,7 @@
 //! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
 use crate::block::table::BlockTable;
@@ -144,6 +145,7 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             draining: AtomicBool::new(false),
+            pressure: Pressure::new(false),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };

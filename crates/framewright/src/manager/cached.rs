@@ -3,7 +3,7 @@
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
 //! its oldest half back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
-use super::allocate::Mark;
+use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
@@ -39,9 +39,9 @@ impl<P: Platform> Manager<P> {
         let cpu = self.platform.pin();
         let zone = self.cache(cpu.index()).and_then(|cache| self.zones.get(cache.zone));
         self.platform.unpin(cpu);
-        let request = Request { migrate_type, ..Request::new(order) };
-        let near = zone.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
-        near.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start)
+        let near = zone.and_then(|zone| self.try_zone(zone, &Search::of_type(migrate_type), order, Mark::Low));
+        let anywhere = || self.allocate_bare(&Request { migrate_type, ..Request::new(order) });
+        near.map_or_else(anywhere, Ok).map(|range| range.start)
     }
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave.
@@ -60,6 +60,7 @@ impl<P: Platform> Manager<P> {
             let cpu = self.platform.pin();
             let done = match self.cache(cpu.index()) {
                 Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
+                    self.pressure.quiet.stir();
                     let done = match cache.put(start, order) {
                         Put::Kept => Some(Ok(())),
                         Put::Twice => Some(Err(FreeError::free_already(start))),
@@ -77,7 +78,9 @@ impl<P: Platform> Manager<P> {
         }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.free_order(self.platform, segment, start, order)
+        zone.free_order(self.platform, segment, start, order)?;
+        self.pressure.quiet.stir();
+        Ok(())
     }
 
     fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
@@ -95,6 +98,7 @@ impl<P: Platform> Manager<P> {
     fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         let zone = self.zones.get(cache.zone)?;
         let keep = zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal);
+        self.pressure.quiet.stir();
         zone.refill(self.platform, cache, order, migrate_type, keep)
     }
 
@@ -154,10 +158,17 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        // Acquire and Release: drainers follow one another. A second one at the same time has nothing to do.
+        // A second one at the same time has nothing to do.
+        self.drain_all().unwrap_or(Ok(0))
+    }
+
+    /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
+    pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
+        // Acquire and Release: drainers follow one another.
         if self.draining.swap(true, Ordering::Acquire) {
-            return Ok(0);
+            return None;
         }
+        self.pressure.quiet.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
         let mut drained = Ok(0);
@@ -166,15 +177,24 @@ impl<P: Platform> Manager<P> {
             drained = join(drained, self.drain_cache(cache));
             cache.ownership.give_back();
         }
+        self.pressure.quiet.end_drain();
         self.draining.store(false, Ordering::Release);
-        drained
+        Some(drained)
     }
 
-    fn drain_own(&self) -> Result<u64, FreeError> {
+    /// Empties the calling CPU's cache.
+    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
         let cpu = self.platform.pin();
         let drained = match self.cache(cpu.index()) {
             Some(cache) if cache.ownership.enter() => {
+                let all = self.platform.cpus() == 1;
+                if all {
+                    self.pressure.quiet.begin_drain();
+                }
                 let drained = self.drain_cache(cache);
+                if all {
+                    self.pressure.quiet.end_drain();
+                }
                 cache.ownership.leave();
                 drained
             }

@@ -7,9 +7,11 @@ mod allocate;
 mod bring_up;
 mod cached;
 mod plan;
+mod pressure;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use pressure::{Reclaim, Shortage};
 
 use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
@@ -18,6 +20,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
+use pressure::Pressure;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,7 @@ pub struct Manager<P: Platform> {
     caches: &'static [CpuCache],
     /// Somebody empties all caches.
     draining: AtomicBool,
+    pressure: Pressure,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
