@@ -87,6 +87,7 @@
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
+//! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
@@ -100,6 +101,7 @@ extern crate std;
 pub mod adapters;
 pub mod block;
 mod carve;
+pub mod debug;
 pub mod early;
 pub mod firmware;
 mod frames;

@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{Fake, bring_up_with, check, gib, mib, order};
+use common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::block::MigrateType;
 use framewright::early::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::{Zone, ZoneKind};
-use framewright::{AllocateError, Parameters, Reclaim, Request, Shortage};
+use framewright::{AllocateError, Reclaim, Request, Shortage};
 use framewright_testkit::FakeMachine;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -19,8 +19,7 @@ const NO_MEMORY: AllocateError = AllocateError::OutOfMemory { order: Order::PAGE
 
 /// A manager that lives for ever, as hooks do.
 fn up(machine: &'static FakeMachine) -> &'static Fake {
-    let parameters = Parameters::parse("min_free_kbytes=1024", &mut |problem| panic!("{problem}"));
-    Box::leak(Box::new(bring_up_with(machine, &[], &parameters).expect("bring-up")))
+    Box::leak(Box::new(bring_up_with(machine, &[], &parameters("min_free_kbytes=1024")).expect("bring-up")))
 }
 
 fn one() -> Request {

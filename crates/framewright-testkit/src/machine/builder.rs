@@ -142,6 +142,9 @@ impl Builder {
         if self.cpu_nodes.is_empty() {
             self.cpu_nodes.push(NodeId::ZERO);
         }
+        if crate::careful().is_some() {
+            self.layout = Layout::Scattered;
+        }
         // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its platform.
         let entries = Vec::leak(vec![MapRange::EMPTY; 8 * self.memory.len() + 16]);
         let mut builder = MapBuilder::new(entries);

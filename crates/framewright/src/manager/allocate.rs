@@ -3,13 +3,15 @@
 use super::Manager;
 use super::pressure::ORDINARY;
 use crate::block::MigrateType;
+use crate::debug::Damage;
 use crate::early::NodeChoice;
 use crate::frames;
 use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
-use core::fmt;
+use core::panic::Location;
+use core::{fmt, iter};
 
 /// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +121,8 @@ pub enum AllocateError {
     NotFree(PfnRange),
     /// There is no such node.
     NoNode(NodeId),
+    /// The memory that was found had been written to while it was free (`page_poison=1`). It was filled again and is free; the next attempt may have it.
+    Damaged(Damage),
 }
 
 impl fmt::Display for AllocateError {
@@ -134,6 +138,7 @@ impl fmt::Display for AllocateError {
             Self::NotAligned { start, order } => write!(f, "pfn {start} is not aligned to {order:?}"),
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
+            Self::Damaged(damage) => damage.fmt(f),
         }
     }
 }
@@ -167,15 +172,18 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
+    #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let taken = self.allocate_bare(request)?;
-        if request.zeroed {
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), request.zeroed, Location::caller())?;
+        } else if request.zeroed {
             frames::zero(self.platform, taken);
         }
         Ok(taken)
     }
 
-    /// The same with any content, whatever the request says.
+    /// The same with any content, whatever the request says, and out of sight of debug aids.
     pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
@@ -189,7 +197,7 @@ impl<P: Platform> Manager<P> {
         let end = taken.start.add(request.pages);
         if end < taken.end {
             // Just allocated and nobody else's, so that this cannot fail.
-            let _ = self.free(PfnRange { start: end, end: taken.end });
+            let _ = self.free_bare(PfnRange { start: end, end: taken.end });
             taken.end = end;
         }
         Ok(taken)
@@ -212,12 +220,14 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
+    #[track_caller]
     pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
         let done = self.allocate_bulk_bare(request, pages)?;
-        if request.zeroed {
-            for &page in &pages[..done] {
-                frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
-            }
+        let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(runs, request.zeroed, Location::caller())?;
+        } else if request.zeroed {
+            runs.for_each(|run| frames::zero(self.platform, run));
         }
         Ok(done)
     }
@@ -304,6 +314,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
+    #[track_caller]
     pub fn allocate_at(&self, start: Pfn, order: Order, migrate_type: MigrateType) -> Result<PfnRange, AllocateError> {
         if !start.is_aligned(order) {
             return Err(AllocateError::NotAligned { start, order });
@@ -316,17 +327,30 @@ impl<P: Platform> Manager<P> {
         let taken = zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)?;
         // What is left of a block that was taken apart may have another type now, which somebody waits for.
         self.pressure.quiet.stir();
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), false, Location::caller())?;
+        }
         Ok(taken)
     }
 
-    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone.
+    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone. With `page_owner=on` neighbours
+    /// that were allocated at different lines are taken for a wrong size.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
+    #[track_caller]
     pub fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }
+        if self.pressure.quiet.wants_attention() {
+            self.before_free(range, true, Location::caller())?;
+        }
+        self.free_bare(range)
+    }
+
+    /// The same out of sight of debug aids, for a range that is not empty.
+    pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free(self.platform, segment, range)?;
         self.pressure.quiet.stir();

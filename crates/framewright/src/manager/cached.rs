@@ -6,11 +6,13 @@
 use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
+use crate::debug::Place;
 use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
+use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
     /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
@@ -18,7 +20,18 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// See [`AllocateError`].
     #[inline]
+    #[track_caller]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        let start = self.allocate_order_bare(order, migrate_type)?;
+        if self.pressure.quiet.wants_attention() {
+            let taken = PfnRange { start, end: start.add(order.pages()) };
+            self.after_allocation(core::iter::once(taken), false, Location::caller())?;
+        }
+        Ok(start)
+    }
+
+    #[inline]
+    fn allocate_order_bare(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
         if is_cached(order, migrate_type) {
             let cpu = self.platform.pin();
             let taken = self.cache(cpu.index()).filter(|cache| cache.ownership.enter()).and_then(|cache| {
@@ -44,30 +57,30 @@ impl<P: Platform> Manager<P> {
         near.map_or_else(anywhere, Ok).map(|range| range.start)
     }
 
-    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
+    /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
     /// What is wrong with `start` may be found only when the frame leaves the cache, which is then the error of the call that made it leave; builds with
-    /// debug assertions look at once.
+    /// debug assertions look at once, and so does every build with `page_owner=on`.
     ///
     /// # Errors
     /// See [`FreeError`].
     #[inline]
+    #[track_caller]
     pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
-            self.check_allocated(start, order)?;
+            self.check_allocated(start, order).map_err(|error| self.explained(error))?;
         }
         if is_cached(order, MigrateType::Movable) && start.is_aligned(order) {
             let cpu = self.platform.pin();
             let done = match self.cache(cpu.index()) {
                 Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
-                    self.pressure.quiet.stir();
-                    let done = match cache.put(start, order) {
-                        Put::Kept => Some(Ok(())),
-                        Put::Twice => Some(Err(FreeError::free_already(start))),
-                        Put::Full => Some(self.make_room(cache, start, order)),
+                    let done = if self.pressure.quiet.wants_attention() {
+                        self.put_attentively(cache, start, order, Location::caller())
+                    } else {
+                        self.put(cache, start, order)
                     };
                     cache.ownership.leave();
-                    done
+                    Some(done)
                 }
                 _ => None,
             };
@@ -76,7 +89,31 @@ impl<P: Platform> Manager<P> {
                 return done;
             }
         }
+        self.free_order_uncached(start, order, Location::caller())
+    }
+
+    #[inline]
+    fn put(&self, cache: &CpuCache, start: Pfn, order: Order) -> Result<(), FreeError> {
+        match cache.put(start, order) {
+            Put::Kept => Ok(()),
+            Put::Twice => Err(FreeError::free_already(start)),
+            Put::Full => self.make_room(cache, start, order),
+        }
+    }
+
+    /// The same where a debug aid or somebody who is short of memory wants to know.
+    #[cold]
+    fn put_attentively(&self, cache: &CpuCache, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        self.pressure.quiet.stir();
+        self.before_free(PfnRange { start, end: start.add(order.pages()) }, false, place)?;
+        self.put(cache, start, order)
+    }
+
+    fn free_order_uncached(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        if self.pressure.quiet.wants_attention() {
+            self.before_free(range, false, place)?;
+        }
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free_order(self.platform, segment, start, order)?;
         self.pressure.quiet.stir();
@@ -132,9 +169,9 @@ impl<P: Platform> Manager<P> {
             let mut runs = entry.runs;
             while runs != 0 {
                 let start = entry.base.add(u64::from(runs.trailing_zeros()));
-                let freed = self.free(PfnRange { start, end: start.add(order.pages()) });
+                let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
                 if result.is_ok() {
-                    result = freed;
+                    result = freed.map_err(|error| self.explained(error));
                 }
                 runs &= runs - 1;
             }

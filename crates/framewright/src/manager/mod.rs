@@ -3,6 +3,7 @@
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
 //! across zones and nodes. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
+mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
@@ -20,6 +21,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
+use aided::Debug;
 use pressure::Pressure;
 
 /// One node, as the manager keeps it.
@@ -62,6 +64,7 @@ pub struct Manager<P: Platform> {
     /// Somebody empties all caches.
     draining: AtomicBool,
     pressure: Pressure,
+    debug: Debug,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

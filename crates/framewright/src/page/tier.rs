@@ -87,6 +87,9 @@ impl Tier<'_> {
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
     /// freeing brings it up again, so that every correction was paid for by an earlier request.
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        if self.lists.placement.is_random() {
+            return self.find_anywhere(order, migrate_type);
+        }
         loop {
             let found = self.lists.room.smallest(migrate_type, order)?;
             let index = self.lists.room.first(migrate_type, found)?;
@@ -263,7 +266,7 @@ impl Tier<'_> {
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
     fn complete(&mut self, segment: &Range<u32>, index: u32) {
-        if self.lists.spare == NONE {
+        if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;
             return self.set_room(index, Some(WHOLE));
         }
