@@ -5,14 +5,17 @@
 //! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
 //!   translation. [`map_space_contract`] is what every implementation of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
+//! * [`careful`] says whether this run looks for assumptions that nothing promises.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
+mod careful;
 pub mod contract;
 pub mod frames;
 pub mod machine;
 pub mod model;
 pub mod paging;
 
+pub use careful::{CAREFUL, careful};
 pub use contract::{MapSpaceFixture, map_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use machine::{Builder, Calls, FakeMachine};

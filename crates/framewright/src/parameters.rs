@@ -5,6 +5,9 @@ use core::fmt;
 
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
+    ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    ("init_on_alloc=1", "clear memory when it is handed out"),
+    ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
     ("memmap_init=on-demand", "how the memory map is initialised"),
@@ -47,6 +50,16 @@ pub struct Parameters {
     pub watermark_scale_factor: u64,
     /// `memmap_init=`.
     pub policy: Policy,
+    /// `page_owner=on`: each page knows who allocated it.
+    pub page_owner: bool,
+    /// `page_poison=1`: free memory is filled with a pattern.
+    pub page_poison: bool,
+    /// `init_on_alloc=1`: memory is cleared when it is handed out.
+    pub init_on_alloc: bool,
+    /// `init_on_free=1`: memory is cleared when it is freed.
+    pub init_on_free: bool,
+    /// `careful=on` or a seed: all that finds mistakes, and placement by chance.
+    pub careful: Option<u64>,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -59,6 +72,11 @@ impl Default for Parameters {
             min_free_kbytes: None,
             watermark_scale_factor: 10,
             policy: Policy::OnDemand,
+            page_owner: false,
+            page_poison: false,
+            init_on_alloc: false,
+            init_on_free: false,
+            careful: None,
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -123,6 +141,18 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
+            "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
+            "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
+            "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
+            "init_on_free" => self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?,
+            "careful" => {
+                self.careful = match (value.parse(), parse_bool(value)) {
+                    (Ok(0), _) | (Err(_), Some(false)) => None,
+                    (Ok(seed), _) => Some(seed),
+                    (Err(_), Some(true)) => Some(CAREFUL_SEED),
+                    (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
+                };
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -152,6 +182,24 @@ impl Parameters {
             map.add(start, size, kind)?;
         }
         self.memory_limit.map_or(Ok(()), |limit| map.limit(limit))
+    }
+}
+
+/// What chance begins with when the command line does not say.
+const CAREFUL_SEED: u64 = 1;
+
+/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
+fn parse_bool(value: &str) -> Option<bool> {
+    let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
+    match letters.next()? {
+        b'1' | b'y' | b't' => Some(true),
+        b'0' | b'n' | b'f' => Some(false),
+        b'o' => match letters.next()? {
+            b'n' => Some(true),
+            b'f' => Some(false),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::map_space::MapSpace;
 use crate::units::NodeId;
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
 
 /// The CPU on which the caller stays until it gives this back through [`Platform::unpin`].
@@ -105,6 +106,13 @@ pub unsafe trait Platform: Sync + 'static {
     /// Whether the calling context may wait for other CPUs (no lock held, interrupts on).
     fn can_wait(&self) -> bool {
         false
+    }
+
+    /// Who the caller is: a number that a task keeps as long as it lives, whatever CPU it is on, and that no other has meanwhile. Asked only where
+    /// waiting is allowed, before the reclaim hook is called ([`Reclaim`](crate::Reclaim)), so that a request inside the hook does not call it
+    /// again. `None`: tasks cannot be told apart, so one at a time is in the hook.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        None
     }
 
     /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1.

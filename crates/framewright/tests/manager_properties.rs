@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Fake, bring_up_reserving, check, order};
+use common::{Fake, bring_up_with, check, order, parameters};
 use framewright::block::MigrateType;
 use framewright::early::NodeChoice;
 use framewright::firmware::MemoryKind;
@@ -239,13 +239,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(shape: &Shape, steps: &[Step]) {
-    let Ok(manager) = bring_up_reserving(shape.machine(), &shape.reservations()) else {
-        // The reservations left too little.
-        return;
-    };
-    compare_zones(shape, &manager);
-    let mut model = Model::new(&manager);
+fn run(shape: &Shape, steps: &[Step], command_line: &str) {
+    let machine = shape.machine();
+    // Otherwise the reservations left too little.
+    if let Ok(manager) = bring_up_with(machine, &shape.reservations(), &parameters(command_line)) {
+        compare(shape, &manager, steps);
+    }
+    // SAFETY: the manager, the only user, is gone.
+    unsafe { machine.retire() };
+}
+
+fn compare(shape: &Shape, manager: &Fake, steps: &[Step]) {
+    compare_zones(shape, manager);
+    let mut model = Model::new(manager);
     let mut held: Vec<PfnRange> = Vec::new();
     for step in steps {
         match *step {
@@ -319,11 +325,11 @@ fn run(shape: &Shape, steps: &[Step]) {
         }
         assert_eq!(manager.totals().allocated_pages, model.allocated);
     }
-    check(&manager);
+    check(manager);
     for range in held {
         manager.free(range).expect("it is held");
     }
-    check(&manager);
+    check(manager);
     let totals = manager.totals();
     assert_eq!(totals.free_pages, totals.managed_pages);
 }
@@ -333,7 +339,7 @@ proptest! {
 
     #[test]
     fn small_machines(shape in shape(6000), steps in prop::collection::vec(step(), 0..60)) {
-        run(&shape, &steps);
+        run(&shape, &steps, "");
     }
 }
 
@@ -342,6 +348,28 @@ proptest! {
 
     #[test]
     fn machines_with_whole_gib(shape in shape(0x9_0000), steps in prop::collection::vec(step(), 0..120)) {
-        run(&shape, &steps);
+        // A careful run writes to every page that is freed, here all of several GiB.
+        if common::is_careful() {
+            return Ok(());
+        }
+        run(&shape, &steps, "");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_machines_with_debug_aids(
+        shape in shape(3000),
+        steps in prop::collection::vec(step(), 0..60),
+        aids in prop::sample::select(vec![
+            "page_owner=on",
+            "page_poison=1",
+            "init_on_alloc=1 init_on_free=1",
+            "page_owner=on page_poison=1 careful=5",
+        ]),
+    ) {
+        run(&shape, &steps, aids);
     }
 }

@@ -5,6 +5,7 @@
 
 use super::HostedError;
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::ThreadId;
 
@@ -215,6 +216,15 @@ impl Cpus {
             seat
         })
     }
+}
+
+/// The calling thread as a task: a number that no other thread has had.
+pub(super) fn task() -> NonZeroU64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static TASK: NonZeroU64 = NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
+    }
+    TASK.with(|task| *task)
 }
 
 /// Marks interrupts as off on this thread and says whether they were off.

@@ -22,6 +22,7 @@ use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::time::Instant;
 
@@ -314,6 +315,11 @@ unsafe impl Platform for HostedPlatform {
     /// True unless interrupts are off here.
     fn can_wait(&self) -> bool {
         cpus::interrupts_on()
+    }
+
+    /// The calling thread.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        Some(cpus::task())
     }
 
     /// # Panics

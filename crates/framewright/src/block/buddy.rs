@@ -23,12 +23,12 @@ fn higher(order: Order) -> Option<Order> {
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
 pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
     if let Some(found) = lists.smallest(migrate_type, order) {
-        let head = lists.first(migrate_type, found);
+        let head = lists.next(migrate_type, found);
         return Some(take_from(lists, table, head, head, order, migrate_type));
     }
     for &foreign in migrate_type.fallbacks() {
         if let Some(found) = lists.smallest(foreign, order) {
-            let head = lists.first(foreign, found);
+            let head = lists.next(foreign, found);
             return Some(take_from(lists, table, head, head, order, migrate_type));
         }
     }

@@ -3,11 +3,14 @@
 //! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
 //! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
+use super::aided::Debug;
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
+use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::page::{CpuCache, Partial, Room};
@@ -66,16 +69,36 @@ impl fmt::Display for BringUpError {
 impl core::error::Error for BringUpError {}
 
 /// Memory for the manager's tables, given back unless bring-up succeeds.
-struct Obtained<'a, P: Platform> {
+pub(super) struct Obtained<'a, P: Platform> {
     early: &'a mut EarlyAllocator<P>,
     bytes: u64,
 }
 
 impl<P: Platform> Obtained<'_, P> {
     fn take(&mut self, what: &'static str, size_bytes: u64, node: NodeId) -> Result<PhysRange, BringUpError> {
+        self.take_filled(what, size_bytes, node, false)
+    }
+
+    /// The same with zeros in it.
+    pub(super) fn take_zeroed(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        node: NodeId,
+    ) -> Result<PhysRange, BringUpError> {
+        self.take_filled(what, size_bytes, node, true)
+    }
+
+    fn take_filled(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        node: NodeId,
+        zeroed: bool,
+    ) -> Result<PhysRange, BringUpError> {
         let request = EarlyRequest {
             node: NodeChoice::Preferred(node),
-            zeroed: false,
+            zeroed,
             ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         };
         let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
@@ -124,7 +147,19 @@ impl<P: Platform> Manager<P> {
             memory.give_back(frame.range);
             return Err(error);
         }
+        let aids = Aids::of(input.parameters);
+        let (debug, debug_range) = match Debug::allocate(platform, &mut memory, frame.directory, aids) {
+            Ok(done) => done,
+            Err(error) => {
+                give_tables_back(&mut memory, &frame);
+                memory.give_back(frame.range);
+                return Err(error);
+            }
+        };
         if !any_free(memory.early) {
+            if !debug_range.is_empty() {
+                memory.give_back(debug_range);
+            }
             give_tables_back(&mut memory, &frame);
             memory.give_back(frame.range);
             return Err(BringUpError::NothingToManage);
@@ -134,6 +169,11 @@ impl<P: Platform> Manager<P> {
 
         paint(memory.early, input, &mut frame, platform);
         set_marks(&mut frame, input.parameters);
+        if let Some(seed) = aids.placement_seed {
+            (0..)
+                .zip(frame.zones.iter_mut())
+                .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
+        }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, .. } = frame;
         let mut manager = Self {
@@ -144,6 +184,8 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             draining: AtomicBool::new(false),
+            pressure: Pressure::new(aids.watch()),
+            debug,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -164,7 +206,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free(range).is_ok())
+            taken.is_some_and(|range| self.free_bare(range).is_ok())
         })
     }
 }

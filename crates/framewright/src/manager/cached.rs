@@ -3,14 +3,16 @@
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
 //! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
-use super::allocate::Mark;
+use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
+use crate::debug::Place;
 use crate::page::{CpuCache, MOST_FREED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneKind};
+use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
     /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
@@ -18,11 +20,17 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// See [`AllocateError`].
     #[inline]
+    #[track_caller]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        match self.inside(|cache| cache.get(order, migrate_type)) {
-            Some(Some(start)) => Ok(start),
-            _ => self.allocate_slowly(order, migrate_type),
+        let start = match self.inside(|cache| cache.get(order, migrate_type)) {
+            Some(Some(start)) => start,
+            _ => self.allocate_slowly(order, migrate_type)?,
+        };
+        if self.pressure.quiet.wants_attention() {
+            let taken = PfnRange { start, end: start.add(order.pages()) };
+            self.after_allocation(core::iter::once(taken), false, Location::caller())?;
         }
+        Ok(start)
     }
 
     /// Calls `work` with the CPU's cache, unless somebody else is in it.
@@ -41,21 +49,22 @@ impl<P: Platform> Manager<P> {
         result
     }
 
-    /// From the near zone, above its low mark if it has that; then from the others.
+    /// From the near zone, above its low mark if it has that; then from the others; then by all other means.
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        let request = Request { migrate_type, ..Request::new(order) };
-        if order > Order::BLOCK {
+        let near = if order > Order::BLOCK {
             let cpu = self.platform.pin();
-            let near = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
+            let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
             self.platform.unpin(cpu);
-            let range = near.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
-            return range.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start);
-        }
-        match self.inside(|cache| self.refill(cache, order, migrate_type)).flatten() {
+            let search = |zone: &Zone| Search::near(zone.id().node, migrate_type);
+            zone.and_then(|zone| self.try_zone(zone, &search(zone), order, Mark::Low)).map(|range| range.start)
+        } else {
+            self.inside(|cache| self.refill(cache, order, migrate_type)).flatten()
+        };
+        match near {
             Some(start) => Ok(start),
-            None => self.allocate(&request).map(|range| range.start),
+            None => self.allocate_bare(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start),
         }
     }
 
@@ -65,57 +74,80 @@ impl<P: Platform> Manager<P> {
             return None;
         }
         let home = self.zones.get(cache.zone)?;
+        let search = Search::near(home.id().node, migrate_type);
+        if self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order) {
+            return None;
+        }
         let from = |zone: &Zone, mark: Mark, runs| {
             let keep = mark.keeps(zone, ZoneKind::Normal);
             zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
         };
-        if let Some(start) = from(home, Mark::Low, u32::MAX) {
-            return Some(start);
-        }
+        let mut start = from(home, Mark::Low, u32::MAX);
         // What this CPU has freed is free to it, whatever the marks say.
-        if cache.reuse(order, migrate_type) {
+        if start.is_none() && cache.reuse(order, migrate_type) {
             return cache.get(order, migrate_type);
         }
-        let node = self.nodes.get(home.id().node.index())?;
-        let zones = || self.zonelist(node, node.id, false, ZoneKind::Normal);
-        // Little of other zones, as it goes back to them one by one.
-        let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
-        [Mark::Low, Mark::Min].into_iter().find_map(|mark| zones().find_map(|zone| from(zone, mark, little)))
+        if start.is_none() {
+            // Little of other zones, as it goes back to them one by one.
+            let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
+            let mut marks = [Mark::Low, Mark::Min].into_iter();
+            start = marks.find_map(|mark| self.zonelist(&search).find_map(|zone| from(zone, mark, little)));
+        }
+        if start.is_some() {
+            self.pressure.quiet.stir();
+        }
+        start
     }
 
-    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
+    /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
     /// What is wrong with `start` may be found only when the frame leaves the cache, which is then the error of the call that made it leave; builds with
-    /// debug assertions look at once.
+    /// debug assertions look at once, and so does every build with `page_owner=on`.
     ///
     /// # Errors
     /// See [`FreeError`].
     #[inline]
+    #[track_caller]
     pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
-            self.check_allocated(start, order)?;
+            self.check_allocated(start, order).map_err(|error| self.explained(error))?;
         }
         let put = self.inside(|cache| {
-            if cache.keeps(start, order) && start.is_aligned(order) { cache.put(start, order) } else { Put::Full }
+            let usual = !self.pressure.quiet.wants_attention() && cache.keeps(start, order) && start.is_aligned(order);
+            if usual { cache.put(start, order) } else { Put::Full }
         });
-        if put == Some(Put::Kept) { Ok(()) } else { self.free_slowly(start, order, put) }
+        if put == Some(Put::Kept) { Ok(()) } else { self.free_slowly(start, order, put, Location::caller()) }
     }
 
-    /// Makes room in the cache, or frees into the zone.
+    /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
     #[cold]
     #[inline(never)]
-    fn free_slowly(&self, start: Pfn, order: Order, put: Option<Put>) -> Result<(), FreeError> {
+    fn free_slowly(&self, start: Pfn, order: Order, put: Option<Put>, place: Place) -> Result<(), FreeError> {
         if put == Some(Put::Twice) {
             return Err(FreeError::free_already(start));
         }
+        let mut told = false;
         let kept = self.inside(|cache| {
             if !(cache.caches(order, MigrateType::Movable) && cache.keeps(start, order) && start.is_aligned(order)) {
                 return None;
             }
-            // Words do not come out again before the next refill; of runs the newer half may be wanted soon.
-            let waiting = cache.waiting(order);
-            let result = self.return_oldest(cache, order, if order.get() < 4 { waiting } else { waiting.div_ceil(2) });
-            match cache.put(start, order) {
+            if self.pressure.quiet.wants_attention() {
+                self.pressure.quiet.stir();
+                told = true;
+                if let Err(error) = self.before_free(PfnRange { start, end: start.add(order.pages()) }, false, place) {
+                    return Some(Err(error));
+                }
+            }
+            let mut result = Ok(());
+            let mut put = cache.put(start, order);
+            if put == Put::Full {
+                // Words do not come out again before the next refill; of runs the newer half may be wanted soon.
+                let waiting = cache.waiting(order);
+                let oldest = if order.get() < 4 { waiting } else { waiting.div_ceil(2) };
+                result = self.return_oldest(cache, order, oldest);
+                put = cache.put(start, order);
+            }
+            match put {
                 Put::Kept => Some(result),
                 Put::Twice => Some(Err(FreeError::free_already(start))),
                 Put::Full => None,
@@ -125,8 +157,13 @@ impl<P: Platform> Manager<P> {
             return result;
         }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        if !told && self.pressure.quiet.wants_attention() {
+            self.before_free(range, false, place)?;
+        }
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.free_order(self.platform, segment, start, order)
+        zone.free_order(self.platform, segment, start, order)?;
+        self.pressure.quiet.stir();
+        Ok(())
     }
 
     fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
@@ -154,9 +191,9 @@ impl<P: Platform> Manager<P> {
         zone.free_batch(self.platform, batch, order, &mut |entry| {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one run after the other.
             for start in entry.starts() {
-                let freed = self.free(PfnRange { start, end: start.add(order.pages()) });
+                let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
                 if result.is_ok() {
-                    result = freed;
+                    result = freed.map_err(|error| self.explained(error));
                 }
             }
         });
@@ -179,10 +216,17 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        // Acquire and Release: drainers follow one another. A second one at the same time has nothing to do.
+        // A second one at the same time has nothing to do.
+        self.drain_all().unwrap_or(Ok(0))
+    }
+
+    /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
+    pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
+        // Acquire and Release: drainers follow one another.
         if self.draining.swap(true, Ordering::Acquire) {
-            return Ok(0);
+            return None;
         }
+        self.pressure.quiet.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
         let mut drained = Ok(0);
@@ -191,12 +235,25 @@ impl<P: Platform> Manager<P> {
             drained = join(drained, self.drain_cache(cache));
             cache.ownership.give_back();
         }
+        self.pressure.quiet.end_drain();
         self.draining.store(false, Ordering::Release);
-        drained
+        Some(drained)
     }
 
-    fn drain_own(&self) -> Result<u64, FreeError> {
-        self.inside(|cache| self.drain_cache(cache)).unwrap_or(Ok(0))
+    /// Empties the calling CPU's cache.
+    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
+        let drained = self.inside(|cache| {
+            let all = self.platform.cpus() == 1;
+            if all {
+                self.pressure.quiet.begin_drain();
+            }
+            let drained = self.drain_cache(cache);
+            if all {
+                self.pressure.quiet.end_drain();
+            }
+            drained
+        });
+        drained.unwrap_or(Ok(0))
     }
 
     /// Empties a cache that is ours for the moment.

@@ -3,13 +3,16 @@
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
 //! across zones and nodes. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
+mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
 mod plan;
+mod pressure;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use pressure::{Reclaim, Shortage};
 
 use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
@@ -18,6 +21,8 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
+use aided::Debug;
+use pressure::Pressure;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +63,8 @@ pub struct Manager<P: Platform> {
     caches: &'static [CpuCache],
     /// Somebody empties all caches.
     draining: AtomicBool,
+    pressure: Pressure,
+    debug: Debug,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -1,8 +1,9 @@
 //! The page tier: 4 KiB to 1 MiB out of split blocks.
 //!
 //! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
-//! frees and makes whole again, under the zone lock.
+//! frees and makes whole again, under the zone lock; `anywhere` is its search when placement is left to chance.
 
+mod anywhere;
 mod cache;
 mod partial;
 mod room;

@@ -107,6 +107,21 @@ impl Room {
 
     /// The lowest member of a set.
     pub(crate) fn first(&self, migrate_type: MigrateType, order: u8) -> Option<u32> {
+        self.member(migrate_type, order, |word, _| word.trailing_zeros())
+    }
+
+    /// Some member of a set, by the bits of `chance`.
+    pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, chance: u64) -> Option<u32> {
+        self.member(migrate_type, order, |word, level| {
+            // The lowest bit at or above a place that depends on the level, going round.
+            #[expect(clippy::cast_possible_truncation, reason = "six bits")]
+            let turn = (chance >> (level * 6) & 63) as u32;
+            (word.rotate_right(turn).trailing_zeros() + turn) % 64
+        })
+    }
+
+    #[inline]
+    fn member(&self, migrate_type: MigrateType, order: u8, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
         if self.occupied[migrate_type as usize] >> order & 1 == 0 {
             return None;
         }
@@ -114,7 +129,7 @@ impl Room {
         let mut index = 0;
         for level in (0..self.shape.depth).rev() {
             let word = self.word(set, level, index).load(Ordering::Relaxed);
-            index = index * 64 + word.trailing_zeros() as usize;
+            index = index * 64 + choose(word, level) as usize;
         }
         u32::try_from(index).ok()
     }
@@ -192,6 +207,8 @@ mod tests {
                     room.insert(MigrateType::Movable, 3, block);
                 }
                 assert_eq!(room.first(MigrateType::Movable, 3), model.first().copied());
+                let any = room.any(MigrateType::Movable, 3, seed.wrapping_mul(seed));
+                assert!(any.map_or(model.is_empty(), |member| model.contains(&member)));
                 assert_eq!(room.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
                 if seed.is_multiple_of(50)
                     && let Some((base, members)) = room.lowest_members(MigrateType::Movable, 3)

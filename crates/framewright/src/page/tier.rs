@@ -34,9 +34,9 @@ pub(crate) enum Refused {
 
 /// A run in a split block: small enough to come back in registers, as through memory it costs 5 ns.
 #[derive(Clone, Copy)]
-struct Found {
-    index: u32,
-    start: u16,
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) start: u16,
 }
 
 /// How many blocks ahead of the one in use memory is asked for.
@@ -99,7 +99,8 @@ impl Tier<'_> {
         let (mut filled, mut limit) = (0, limit);
         while filled < out.len() && limit != 0 {
             let found = self.lists.room.smallest(migrate_type, order.get());
-            let near = found.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
+            let near = found.filter(|_| !self.lists.placement.is_random());
+            let near = near.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
             let Some((found, (base, mut members))) = near else {
                 let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else { break };
                 out[filled] = WordRuns { index, first, runs };
@@ -195,6 +196,9 @@ impl Tier<'_> {
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
     /// freeing brings it up again, so that every correction was paid for by an earlier request.
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
+        if self.lists.placement.is_random() {
+            return self.find_anywhere(order, migrate_type);
+        }
         loop {
             let found = self.lists.room.smallest(migrate_type, order)?;
             let index = self.lists.room.first(migrate_type, found)?;
@@ -261,7 +265,7 @@ impl Tier<'_> {
 
     /// Writes a split block's word and moves the block to the set that it names.
     #[inline]
-    fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
+    pub(super) fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
         if (old.room(), old.migrate_type()) != (new.room(), new.migrate_type()) {
             self.change_set(index, old, new);
         }
@@ -424,7 +428,7 @@ impl Tier<'_> {
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
     fn complete(&mut self, segment: &Range<u32>, index: u32) {
-        if self.lists.spare == NONE {
+        if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;
             return self.set_room(index, Some(WHOLE));
         }

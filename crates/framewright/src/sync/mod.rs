@@ -2,6 +2,7 @@
 
 mod ownership;
 mod prefetch;
+mod quiet;
 mod spin;
 
 #[cfg(loom)]
@@ -12,6 +13,7 @@ pub(crate) use core::sync::atomic;
 
 pub use ownership::Ownership;
 pub(crate) use prefetch::prefetch;
+pub use quiet::Quiet;
 pub use spin::{SpinGuard, SpinLock};
 
 /// Atomics that stand in tables over raw memory: always the processor's own, because the model checker's have another size.

@@ -23,6 +23,7 @@ pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, waterma
 use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
+use crate::debug::Placement;
 use crate::page::Partial;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -150,6 +151,11 @@ impl Zone {
 
     pub(crate) fn set_table_memory(&mut self, range: PhysRange) {
         self.table_memory = range;
+    }
+
+    /// Leaves it to chance which of equally good places memory is taken from.
+    pub(crate) fn randomise_placement(&mut self, seed: u64) {
+        self.lists.get_mut().placement = Placement::random(seed);
     }
 
     pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {

@@ -5,6 +5,7 @@ use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::debug::PageHistory;
 use crate::map_space::BlockNumber;
 use crate::page::{Refused, Tier};
 use crate::platform::Platform;
@@ -31,6 +32,19 @@ pub enum FreeError {
         pfn: Pfn,
         /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block.
         state: Option<State>,
+        /// Who had it and who freed it, with `page_owner=on` and unless it was never allocated.
+        history: Option<PageHistory>,
+    },
+    /// This frame is free and was never anything else (`page_owner=on`; without it this is [`NotAllocated`](Self::NotAllocated)).
+    NeverAllocated(Pfn),
+    /// The range holds more than the allocation that it begins in (`page_owner=on`).
+    WrongSize {
+        /// The range.
+        range: PfnRange,
+        /// That of its first frame.
+        allocation: Option<PageHistory>,
+        /// First frame that belongs to another.
+        pfn: Pfn,
     },
 }
 
@@ -40,11 +54,17 @@ impl fmt::Display for FreeError {
             Self::Empty(range) => write!(f, "cannot free {range:?}: there is no frame in it"),
             Self::NotManaged(pfn) => write!(f, "cannot free pfn {pfn}: no zone manages it"),
             Self::SpansZones(range) => write!(f, "cannot free {range:?}: it lies in more than one zone"),
-            Self::NotAllocated { pfn, state: Some(State::Free) } => {
-                write!(f, "cannot free pfn {pfn}: it is free already (double free)")
+            Self::NotAllocated { pfn, state, history } => {
+                match state {
+                    Some(State::Free) => write!(f, "cannot free pfn {pfn}: it is free already (double free)")?,
+                    _ => write!(f, "cannot free pfn {pfn}: it was not allocated, its block is {state:?}")?,
+                }
+                history.map_or(Ok(()), |history| write!(f, "; it was {history}"))
             }
-            Self::NotAllocated { pfn, state } => {
-                write!(f, "cannot free pfn {pfn}: it was not allocated, its block is {state:?}")
+            Self::NeverAllocated(pfn) => write!(f, "cannot free pfn {pfn}: it is free and was never allocated"),
+            Self::WrongSize { range, allocation, pfn } => {
+                write!(f, "cannot free {range:?}: pfn {pfn} belongs to another allocation (wrong size)")?;
+                allocation.map_or(Ok(()), |history| write!(f, "; the first frame was {history}"))
             }
         }
     }
@@ -55,7 +75,7 @@ impl core::error::Error for FreeError {}
 impl FreeError {
     /// A frame that is free already.
     pub(crate) const fn free_already(pfn: Pfn) -> Self {
-        Self::NotAllocated { pfn, state: Some(State::Free) }
+        Self::NotAllocated { pfn, state: Some(State::Free), history: None }
     }
 }
 
@@ -325,7 +345,7 @@ impl Zone {
                     Refused::Unmanaged(frame) => (block.start().add(frame as u64), Some(State::Reserved)),
                     Refused::State(state) => (position, state),
                 };
-                return Err(FreeError::NotAllocated { pfn, state });
+                return Err(FreeError::NotAllocated { pfn, state, history: None });
             }
             position = match self.table.head_of(index) {
                 // The rest of a large block needs no look at each of its blocks.

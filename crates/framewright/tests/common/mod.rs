@@ -12,7 +12,18 @@ pub type Fake = Manager<FakeMachine>;
 
 /// Brings up a machine after reserving `reserved`, and checks all invariants.
 pub fn bring_up_reserving(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
-    bring_up_with(machine, reserved, &Parameters::default())
+    bring_up_with(machine, reserved, &parameters(""))
+}
+
+/// Parameters of a command line, and `careful=` when this run is.
+pub fn parameters(line: &str) -> Parameters {
+    let careful = framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
+    Parameters::parse(&format!("{line}{careful}"), &mut |problem| panic!("{problem}"))
+}
+
+/// Whether this run is careful.
+pub fn is_careful() -> bool {
+    framewright_testkit::careful().is_some()
 }
 
 /// The same with parameters.
