@@ -15,6 +15,7 @@ pub const ALL: &[Step] = &[
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
     Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
+    Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
@@ -72,6 +73,21 @@ fn tests() -> Result<Passed, Failure> {
         }
     }
     Ok(Passed { tests: tally, note: String::new() })
+}
+
+/// Seed of the careful run, unless the environment has one.
+const CAREFUL_SEED: &str = "1";
+/// Where the test kit looks for it.
+const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
+
+fn careful() -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with("manager_"))?;
+    let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
+        .args(only(&targets))
+        .env(CAREFUL, &seed)
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), note: format!("{CAREFUL}={seed}") })
 }
 
 fn loom() -> Result<Passed, Failure> {

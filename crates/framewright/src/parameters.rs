@@ -299,6 +299,55 @@ mod tests {
     }
 
     #[test]
+    fn debug_aids_are_switches_as_linux_reads_them() {
+        for (on, values) in [
+            (true, ["1", "y", "Y", "yes", "t", "true", "on", "On", "ON"]),
+            (false, ["0", "n", "N", "no", "f", "false", "off", "Off", "of"]),
+        ] {
+            for value in values {
+                let line =
+                    std::format!("page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}");
+                let (parameters, problems) = parse(&line);
+                assert_eq!(problems, [], "{value}");
+                let Parameters { page_owner, page_poison, init_on_alloc, init_on_free, .. } = parameters;
+                assert_eq!([page_owner, page_poison, init_on_alloc, init_on_free], [on; 4], "{value}");
+            }
+        }
+        for value in ["", "2", "o", "oh", "maybe", "-1", "\u{e9}"] {
+            for name in ["page_owner", "page_poison", "init_on_alloc", "init_on_free", "careful"] {
+                let line = std::format!("{name}={value}");
+                let expected = usize::from(name != "careful" || value != "2");
+                assert_eq!(parse(&line).1.len(), expected, "{line}");
+            }
+        }
+        assert_eq!(parse("page_poison").1.len(), 1, "a switch without a value is malformed in Linux, too");
+        for (line, seed) in [
+            ("careful=on", Some(CAREFUL_SEED)),
+            ("careful=12345", Some(12_345)),
+            ("careful=7 careful=off", None),
+            ("careful=0", None),
+            ("", None),
+        ] {
+            let (parameters, problems) = parse(line);
+            assert_eq!((parameters.careful, problems.len()), (seed, 0), "{line}");
+        }
+    }
+
+    #[test]
+    fn poison_takes_precedence_over_clearing() {
+        let aids = |line| crate::debug::Aids::of(&parse(line).0);
+        let clearing = aids("init_on_alloc=1 init_on_free=1");
+        assert!(clearing.init_on_alloc && clearing.init_on_free && !clearing.page_owner);
+        let poison = aids("init_on_alloc=1 page_poison=1 init_on_free=1");
+        assert!(!poison.init_on_alloc && !poison.init_on_free && poison.page_poison && !poison.poison_sparsely);
+        let careful = aids("careful=8 init_on_free=1");
+        assert!(careful.page_owner && careful.page_poison && careful.poison_sparsely && !careful.init_on_free);
+        assert_eq!(careful.placement_seed, Some(8));
+        assert!(!aids("careful=8 page_poison=1").poison_sparsely);
+        assert!(!aids("").watch());
+    }
+
+    #[test]
     fn memmap_and_mem_change_the_map() {
         let (parameters, problems) = parse("memmap=1M$4M memmap=0x1000#0x800000 mem=16M");
         assert_eq!(problems, []);

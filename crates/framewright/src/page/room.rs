@@ -114,7 +114,6 @@ impl Room {
     pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, chance: u64) -> Option<u32> {
         self.member(migrate_type, order, |word, level| {
             // The lowest bit at or above a place that depends on the level, going round.
-            #[expect(clippy::cast_possible_truncation, reason = "six bits")]
             let turn = (chance >> (level * 6) & 63) as u32;
             (word.rotate_right(turn).trailing_zeros() + turn) % 64
         })
