@@ -141,9 +141,9 @@ fn a_double_free_is_found_at_once_with_both_lines() {
 #[test]
 fn without_owners_a_double_free_is_found_when_the_cache_is_drained() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build(), "");
-    let [one, other] = [(); 2].map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
-    for block in [one, other, one] {
-        manager.free_order(block, Order::BLOCK).expect("the cache does not look");
+    let [one, other] = [(); 2].map(|()| manager.allocate_order(order(5), MigrateType::Movable).expect("memory"));
+    for run in [one, other, one] {
+        manager.free_order(run, order(5)).expect("the cache does not look");
     }
     let expected = FreeError::NotAllocated { pfn: one, state: Some(State::Free), history: None };
     assert_eq!(manager.drain(), Err(expected));
