@@ -113,6 +113,7 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BringUp, BringUpError, Manager, Request};
+pub use manager::{AllocateError, BringUp, BringUpError, Manager, ReferenceError, Request};
+pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

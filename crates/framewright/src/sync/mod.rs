@@ -2,6 +2,8 @@
 
 mod ownership;
 mod prefetch;
+mod readers;
+pub(crate) mod references;
 mod spin;
 
 #[cfg(loom)]
@@ -12,6 +14,8 @@ pub(crate) use core::sync::atomic;
 
 pub use ownership::Ownership;
 pub(crate) use prefetch::prefetch;
+pub use readers::{Readers, Reading};
+pub use references::{CountWord, NoReference, ReferenceCount};
 pub use spin::{SpinGuard, SpinLock};
 
 /// Atomics that stand in tables over raw memory: always the processor's own, because the model checker's have another size.
