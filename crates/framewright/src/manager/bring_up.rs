@@ -3,6 +3,7 @@
 //! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
 //! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
+use super::isolate::Isolations;
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
@@ -14,8 +15,8 @@ use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{CpuCache, Partial, Room};
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
-use crate::sync::Readers;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
+use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
@@ -152,6 +153,7 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             draining: AtomicBool::new(false),
+            isolations: SpinLock::new(Isolations::NONE),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };

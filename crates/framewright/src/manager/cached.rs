@@ -59,12 +59,13 @@ impl<P: Platform> Manager<P> {
         if is_cached(order, MigrateType::Movable) && start.is_aligned(order) {
             let cpu = self.platform.pin();
             let done = match self.cache(cpu.index()) {
-                Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
-                    let done = match cache.put(start, order) {
-                        Put::Kept => Some(Ok(())),
-                        Put::Twice => Some(Err(FreeError::free_already(start))),
-                        Put::Full => Some(self.make_room(cache, start, order)),
-                    };
+                // What it keeps may change while nobody is inside.
+                Some(cache) if cache.ownership.enter() => {
+                    let done = cache.keeps(start, order).then(|| match cache.put(start, order) {
+                        Put::Kept => Ok(()),
+                        Put::Twice => Err(FreeError::free_already(start)),
+                        Put::Full => self.make_room(cache, start, order),
+                    });
                     cache.ownership.leave();
                     done
                 }
@@ -87,7 +88,7 @@ impl<P: Platform> Manager<P> {
     }
 
     #[inline]
-    fn cache(&self, cpu: u32) -> Option<&'static CpuCache> {
+    pub(super) fn cache(&self, cpu: u32) -> Option<&'static CpuCache> {
         self.caches.get(cpu as usize)
     }
 
@@ -185,7 +186,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Empties a cache that is ours for the moment.
-    fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+    pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
         for (order, index, migrate_type) in CpuCache::words() {

@@ -6,6 +6,7 @@
 mod allocate;
 mod bring_up;
 mod cached;
+mod isolate;
 mod pages;
 mod plan;
 mod references;
@@ -14,10 +15,12 @@ pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
 pub use references::ReferenceError;
 
+use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::sync::SpinLock;
 use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
@@ -61,6 +64,7 @@ pub struct Manager<P: Platform> {
     caches: &'static [CpuCache],
     /// Somebody empties all caches.
     draining: AtomicBool,
+    isolations: SpinLock<Isolations>,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -178,8 +178,8 @@ pub(crate) struct CpuCache {
     words: [[Word; TYPES]; WORD_ORDERS],
     stacks: [Stack; WORD_ORDERS],
     blocks: Stack,
-    /// The frames that are kept: those of the CPU's nearest zone.
-    home: PfnRange,
+    /// The frames that are kept, from the first to one past the last: those of the CPU's nearest zone, or a part of them.
+    home: [AtomicU64; 2],
     /// Which of the manager's zones that is.
     pub(crate) zone: usize,
 }
@@ -196,7 +196,7 @@ impl CpuCache {
             words: core::array::from_fn(|_| core::array::from_fn(|_| Word::empty())),
             stacks: [Stack::new(40), Stack::new(32), Stack::new(32), Stack::new(32)],
             blocks: Stack::new(16),
-            home,
+            home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
             zone,
         }
     }
@@ -228,7 +228,14 @@ impl CpuCache {
     /// Whether frames of `range` are kept here.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
-        self.home.start <= start && start.0 + order.pages() <= self.home.end.0
+        let [first, end] = &self.home;
+        first.load(Ordering::Relaxed) <= start.0 && start.0 + order.pages() <= end.load(Ordering::Relaxed)
+    }
+
+    /// Changes which frames are kept. For who has the cache.
+    pub(crate) fn set_home(&self, home: PfnRange) {
+        self.home[0].store(home.start.0, Ordering::Relaxed);
+        self.home[1].store(home.end.0, Ordering::Relaxed);
     }
 
     /// Keeps a run, if there is room.

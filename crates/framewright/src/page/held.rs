@@ -6,6 +6,7 @@
 
 use super::inside::{MAP_FRAMES, MapFrames};
 use super::tier::Tier;
+use crate::block::lists::NONE;
 use crate::block::{BlockState, MapForm, State};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{Order, PAGES_PER_BLOCK};
@@ -95,6 +96,29 @@ impl Tier<'_> {
         if state.has(BlockState::UNDESCRIBED) {
             self.describe_if_possible(index);
         }
+        self.settle(segment, index);
+    }
+
+    /// Isolates a split block: what is free and what becomes free waits.
+    pub(crate) fn isolate(&mut self, segment: &Range<u32>, index: u32) {
+        if self.lists.spare == index {
+            self.lists.spare = NONE;
+        }
+        self.set_room(index, None);
+        self.hold(segment, index, BlockState::with);
+    }
+
+    /// Puts an isolated split block back.
+    pub(crate) fn put_back(&mut self, segment: &Range<u32>, index: u32) {
+        self.hold(segment, index, BlockState::without);
+    }
+
+    fn hold(&mut self, segment: &Range<u32>, index: u32, change: fn(BlockState, u64) -> BlockState) {
+        let state = self.table.state(index);
+        *self.free_counter(state) -= state.free_pages();
+        let state = change(state, BlockState::ISOLATED);
+        *self.free_counter(state) += state.free_pages();
+        self.table.set_state(index, state);
         self.settle(segment, index);
     }
 

@@ -1,10 +1,11 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
 mod describe;
 pub(crate) mod fallback;
+mod isolate;
 mod kind;
 pub(crate) mod paint;
 mod runs;
@@ -16,6 +17,8 @@ mod watermark;
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
 pub(crate) use describe::Counted;
+pub(crate) use isolate::Change;
+pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
