@@ -115,6 +115,7 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, Request, Shortage};
+pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, ReferenceError, Request, Shortage};
+pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

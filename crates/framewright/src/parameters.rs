@@ -13,6 +13,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("memmap_init=on-demand", "how the memory map is initialised"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
+    ("pages=inside", "keep 64 bytes for every page of a block that is in pieces, in the block; `none` keeps nothing"),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
 ];
 
@@ -33,6 +34,27 @@ impl Policy {
     pub const fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
+        }
+    }
+}
+
+/// Whether pages have descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pages {
+    /// None: the adopter keeps its own books.
+    #[default]
+    None,
+    /// Each page of a split block has one, in eight of the block's own frames.
+    Inside,
+}
+
+impl Pages {
+    /// As it is written on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Inside => "inside",
         }
     }
 }
@@ -60,6 +82,8 @@ pub struct Parameters {
     pub init_on_free: bool,
     /// `careful=on` or a seed: all that finds mistakes, and placement by chance.
     pub careful: Option<u64>,
+    /// `pages=`.
+    pub pages: Pages,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -77,6 +101,7 @@ impl Default for Parameters {
             init_on_alloc: false,
             init_on_free: false,
             careful: None,
+            pages: Pages::None,
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -132,6 +157,11 @@ impl Parameters {
             "memmap_init" => match value {
                 "on-demand" => self.policy = Policy::OnDemand,
                 _ => return Err("memmap_init= is on-demand"),
+            },
+            "pages" => match value {
+                "inside" => self.pages = Pages::Inside,
+                "none" => self.pages = Pages::None,
+                _ => return Err("pages= is inside or none"),
             },
             "min_free_kbytes" => {
                 let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;
@@ -272,18 +302,19 @@ mod tests {
     #[test]
     fn known_parameters_are_set_and_the_last_counts() {
         let (parameters, problems) =
-            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 ");
+            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside");
         assert_eq!(problems, []);
         assert!(!parameters.numa);
         assert_eq!(parameters.memory_limit, Some(512 << 20));
         assert_eq!(parameters.min_free_kbytes, Some(1024));
         assert_eq!(parameters.watermark_scale_factor, 100);
+        assert_eq!(parameters.pages, Pages::Inside);
     }
 
     #[test]
     fn what_is_unknown_or_wrong_is_listed_and_ignored() {
         let (parameters, problems) =
-            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later");
+            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all");
         assert_eq!(parameters.memory_limit, None);
         assert_eq!(parameters.watermark_scale_factor, 10);
         let words: Vec<_> = problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
@@ -294,6 +325,7 @@ mod tests {
             ("numa", true),
             ("watermark_scale_factor=0", true),
             ("memmap_init=later", true),
+            ("pages=all", true),
         ];
         assert_eq!(words, expected);
     }

@@ -50,6 +50,10 @@ pub(crate) struct FreeLists {
     pages: u64,
     /// Free frames in split blocks, which are in no list.
     pub(crate) split_pages: u64,
+    /// Frames that hold descriptors.
+    pub(crate) map_pages: u64,
+    /// Free frames in isolated blocks, which are in no list and are not counted as free.
+    pub(crate) isolated_pages: u64,
     /// Split blocks with free frames.
     pub(crate) room: Room,
     /// A split block all of whose frames are free, kept as it is.
@@ -68,6 +72,8 @@ impl FreeLists {
         occupied: [0; MigrateType::COUNT],
         pages: 0,
         split_pages: 0,
+        map_pages: 0,
+        isolated_pages: 0,
         room: Room::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,

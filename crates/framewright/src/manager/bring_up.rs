@@ -4,6 +4,7 @@
 //! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
 use super::aided::Debug;
+use super::isolate::Isolations;
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
 use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
@@ -13,11 +14,13 @@ use crate::carve::{Carver, room};
 use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
+use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{CpuCache, Partial, Room};
-use crate::parameters::Parameters;
+use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
-use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
+use crate::sync::{Readers, SpinLock};
+use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
     Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks, zone_runs,
@@ -128,6 +131,7 @@ struct Frame {
     fallback: &'static mut [NodeId],
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
+    readers: &'static mut [Readers],
 }
 
 impl<P: Platform> Manager<P> {
@@ -156,7 +160,7 @@ impl<P: Platform> Manager<P> {
                 return Err(error);
             }
         };
-        if !any_free(memory.early) {
+        if !any_free(memory.early, input.parameters.pages) {
             if !debug_range.is_empty() {
                 memory.give_back(debug_range);
             }
@@ -168,6 +172,11 @@ impl<P: Platform> Manager<P> {
         let tables_ns = since();
 
         paint(memory.early, input, &mut frame, platform);
+        let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
+        let readers: &'static [Readers] = readers;
+        for zone in frame.zones.iter_mut() {
+            zone.furnish_descriptors(platform, readers, input.parameters.pages == Pages::Inside);
+        }
         set_marks(&mut frame, input.parameters);
         if let Some(seed) = aids.placement_seed {
             (0..)
@@ -186,6 +195,7 @@ impl<P: Platform> Manager<P> {
             draining: AtomicBool::new(false),
             pressure: Pressure::new(aids.watch()),
             debug,
+            isolations: SpinLock::new(Isolations::NONE),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -223,13 +233,16 @@ impl Frame {
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.zones.len() + 1);
+        // Enough that CPUs seldom meet; a power of two.
+        let readers = (platform.cpus() as usize * 4).next_power_of_two();
         let bytes = room::<Zone>(plan.zones.len() as u64)
             + room::<u16>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
             + room::<NodeId>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
-            + room::<Partial>(partials as u64);
+            + room::<Partial>(partials as u64)
+            + room::<Readers>(readers as u64);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -250,6 +263,7 @@ impl Frame {
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
             partials: carver.values(partials, |_| Partial::empty()),
+            readers: carver.values(readers, |_| Readers::new()),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
@@ -360,10 +374,18 @@ fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
     }
 }
 
-fn any_free<P: Platform>(early: &EarlyAllocator<P>) -> bool {
-    let mut pages = 0;
-    early.for_each_free(&mut |range, _| pages += range.pages());
-    pages != 0
+/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with more free frames than those need.
+fn any_free<P: Platform>(early: &EarlyAllocator<P>, pages: Pages) -> bool {
+    let least = match pages {
+        Pages::None => 1,
+        Pages::Inside => MAP_PAGES_PER_BLOCK + 1,
+    };
+    let mut found = false;
+    early.for_each_free(&mut |range, _| {
+        let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
+        found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
+    });
+    found
 }
 
 /// Walks memory and free memory together, both ascending, and paints every frame of memory once.

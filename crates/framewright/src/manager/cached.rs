@@ -35,7 +35,7 @@ impl<P: Platform> Manager<P> {
 
     /// Calls `work` with the CPU's cache, unless somebody else is in it.
     #[inline]
-    fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
+    pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
         let cpu = self.platform.pin();
         let result = match self.caches.get(cpu.index() as usize) {
             Some(cache) if cache.ownership.enter() => {
@@ -257,7 +257,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Empties a cache that is ours for the moment.
-    fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+    pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
         while let Some((order, word)) = cache.give_up_word() {

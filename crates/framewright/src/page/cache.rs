@@ -195,8 +195,8 @@ pub(crate) struct CpuCache {
     batch: AtomicU32,
     /// Which of the manager's zones it keeps frames of.
     pub(crate) zone: usize,
-    /// That zone's frames.
-    home: PfnRange,
+    /// The frames that are kept, from the first to one past the last: that zone's, or a part of them.
+    home: [AtomicU64; 2],
     words: [Word; WORD_ORDERS * TYPES],
     freed: [Place; WORD_ORDERS],
     ready: [Place; WORD_ORDERS],
@@ -223,7 +223,7 @@ impl CpuCache {
             ownership: Ownership::new(),
             batch: AtomicU32::new(1),
             zone,
-            home,
+            home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
             words: core::array::from_fn(|_| Word::empty()),
             freed: Place::all(FREED, 0, |order| share >> order),
             ready: Place::all(READY, sum(&FREED), |_| share / 64),
@@ -271,7 +271,14 @@ impl CpuCache {
     /// Whether frames of this run are kept here.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
-        self.home.start <= start && start.0 + order.pages() <= self.home.end.0
+        let [first, end] = &self.home;
+        first.load(Ordering::Relaxed) <= start.0 && start.0 + order.pages() <= end.load(Ordering::Relaxed)
+    }
+
+    /// Changes which frames are kept. For who has the cache.
+    pub(crate) fn set_home(&self, home: PfnRange) {
+        self.home[0].store(home.start.0, Ordering::Relaxed);
+        self.home[1].store(home.end.0, Ordering::Relaxed);
     }
 
     /// Keeps a run, if there is room.

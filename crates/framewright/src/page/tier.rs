@@ -4,10 +4,11 @@
 //! blocks are asked first and a free looks at one word of the map. A search that finds nothing there says what is left, and from then on
 //! each free into the block looks for what it joined.
 
+use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
 use crate::block::lists::{FreeLists, NONE, Position};
 use crate::block::table::BlockTable;
-use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State, buddy};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
@@ -59,6 +60,7 @@ pub(crate) struct Tier<'a> {
     pub(crate) lists: &'a mut FreeLists,
     pub(crate) table: &'a BlockTable,
     pub(crate) partials: &'a [Partial],
+    pub(crate) descriptors: Option<&'a Descriptors>,
 }
 
 impl Tier<'_> {
@@ -153,10 +155,12 @@ impl Tier<'_> {
         migrate_type: MigrateType,
         out: &mut [usize],
     ) -> Option<(u32, usize)> {
-        let all = out.len() >= FRAMES >> order.get() && self.lists.room.smallest(migrate_type, order.get()).is_none();
+        let all = self.descriptors.is_none()
+            && out.len() >= FRAMES >> order.get()
+            && self.lists.room.smallest(migrate_type, order.get()).is_none();
         if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
             // All of a block that was whole: nothing of it is ever free.
-            self.split_whole(index, migrate_type, false);
+            self.split_held(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
             let starts = (0..FRAMES).step_by(1 << order.get());
             let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
             return Some((index, taken));
@@ -177,7 +181,7 @@ impl Tier<'_> {
     #[cold]
     fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
-            self.split_whole(index, migrate_type, true);
+            self.split_free(index, migrate_type, 0..1 << order);
             return Some(Found { index, start: 0 });
         }
         for &foreign in migrate_type.fallbacks() {
@@ -216,10 +220,10 @@ impl Tier<'_> {
         let Some((head, state)) = self.table.head_of(index) else { return false };
         if state.is(State::Free) {
             buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
-            self.split_whole(index, state.migrate_type(), true);
+            self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
         }
-        let map = self.table.free_map(index);
-        if !self.table.state(index).is(State::Split) || !map.is_run_free(start, order.get()) {
+        let (map, state) = (self.table.free_map(index), self.table.state(index));
+        if !state.is(State::Split) || state.is_held_back() || !map.is_run_free(start, order.get()) {
             return false;
         }
         map.take_run(start, order.get());
@@ -227,20 +231,35 @@ impl Tier<'_> {
         true
     }
 
-    /// Makes an allocated block of order 9 a split one, all of it free or none.
-    fn split_whole(&mut self, index: u32, migrate_type: MigrateType, free: bool) {
+    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors: the last eight, or the first where
+    /// the last are `wanted`.
+    fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
         let map = self.table.free_map(index);
         map.clear();
+        map.set_range(0, FRAMES);
         self.table.set_inner(index);
-        let state = BlockState::split(migrate_type);
-        if free {
-            map.set_range(0, FRAMES);
-            self.table.set_state(index, state.with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
-            self.lists.split_pages += PAGES_PER_BLOCK;
-            self.set_room(index, Some(WHOLE));
-        } else {
-            self.table.set_state(index, state.with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
+        let state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        self.table.set_state(index, state);
+        self.lists.split_pages += PAGES_PER_BLOCK;
+        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
+            let last = FRAMES - MAP_FRAMES;
+            self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
         }
+        self.set_room(index, Some(WHOLE));
+    }
+
+    /// Makes an allocated block of order 9 a split one, all of it still allocated.
+    fn split_held(&mut self, index: u32, whole: BlockState) {
+        self.table.free_map(index).clear();
+        self.table.set_inner(index);
+        let mut state = BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        if whole.has(BlockState::ISOLATED) {
+            state = state.with(BlockState::ISOLATED);
+        }
+        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
+            state = state.with(BlockState::UNDESCRIBED);
+        }
+        self.table.set_state(index, state);
     }
 
     /// Counts frames that were cleared in the map.
@@ -295,7 +314,10 @@ impl Tier<'_> {
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self.table.free_map(index).first_free(range.start, range.end) {
                 Some(frame) => Err(Refused::Free(frame)),
-                None => match self.unmanaged(index, state, range.start, range.end) {
+                None => match self
+                    .unmanaged(index, state, range.start, range.end)
+                    .or_else(|| self.in_map(index, state, range))
+                {
                     Some(frame) => Err(Refused::Unmanaged(frame)),
                     None => Ok(()),
                 },
@@ -311,18 +333,19 @@ impl Tier<'_> {
             return None;
         }
         // Counts tell, too, where the block could not be noted.
-        let too_many = state.free_pages() + (end - start) as u64 > state.managed_pages();
+        let too_many = state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
     /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
     pub(crate) fn free(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) {
-        let Some((_, state)) = self.table.head_of(index) else { return };
+        let Some((head, state)) = self.table.head_of(index) else { return };
         if state.is(State::Whole) {
+            self.end_count(head);
             if buddy::divide_whole(self.table, index, index + 1).is_none() {
                 return;
             }
-            self.split_whole(index, state.migrate_type(), false);
+            self.split_held(index, state);
         }
         let mut start = range.start;
         while start < range.end {
@@ -343,7 +366,11 @@ impl Tier<'_> {
         }
         let state = self.table.state(index);
         let free = state.free_pages() + order.pages();
-        if !state.is(State::Split) || self.unmanaged(index, state, start, start + (1 << order.get())).is_some() {
+        let run = start..start + (1 << order.get());
+        if !state.is(State::Split)
+            || self.unmanaged(index, state, run.start, run.end).is_some()
+            || self.in_map(index, state, &run).is_some()
+        {
             return false;
         }
         if !self.table.free_map(index).give_run(start, order.get()) {
@@ -362,6 +389,7 @@ impl Tier<'_> {
         let (state, map) = (self.table.state(index), self.table.free_map(index));
         let allocated = state.is(State::Split)
             && state.managed_pages() == PAGES_PER_BLOCK
+            && self.in_map(index, state, &range).is_none()
             && map.first_free(range.start, range.end).is_none();
         if allocated {
             let free = state.free_pages() + map.set_range(range.start, range.end);
@@ -392,6 +420,9 @@ impl Tier<'_> {
         if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK {
             return false;
         }
+        if state.map_form() == MapForm::Inside && self.any_in_map(index, start, runs, order) {
+            return false;
+        }
         if !self.table.free_map(index).give_word(start, runs, order.get()) {
             return false;
         }
@@ -409,9 +440,13 @@ impl Tier<'_> {
         free: u64,
         reached: impl FnOnce(&FreeMap) -> u8,
     ) {
-        self.lists.split_pages += free - before.free_pages();
         let new = before.with_free_pages(free);
-        if free == PAGES_PER_BLOCK {
+        if before.is_held_back() {
+            self.table.set_state(index, new);
+            return self.freed_held_back(segment, index, free - before.free_pages());
+        }
+        self.lists.split_pages += free - before.free_pages();
+        if free + before.map_pages() == PAGES_PER_BLOCK {
             self.table.set_state(index, new);
             return self.complete(segment, index);
         }
@@ -427,7 +462,7 @@ impl Tier<'_> {
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
-    fn complete(&mut self, segment: &Range<u32>, index: u32) {
+    pub(super) fn complete(&mut self, segment: &Range<u32>, index: u32) {
         if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;
             return self.set_room(index, Some(WHOLE));
@@ -437,8 +472,10 @@ impl Tier<'_> {
 
     fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
         self.set_room(index, None);
-        let migrate_type = self.table.state(index).migrate_type();
-        self.lists.split_pages -= PAGES_PER_BLOCK;
+        let state = self.table.state(index);
+        let migrate_type = state.migrate_type();
+        self.lists.split_pages -= state.free_pages();
+        self.take_map(index);
         buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
     }
 

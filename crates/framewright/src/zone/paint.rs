@@ -100,8 +100,9 @@ impl Zone {
 
     /// Publishes the free count. The last step.
     pub(crate) fn finish_painting(&mut self) {
-        let free = self.lists.get_mut().free_pages();
-        *self.free_pages.get_mut() = free;
+        let lists = self.lists.get_mut();
+        *self.free_pages.get_mut() = lists.free_pages();
+        *self.map_pages.get_mut() = lists.map_pages;
     }
 
     /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which
@@ -178,12 +179,12 @@ impl Zone {
         let lists = self.lists.get_mut();
         lists.split_pages += changed;
         let largest = self.table.free_map(index).largest_order();
-        Tier { lists, table: &self.table, partials: &[] }.set_room(index, largest);
+        Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
             let lists = self.lists.get_mut();
             lists.split_pages -= PAGES_PER_BLOCK;
-            Tier { lists, table: &self.table, partials: &[] }.set_room(index, None);
+            Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
         }
     }

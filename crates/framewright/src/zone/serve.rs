@@ -82,10 +82,12 @@ impl FreeError {
 impl Zone {
     pub(super) fn publish(&self, lists: &FreeLists) {
         self.free_pages.store(lists.free_pages(), Ordering::Relaxed);
+        self.map_pages.store(lists.map_pages, Ordering::Relaxed);
+        self.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
-        Tier { lists, table: &self.table, partials: self.partials }
+        Tier { lists, table: &self.table, partials: self.partials, descriptors: self.descriptors.as_ref() }
     }
 
     /// The frame `offset` frames into the block at `index`.
@@ -179,6 +181,8 @@ impl Zone {
 
     fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
+        // The frames of its descriptors are free now, whether or not what follows succeeds.
+        self.publish(lists);
     }
 
     /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a time.
@@ -327,8 +331,32 @@ impl Zone {
         if !state.is(State::Whole) || state.order() != order {
             return false;
         }
-        buddy::free(lists, &self.table, &indices, index, order, state.migrate_type(), Position::Head);
+        self.give_whole(lists, &indices, index, state);
         true
+    }
+
+    /// Frees a block that is allocated whole and has its head at `index`.
+    #[inline]
+    fn give_whole(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) {
+        if state.has(BlockState::COUNTED | BlockState::ISOLATED) {
+            return self.give_marked(lists, indices, index);
+        }
+        buddy::free(lists, &self.table, indices, index, state.order(), state.migrate_type(), Position::Head);
+    }
+
+    /// The same for one that has a reference count or is isolated.
+    #[cold]
+    fn give_marked(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32) {
+        self.tier(lists).end_count(index);
+        let state = self.table.state(index);
+        let (order, migrate_type) = (state.order(), state.migrate_type());
+        if state.has(BlockState::ISOLATED) {
+            lists.isolated_pages += order.pages();
+            self.table.set_inner(index);
+            self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
+        } else {
+            buddy::free(lists, &self.table, indices, index, order, migrate_type, Position::Head);
+        }
     }
 
     /// Whether all frames of `range` are allocated (invariant 13).
@@ -365,11 +393,14 @@ impl Zone {
         while position < range.end {
             let index = segment.index_of(BlockNumber::containing(position));
             let (part, next) = part_of_block(position, range.end);
-            let whole =
-                part.len() == FRAMES && self.table.head_of(index).is_some_and(|(_, state)| state.is(State::Whole));
-            if whole && let Some(order) = buddy::divide_whole(&self.table, index, end) {
-                let migrate_type = self.table.state(index).migrate_type();
-                buddy::free(lists, &self.table, &indices, index, order, migrate_type, Position::Head);
+            let whole = self.table.head_of(index).filter(|(_, state)| part.len() == FRAMES && state.is(State::Whole));
+            if let Some((head, _)) = whole {
+                self.tier(lists).end_count(head);
+            }
+            if whole.is_some()
+                && let Some(order) = buddy::divide_whole(&self.table, index, end)
+            {
+                self.give_whole(lists, &indices, index, self.table.state(index));
                 position = position.add(order.pages());
             } else {
                 self.tier(lists).free(&indices, index, part);
