@@ -135,8 +135,12 @@ impl<P: Platform> Manager<P> {
     fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         let zone = self.zones.get(cache.zone)?;
         let keep = zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal);
-        self.pressure.quiet.stir();
-        zone.refill(self.platform, cache, order, migrate_type, keep)
+        let taken = zone.refill(self.platform, cache, order, migrate_type, keep);
+        if taken.is_some() {
+            // Still inside the cache's section. A refill that finds nothing changes nothing.
+            self.pressure.quiet.stir();
+        }
+        taken
     }
 
     /// Gives the older half of a full stack back to its zone, then keeps the run.
