@@ -352,6 +352,15 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     assert_eq!(after.cpu_barrier, before.cpu_barrier, "drained again");
     // The memory of failures and the hook are looked at under a lock each; no zone is.
     assert!(after.irq_save - before.irq_save <= 200, "{}", after.irq_save - before.irq_save);
+    // The short way asks its home zone as well, for a cache that is empty.
+    let before = machine.calls();
+    for of in [3, 5].repeat(50) {
+        let got = manager.allocate_order(order(of), MigrateType::Movable);
+        assert_eq!(got, Err(AllocateError::OutOfMemory { order: order(of) }));
+    }
+    let after = machine.calls();
+    assert!(after.cpu_barrier - before.cpu_barrier <= 1, "drained again");
+    assert!(after.irq_save - before.irq_save <= 420, "{}", after.irq_save - before.irq_save);
     // Others are not held back, and one free ends it, on whatever CPU and way.
     held.push(manager.allocate(&one()).expect("there are pieces").start);
     let ways: [fn(&Fake, Pfn); 3] = [

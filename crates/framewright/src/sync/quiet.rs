@@ -36,7 +36,7 @@ impl Quiet {
         self.attention.load(Ordering::Relaxed) != 0
     }
 
-    /// Memory becomes free: called after it came into a zone, or inside the section of the cache that it comes into.
+    /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the cache that it comes into.
     #[inline]
     pub fn stir(&self) {
         Self::order_store_before_load();
