@@ -149,9 +149,10 @@ impl<P: Platform> Manager<P> {
     /// See [`AllocateError`].
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let order = request.order()?;
+        let drains = self.drains();
         let mut taken = self.find(request, order).or_else(|error| {
             let short = matches!(error, AllocateError::OutOfMemory { .. });
-            if short && self.drain_for_more() { self.find(request, order) } else { Err(error) }
+            if short && self.drain_for_more(drains) { self.find(request, order) } else { Err(error) }
         })?;
         let end = taken.start.add(request.pages);
         if end < taken.end {
@@ -184,8 +185,9 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
     pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+        let drains = self.drains();
         let mut done = self.fill(request, pages)?;
-        if done < pages.len() && self.drain_for_more() {
+        if done < pages.len() && self.drain_for_more(drains) {
             done += self.fill(request, &mut pages[done..])?;
         }
         if done == 0 && !pages.is_empty() {
@@ -223,10 +225,11 @@ impl<P: Platform> Manager<P> {
         Ok(done)
     }
 
-    /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether anything came of it; a bad frame
-    /// found there does not keep the good ones back.
-    fn drain_for_more(&self) -> bool {
-        self.cached_pages() != 0 && self.drain() != Ok(0)
+    /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether there is more since there were `drains`,
+    /// through us or through somebody else; a bad frame found in a cache does not keep the good ones back.
+    fn drain_for_more(&self, drains: u32) -> bool {
+        let may_help = self.cached_pages() != 0 || self.drains() % 2 != 0;
+        may_help && self.drain() != Ok(0) || self.drains() != drains
     }
 
     /// The node to begin with, and whether it is the only one.

@@ -13,7 +13,8 @@ use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::page::{CpuCache, Partial, Room};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicU32;
+use crate::sync::table_atomic::AtomicU64;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
@@ -143,7 +144,7 @@ impl<P: Platform> Manager<P> {
             nodes,
             directory,
             caches,
-            draining: AtomicBool::new(false),
+            drains: AtomicU32::new(0),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };

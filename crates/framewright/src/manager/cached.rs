@@ -8,7 +8,7 @@ use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
@@ -154,8 +154,19 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        // Acquire and Release: drainers follow one another. A second one at the same time has nothing to do.
-        if self.draining.swap(true, Ordering::Acquire) {
+        let before = self.drains();
+        // Acquire here and Release at the end: drainers follow one another.
+        let is_free = before % 2 == 0;
+        if !is_free
+            || self
+                .drains
+                .compare_exchange(before, before.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+        {
+            // Somebody else is at it. What is in that one's hands is neither cached nor free, so that there is something to wait for.
+            while self.drains() == before.wrapping_add(u32::from(is_free)) {
+                self.platform.relax();
+            }
             return Ok(0);
         }
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
@@ -166,8 +177,14 @@ impl<P: Platform> Manager<P> {
             drained = join(drained, self.drain_cache(cache));
             cache.ownership.give_back();
         }
-        self.draining.store(false, Ordering::Release);
+        self.drains.store(before.wrapping_add(2), Ordering::Release);
         drained
+    }
+
+    /// How often all caches began to be emptied and were empty, together.
+    pub(super) fn drains(&self) -> u32 {
+        // Pairs with the Release at the end of a drain: what that freed is seen.
+        self.drains.load(Ordering::Acquire)
     }
 
     fn drain_own(&self) -> Result<u64, FreeError> {

@@ -15,7 +15,7 @@ use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::table_atomic::AtomicBool;
+use crate::sync::atomic::AtomicU32;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 
@@ -56,8 +56,8 @@ pub struct Manager<P: Platform> {
     directory: &'static [Segment],
     /// One for each CPU.
     caches: &'static [CpuCache],
-    /// Somebody empties all caches.
-    draining: AtomicBool,
+    /// How often somebody began or ended emptying all caches: odd while it goes on.
+    drains: AtomicU32,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -26,7 +26,7 @@ use crate::block::{BLOCK_ORDERS, MigrateType};
 use crate::page::Partial;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 
 /// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.

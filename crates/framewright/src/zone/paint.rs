@@ -14,6 +14,7 @@ use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
 use crate::page::{Partial, Room, Tier};
+use crate::sync::atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// What painting makes of frames.
@@ -101,7 +102,7 @@ impl Zone {
     /// Publishes the free count. The last step.
     pub(crate) fn finish_painting(&mut self) {
         let free = self.lists.get_mut().free_pages();
-        *self.free_pages.get_mut() = free;
+        self.free_pages.store(free, Ordering::Relaxed);
     }
 
     /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which

@@ -8,7 +8,7 @@ use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
 use crate::page::{Refused, Tier};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::fmt;
 use core::ops::Range;
