@@ -18,7 +18,8 @@ use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{CpuCache, Partial, Room};
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
@@ -175,7 +176,7 @@ impl<P: Platform> Manager<P> {
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
-            zone.furnish_descriptors(platform, readers, input.parameters.pages == Pages::Inside);
+            zone.furnish_descriptors(platform, readers, input.parameters.pages == Pages::Inside, aids.page_poison);
         }
         set_marks(&mut frame, input.parameters);
         if let Some(seed) = aids.placement_seed {

@@ -9,7 +9,7 @@ use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::page::{CpuCache, MOST_FREED, Put, Runs};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneKind};
 use core::panic::Location;
@@ -216,8 +216,19 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        // A second one at the same time has nothing to do.
-        self.drain_all().unwrap_or(Ok(0))
+        // A second one at the same time has nothing to do but to wait: what is in the first one's hands is neither cached nor free.
+        self.drain_all().unwrap_or_else(|| {
+            self.wait_for_drain();
+            Ok(0)
+        })
+    }
+
+    /// Waits until nobody empties all caches.
+    pub(super) fn wait_for_drain(&self) {
+        // Acquire pairs with the Release at the end of a drain: what that freed is seen.
+        while self.draining.load(Ordering::Acquire) {
+            self.platform.relax();
+        }
     }
 
     /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.

@@ -24,7 +24,7 @@ use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
-use crate::sync::table_atomic::AtomicBool;
+use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;

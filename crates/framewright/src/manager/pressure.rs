@@ -235,9 +235,7 @@ impl<P: Platform> Manager<P> {
                 return;
             }
             // Somebody else drains, and may have passed the cache that has what we lack: wait, and look again.
-            while self.draining.load(Ordering::Relaxed) {
-                self.platform.relax();
-            }
+            self.wait_for_drain();
         }
     }
 }

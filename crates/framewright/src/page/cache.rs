@@ -10,8 +10,8 @@
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
 
 use crate::block::MigrateType;
-use crate::sync::Ownership;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use core::ops::Range;
 
@@ -191,6 +191,8 @@ pub(crate) enum Put {
 #[repr(C, align(128))]
 pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
+    /// Stands for all words below.
+    contents: Exclusive,
     /// Words that a refill takes: more each time, one after a drain.
     batch: AtomicU32,
     /// Which of the manager's zones it keeps frames of.
@@ -221,6 +223,7 @@ impl CpuCache {
         let share = (share_pages / SHARE).max(8);
         Self {
             ownership: Ownership::new(),
+            contents: Exclusive::new(),
             batch: AtomicU32::new(1),
             zone,
             home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
@@ -255,6 +258,7 @@ impl CpuCache {
     /// A run of `order`, if there is one at hand.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        self.contents.touch();
         if let Some(index) = word_order(order) {
             let taken = self.word(index, migrate_type)?.take();
             return taken.or_else(|| self.get_ready(index, migrate_type));
@@ -271,12 +275,14 @@ impl CpuCache {
     /// Whether frames of this run are kept here.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
+        self.contents.touch();
         let [first, end] = &self.home;
         first.load(Ordering::Relaxed) <= start.0 && start.0 + order.pages() <= end.load(Ordering::Relaxed)
     }
 
     /// Changes which frames are kept. For who has the cache.
     pub(crate) fn set_home(&self, home: PfnRange) {
+        self.contents.touch();
         self.home[0].store(home.start.0, Ordering::Relaxed);
         self.home[1].store(home.end.0, Ordering::Relaxed);
     }
@@ -284,6 +290,7 @@ impl CpuCache {
     /// Keeps a run, if there is room.
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order) -> Put {
+        self.contents.touch();
         let Some(order) = word_order(order) else { return self.put_stacked(start, order) };
         if let Some(words) = self.words.get(order * TYPES..(order + 1) * TYPES)
             && let Some(word) = words.iter().find(|word| word.holds(start))
@@ -330,6 +337,7 @@ impl CpuCache {
 
     /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs, as a further one. False when there is no room.
     pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
+        self.contents.touch();
         let Some(index) = word_order(order) else { return false };
         let Some(word) = self.word(index, migrate_type) else { return false };
         if word.runs.load(Ordering::Relaxed) == 0 {
@@ -350,6 +358,7 @@ impl CpuCache {
 
     /// Turns to what was freed here last, when the zone has nothing.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
+        self.contents.touch();
         migrate_type == MigrateType::Movable
             && word_order(order).is_some_and(|index| self.turn_to(index, &self.freed[index]))
     }
@@ -365,6 +374,7 @@ impl CpuCache {
 
     /// Entries that wait to go back.
     pub(crate) fn waiting(&self, order: Order) -> usize {
+        self.contents.touch();
         let place = match word_order(order) {
             Some(index) => Some(&self.freed[index]),
             None => self.stack(order),
@@ -374,6 +384,7 @@ impl CpuCache {
 
     /// The entries that wait to go back, oldest first, into `out`; returns how many.
     pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs; MOST_FREED]) -> usize {
+        self.contents.touch();
         match word_order(order) {
             Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
             None => {
@@ -385,6 +396,7 @@ impl CpuCache {
 
     /// Forgets the oldest `count` of what waits to go back.
     pub(crate) fn forget_oldest(&self, order: Order, count: usize) {
+        self.contents.touch();
         let left = |place: &Place| {
             let entries = place.entries();
             place.len.store(u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0), Ordering::Relaxed);
@@ -407,6 +419,7 @@ impl CpuCache {
 
     /// Takes a word out of the cache, of those that gets come from; nothing when all are used up. The next refill begins small again.
     pub(crate) fn give_up_word(&self) -> Option<(Order, Runs)> {
+        self.contents.touch();
         self.batch.store(1, Ordering::Relaxed);
         let orders = || (0..WORD_ORDERS).zip((0..).map_while(Order::new));
         for (index, order) in orders() {

@@ -40,8 +40,12 @@ impl Tier<'_> {
     pub(super) fn take_map(&mut self, index: u32) {
         let state = self.table.state(index);
         if let (MapForm::Inside, Some(descriptors)) = (state.map_form(), self.descriptors) {
+            let frames = self.map_frames(index);
             self.table.set_state(index, state.without_map());
             descriptors.wait(index);
+            if let Some(frames) = frames {
+                descriptors.wipe(index, frames);
+            }
             self.lists.map_pages -= MAP_PAGES_PER_BLOCK;
         }
     }

@@ -11,6 +11,7 @@ use super::record::Page;
 use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MapForm, Segment, State, segment};
+use crate::debug::POISON;
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -125,6 +126,8 @@ pub(crate) struct Descriptors {
     segments: &'static [Segment],
     /// Whether split blocks are to have descriptors.
     inside: bool,
+    /// Whether free memory is poisoned, so that frames which held descriptors are to be.
+    poison: bool,
 }
 
 impl Descriptors {
@@ -133,8 +136,14 @@ impl Descriptors {
         readers: &'static [Readers],
         segments: &'static [Segment],
         inside: bool,
+        poison: bool,
     ) -> Self {
-        Self { platform, readers, segments, inside }
+        Self { platform, readers, segments, inside, poison }
+    }
+
+    /// Whether any split block is to have descriptors.
+    pub(crate) const fn are_wanted(&self) -> bool {
+        self.inside
     }
 
     fn block_start(&self, index: u32) -> Option<Pfn> {
@@ -165,14 +174,25 @@ impl Descriptors {
         self.readers(index).wait(self.platform);
     }
 
-    /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with descriptors, all zero; returns what the state word is to say.
-    pub(crate) fn write(&self, lists: &mut FreeLists, index: u32, frames: MapFrames, state: BlockState) -> BlockState {
-        let Some(block) = self.block_start(index) else { return state };
+    /// `frames` of the block at `index` hold descriptors no more and are about to be free.
+    pub(crate) fn wipe(&self, index: u32, frames: MapFrames) {
+        if self.poison {
+            self.fill(index, frames, POISON);
+        }
+    }
+
+    fn fill(&self, index: u32, frames: MapFrames, byte: u8) {
+        let Some(block) = self.block_start(index) else { return };
         for frame in frames.iter() {
             let target = self.platform.direct(block.add(frame as u64).address());
-            // SAFETY: a managed frame below the direct limit that was free until now, so that nobody has it (invariants 1 and 21).
-            unsafe { target.write_bytes(0, FRAME_BYTES) };
+            // SAFETY: a managed frame below the direct limit that is free or about to be, so that nobody has it (invariants 1 and 21).
+            unsafe { target.write_bytes(byte, FRAME_BYTES) };
         }
+    }
+
+    /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with descriptors, all zero; returns what the state word is to say.
+    pub(crate) fn write(&self, lists: &mut FreeLists, index: u32, frames: MapFrames, state: BlockState) -> BlockState {
+        self.fill(index, frames, 0);
         let named = frames.named();
         let state = state.with_map(named, !frames.is_run());
         if !frames.is_run()

@@ -155,7 +155,7 @@ impl Tier<'_> {
         migrate_type: MigrateType,
         out: &mut [usize],
     ) -> Option<(u32, usize)> {
-        let all = self.descriptors.is_none()
+        let all = !self.descriptors.is_some_and(Descriptors::are_wanted)
             && out.len() >= FRAMES >> order.get()
             && self.lists.room.smallest(migrate_type, order.get()).is_none();
         if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {

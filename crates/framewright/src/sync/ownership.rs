@@ -72,7 +72,8 @@ impl Ownership {
 
     /// For a drainer, of which there is one at a time: keeps the owner out from the next barrier on.
     pub fn revoke(&self) {
-        self.revoked.store(true, Ordering::Relaxed);
+        // Release: an owner that is kept out sees that somebody drains.
+        self.revoked.store(true, Ordering::Release);
     }
 
     /// For the drainer, after the barrier: waits until the owner is out. The data is the drainer's then.

@@ -38,8 +38,9 @@ impl Zone {
         platform: &'static dyn Platform,
         readers: &'static [Readers],
         inside: bool,
+        poison: bool,
     ) {
-        let descriptors = Descriptors::new(platform, readers, self.segments, inside);
+        let descriptors = Descriptors::new(platform, readers, self.segments, inside, poison);
         self.descriptors = Some(descriptors);
         for partial in self.partials {
             let index = partial.index();

@@ -14,6 +14,7 @@ use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
 use crate::page::{Partial, Room, Tier};
+use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// What painting makes of frames.
@@ -101,8 +102,9 @@ impl Zone {
     /// Publishes the free count. The last step.
     pub(crate) fn finish_painting(&mut self) {
         let lists = self.lists.get_mut();
-        *self.free_pages.get_mut() = lists.free_pages();
-        *self.map_pages.get_mut() = lists.map_pages;
+        let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
+        self.free_pages.store(free_pages, Ordering::Relaxed);
+        self.map_pages.store(map_pages, Ordering::Relaxed);
     }
 
     /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which

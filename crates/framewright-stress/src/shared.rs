@@ -1,0 +1,74 @@
+//! What workers have in common: runs that change hands, and what must add up when all stand still.
+
+use crate::failure::Failure;
+use crate::stamp::Held;
+use framewright::sync::SpinLock;
+use framewright::zone::Counts;
+use framewright::{Manager, Platform};
+
+/// Runs that wait for a new owner.
+const SLOTS: usize = 64;
+
+/// What the workers on one manager share.
+pub struct Shared {
+    exchange: SpinLock<[Held; SLOTS]>,
+    /// Pages that were allocated before.
+    others_pages: u64,
+}
+
+impl Shared {
+    /// For workers on `manager`, whose memory nobody else allocates or frees until [`settle`](Self::settle).
+    #[must_use]
+    pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
+        Self { exchange: SpinLock::new([Held::NOTHING; SLOTS]), others_pages: in_use(manager) }
+    }
+
+    /// Swaps `held` with what lies in a slot.
+    pub(crate) fn exchange<P: Platform>(&self, platform: &P, slot: usize, held: Held) -> Held {
+        let mut slots = self.exchange.lock(platform);
+        slots.get_mut(slot % SLOTS).map_or(held, |slot| core::mem::replace(slot, held))
+    }
+
+    /// Recounts all tables and holds them against what is held. For moments at which no worker works; `held_pages` is the sum of
+    /// [`Worker::pages`](crate::Worker::pages).
+    ///
+    /// # Errors
+    /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
+    pub fn account<P: Platform>(&self, manager: &Manager<P>, held_pages: u64) -> Result<Counts, Failure> {
+        let counts = manager.verify().map_err(Failure::Tables)?;
+        let balanced = counts.present_pages == counts.managed_pages + counts.reserved_pages
+            && counts.managed_pages == counts.free_pages + counts.allocated_pages;
+        if counts != manager.totals() || !balanced {
+            return Err(Failure::Counters);
+        }
+        let slots = *self.exchange.lock(manager.platform());
+        let waiting: u64 = slots.iter().map(|held| held.range.pages()).sum();
+        let (held_pages, allocated_pages) = (held_pages + waiting + self.others_pages, in_use(manager));
+        if held_pages == allocated_pages { Ok(counts) } else { Err(Failure::Pages { held_pages, allocated_pages }) }
+    }
+
+    /// Frees what waits for a new owner, empties all caches and accounts for everything. For the end, when no worker holds anything.
+    ///
+    /// # Errors
+    /// As [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`], [`Failure::Drain`].
+    pub fn settle<P: Platform>(&self, manager: &Manager<P>) -> Result<Counts, Failure> {
+        for slot in 0..SLOTS {
+            let held = self.exchange(manager.platform(), slot, Held::NOTHING);
+            if !held.range.is_empty() {
+                held.check(manager.platform())?;
+                manager.free(held.range).map_err(|error| Failure::Free { range: held.range, error })?;
+            }
+        }
+        manager.drain().map_err(Failure::Drain)?;
+        let cached = manager.cached_pages();
+        if cached != 0 {
+            return Err(Failure::Pages { held_pages: 0, allocated_pages: cached });
+        }
+        self.account(manager, 0)
+    }
+}
+
+/// Pages that callers have.
+fn in_use<P: Platform>(manager: &Manager<P>) -> u64 {
+    manager.totals().allocated_pages.saturating_sub(manager.cached_pages())
+}

@@ -1,0 +1,136 @@
+//! Whose a frame is, written into the frame.
+//!
+//! A run of up to 64 frames has a stamp in each. Of a larger one a frame in each window of the run's 64th part is stamped, another one in each
+//! allocation: over time all are, and a run of a GiB costs no more than one of 64 pages.
+
+use crate::failure::Failure;
+use crate::random::mix;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::Platform;
+use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
+
+/// Stamped frames of a large run.
+const STAMPS: u64 = 64;
+/// Words of a frame.
+const WORDS: u64 = PAGE_SIZE / 8;
+
+/// A run of frames that somebody has: what one call allocated, or what is left of that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub(crate) range: PfnRange,
+    /// Different for every allocation.
+    owner: u64,
+    /// Frames in a window, of which one is stamped; a power of two.
+    window: u64,
+    /// Whether it is exactly what a call gave.
+    pub(crate) is_whole: bool,
+}
+
+impl Held {
+    /// Room for a run.
+    pub const NOTHING: Self = Self { range: PfnRange::new(0, 0), owner: 0, window: 1, is_whole: false };
+
+    /// A run that was just allocated, not stamped yet.
+    pub(crate) fn new(range: PfnRange, owner: u64) -> Self {
+        let window = range.pages().div_ceil(STAMPS).max(1).next_power_of_two();
+        Self { range, owner, window, is_whole: true }
+    }
+
+    /// A part of it.
+    pub(crate) const fn part(self, start: Pfn, end: Pfn) -> Self {
+        Self { range: PfnRange { start, end }, is_whole: false, ..self }
+    }
+
+    /// The frames.
+    #[must_use]
+    pub const fn range(&self) -> PfnRange {
+        self.range
+    }
+
+    /// Frames of it that have a stamp.
+    fn stamped(self) -> impl Iterator<Item = Pfn> {
+        let windows = self.range.start.0 / self.window..self.range.end.0.div_ceil(self.window);
+        let frame = move |window: u64| Pfn(window * self.window + (mix(self.owner ^ window) & (self.window - 1)));
+        windows.map(frame).filter(move |&frame| self.range.contains(frame))
+    }
+
+    /// What stands in a stamped frame.
+    const fn word(self, frame: Pfn) -> u64 {
+        mix(self.owner.wrapping_add(frame.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))) | 1
+    }
+
+    /// Stamps it.
+    pub(crate) fn write<P: Platform>(self, platform: &P) {
+        for frame in self.stamped() {
+            for place in [0, WORDS - 1] {
+                word(platform, frame, place).store(self.word(frame), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Looks at the stamps.
+    ///
+    /// # Errors
+    /// [`Failure::Stamp`]: somebody else wrote into it.
+    pub(crate) fn check<P: Platform>(self, platform: &P) -> Result<(), Failure> {
+        for frame in self.stamped() {
+            for place in [0, WORDS - 1] {
+                let (wanted, found) = (self.word(frame), word(platform, frame, place).load(Ordering::Relaxed));
+                if found != wanted {
+                    return Err(Failure::Stamp { pfn: frame, wanted, found });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether its frames hold zeros, in those that are to be stamped.
+    ///
+    /// # Errors
+    /// [`Failure::NotZero`].
+    pub(crate) fn check_zero<P: Platform>(self, platform: &P) -> Result<(), Failure> {
+        for frame in self.stamped() {
+            if (0..WORDS).any(|place| word(platform, frame, place).load(Ordering::Relaxed) != 0) {
+                return Err(Failure::NotZero { pfn: frame });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A word of a frame that was allocated. Atomic, so that a frame that two have by mistake is a wrong stamp and no data race.
+fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
+    let address = platform.direct(frame.address() + 8 * place);
+    // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned there for ever, and it was handed out, so that
+    // nobody reaches it but through this function; any content is a value (invariants 1 and 4).
+    unsafe { AtomicU64::from_ptr(address.as_ptr().cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(held: Held) -> usize {
+        held.stamped().count()
+    }
+
+    #[test]
+    fn small_runs_are_stamped_everywhere_and_large_ones_evenly() {
+        for pages in [1, 3, 64] {
+            let held = Held::new(PfnRange::new(77, 77 + pages), 5);
+            assert_eq!(count(held) as u64, pages);
+        }
+        for pages in [65, 127, 128, 512, 1 << 18] {
+            let held = Held::new(PfnRange::new(1 << 18, (1 << 18) + pages), 5);
+            assert!((32..=66).contains(&count(held)), "{pages}: {}", count(held));
+        }
+    }
+
+    #[test]
+    fn parts_have_the_stamps_of_the_whole() {
+        let whole = Held::new(PfnRange::new(4096, 8192), 9);
+        let (one, other) = (whole.part(Pfn(4096), Pfn(5001)), whole.part(Pfn(5001), Pfn(8192)));
+        assert!(whole.stamped().eq(one.stamped().chain(other.stamped())));
+        assert!(!one.is_whole && whole.is_whole);
+    }
+}

@@ -1,0 +1,223 @@
+//! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted for after each round.
+
+use crate::machine::{Builder, FakeMachine};
+use framewright::early::EarlyAllocator;
+use framewright::firmware::MemoryKind;
+use framewright::units::PhysRange;
+use framewright::zone::Counts;
+use framewright::{BringUp, Manager, Parameters, Platform};
+use framewright_stress::{Failure, Held, Shared, Tally, Worker};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+
+/// A machine to stress.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// What is special about it.
+    pub name: &'static str,
+    /// The machine, without CPUs.
+    pub machine: Builder,
+    /// Nodes that its CPUs are on in turn.
+    pub cpu_nodes: &'static [usize],
+    /// What is reserved before bring-up.
+    pub reserved: Vec<PhysRange>,
+}
+
+impl Shape {
+    /// Brings it up with a CPU for each of `threads` threads and one for the caller.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn bring_up(self, threads: u32) -> Manager<FakeMachine> {
+        let nodes = self.cpu_nodes.iter().cycle().take(threads as usize + 1);
+        let machine = nodes.fold(self.machine, |machine, &node| machine.cpus_on(node, 1)).build();
+        bring_up(machine, &self.reserved)
+    }
+}
+
+/// Brings a machine up after reserving `reserved`.
+///
+/// # Panics
+/// When that fails.
+#[must_use]
+pub fn bring_up(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Manager<FakeMachine> {
+    let early = EarlyAllocator::with_reserved(machine, machine.map(), machine.topology(), reserved);
+    let mut early = early.unwrap_or_else(|error| panic!("{error}"));
+    let parameters = Parameters::default();
+    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
+    Manager::bring_up(&mut early, &input).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Machines of several shapes, none of more than 2.5 GiB.
+#[must_use]
+pub fn shapes() -> Vec<Shape> {
+    const ONE_NODE: &[usize] = &[0];
+    let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
+    let pages = |start: u64, end: u64| PhysRange::new(start << 12, end << 12);
+    let shape = |name, machine, cpu_nodes| Shape { name, machine, cpu_nodes, reserved: Vec::new() };
+    let mut holes = FakeMachine::builder();
+    let mut reserved = Vec::new();
+    for piece in 0..24 {
+        // Pieces of odd sizes: some within a block, some over several, some with a kind that is not used.
+        let start = 0x8_0000 + piece * 1777;
+        let kind = if piece % 7 == 3 { MemoryKind::AcpiNvs } else { MemoryKind::Conventional };
+        holes = holes.memory(pages(start, start + 300 + 61 * piece), kind);
+        reserved.push(pages(start + 100 + piece, start + 103 + piece));
+    }
+    vec![
+        shape("1 GiB whole", FakeMachine::builder().ram(mib(0, 2048)), ONE_NODE),
+        shape(
+            "two nodes",
+            FakeMachine::builder()
+                .ram(mib(3584, 4096 + 512))
+                .node(mib(0, 4096 + 130), 0)
+                .node(mib(4096 + 130, 8192), 1),
+            &[0, 1],
+        ),
+        shape("small zones", FakeMachine::builder().ram(mib(0, 24)).ram(mib(4096, 4104)), ONE_NODE),
+        Shape { reserved, ..shape("holes", holes.ram(mib(0, 40)).scattered(), ONE_NODE) },
+        shape(
+            "four nodes, one without CPUs, one without memory",
+            FakeMachine::builder()
+                .ram(mib(0, 200))
+                .node(mib(0, 63), 0)
+                .node(mib(63, 131), 1)
+                .node(mib(131, 1024), 2)
+                .nodes(4),
+            &[0, 1, 3],
+        ),
+        shape("9 MiB", FakeMachine::builder().ram(mib(16, 25)), ONE_NODE),
+    ]
+}
+
+/// Traffic on one manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    /// Threads. The machine must have a CPU for each and one for the caller.
+    pub threads: u32,
+    /// What the choices follow from; two runs of one thread with one seed are the same.
+    pub seed: u64,
+    /// Runs that one thread holds at most.
+    pub held: usize,
+    /// Steps of each thread in a round.
+    pub operations: u64,
+}
+
+impl Traffic {
+    /// Does rounds while `more` says so, given the number of rounds done; accounts for every page after each, and at the end when all is given back. Returns
+    /// what was done and the counts at the end.
+    ///
+    /// # Errors
+    /// The first failure, in words; the machine is then as it was found.
+    ///
+    /// # Panics
+    /// When the machine has fewer CPUs than there are threads.
+    pub fn run(
+        &self,
+        manager: &Manager<FakeMachine>,
+        more: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<(Tally, Counts), String> {
+        let shared = Shared::new(manager);
+        let round = Round::new(self.threads as usize);
+        let machine = manager.platform();
+        let callers = machine.current_cpu();
+        assert!(machine.cpus() > self.threads, "{} CPUs are too few for {} threads", machine.cpus(), self.threads);
+        thread::scope(|scope| {
+            for (number, cpu) in (0..self.threads).zip((0..).filter(|&cpu| cpu != callers)) {
+                let (shared, round) = (&shared, &round);
+                scope.spawn(move || machine.run_on(cpu, || self.work(manager, shared, round, number, more)));
+            }
+        });
+        machine.assert_quiet();
+        if let Some(failure) = lock(&round.failure).take() {
+            return Err(failure);
+        }
+        let counts = shared.settle(manager).map_err(|failure| failure.to_string())?;
+        Ok((*lock(&round.tally), counts))
+    }
+
+    fn work(
+        &self,
+        manager: &Manager<FakeMachine>,
+        shared: &Shared,
+        round: &Round,
+        number: u32,
+        more: &(dyn Fn(u64) -> bool + Sync),
+    ) {
+        let mut held = vec![Held::NOTHING; self.held];
+        let seed = self.seed.wrapping_mul(0x1_0000_0001).wrapping_add(u64::from(number));
+        let mut worker = Worker::new(manager, shared, &mut held, seed);
+        for rounds in 1.. {
+            // A panic of one thread must not leave the others waiting for it.
+            let done = catch_unwind(AssertUnwindSafe(|| worker.run(self.operations)));
+            round.note(done, number);
+            round.held_pages.fetch_add(worker.pages(), Ordering::Relaxed);
+            if round.all_are_here() {
+                let held_pages = round.held_pages.swap(0, Ordering::Relaxed);
+                if !round.failed() {
+                    round.note(Ok(shared.account(manager, held_pages).map(drop)), number);
+                }
+                round.over.store(round.failed() || !more(rounds), Ordering::Relaxed);
+            }
+            round.barrier.wait();
+            if round.over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        if !round.failed() {
+            let done = catch_unwind(AssertUnwindSafe(|| worker.finish()));
+            round.note(done.map(|done| done.map(|tally| *lock(&round.tally) += tally)), number);
+        }
+    }
+}
+
+/// Where threads meet.
+struct Round {
+    barrier: Barrier,
+    held_pages: AtomicU64,
+    over: AtomicBool,
+    failure: Mutex<Option<String>>,
+    tally: Mutex<Tally>,
+}
+
+impl Round {
+    fn new(threads: usize) -> Self {
+        Self {
+            barrier: Barrier::new(threads),
+            held_pages: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            tally: Mutex::new(Tally::default()),
+        }
+    }
+
+    /// Waits for all; true for one of them.
+    fn all_are_here(&self) -> bool {
+        self.barrier.wait().is_leader()
+    }
+
+    fn failed(&self) -> bool {
+        lock(&self.failure).is_some()
+    }
+
+    /// Keeps the first failure.
+    fn note(&self, done: thread::Result<Result<(), Failure>>, number: u32) {
+        let failure = match done {
+            Ok(Ok(())) => return,
+            Ok(Err(failure)) => format!("thread {number}: {failure}"),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
+                format!("thread {number}: {text}")
+            }
+        };
+        lock(&self.failure).get_or_insert(failure);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

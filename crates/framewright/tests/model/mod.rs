@@ -1,0 +1,308 @@
+//! A tiny machine for the model checkers: every execution brings it up anew, does a few things on a few CPUs, and accounts for every page.
+//!
+//! A thread of the model is a CPU. Tables and caches lie in memory that all executions use one after the other, with what the last one left in it. Maps and lists are changed
+//! under the zone lock only, so that threads interleave at the lock, at the caches' ownership and at the counters that are read without the lock, however many
+//! frames a block has: blocks are of full size here.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use framewright::block::MigrateType;
+use framewright::early::EarlyAllocator;
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
+use std::alloc::{Layout, alloc_zeroed};
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+#[cfg(loom)]
+use loom::{sync::Notify, thread};
+#[cfg(shuttle)]
+use shuttle::thread;
+
+/// Frame of the first block: 4 GiB, so that there is one zone.
+pub const START: u64 = 1 << 20;
+/// Frames behind the blocks for tables, all that bring-up leaves of them included.
+const TABLE_PAGES: u64 = 64;
+
+/// The machine's manager.
+pub type Model = Manager<Machine>;
+
+#[cfg(loom)]
+loom::thread_local! {
+    static CPU: Cell<u32> = Cell::new(0);
+    static IRQ_DEPTH: Cell<usize> = Cell::new(0);
+}
+#[cfg(shuttle)]
+shuttle::thread_local! {
+    static CPU: Cell<u32> = Cell::new(0);
+    static IRQ_DEPTH: Cell<usize> = Cell::new(0);
+}
+
+/// How large a machine is.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// Whole blocks, from [`START`] on.
+    pub blocks: u64,
+    pub cpus: u32,
+}
+
+impl Shape {
+    const fn end(self) -> u64 {
+        START + self.blocks * 512 + TABLE_PAGES
+    }
+}
+
+/// Memory that one execution after the other uses.
+#[derive(Clone, Copy)]
+pub struct Memory(NonNull<u8>);
+
+// SAFETY: a pointer to memory that lives for ever; one execution at a time uses it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub fn new(shape: Shape) -> Self {
+        let bytes = usize::try_from((shape.end() - START) << 12).expect("small");
+        let layout = Layout::from_size_align(bytes, 4096).expect("small");
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self(NonNull::new(start).expect("there is memory"))
+    }
+}
+
+/// The platform of one execution.
+pub struct Machine {
+    memory: Memory,
+    shape: Shape,
+    /// A waiting CPU sleeps until some other has let something go: two that only yield to one another would do so for ever.
+    #[cfg(loom)]
+    bells: Vec<Notify>,
+}
+
+impl Machine {
+    #[cfg(loom)]
+    fn new(memory: Memory, shape: Shape) -> Self {
+        // Of two CPUs one never waits, so yielding will do.
+        let bells = if shape.cpus > 2 { shape.cpus } else { 0 };
+        Self { memory, shape, bells: (0..bells).map(|_| Notify::new()).collect() }
+    }
+
+    #[cfg(shuttle)]
+    fn new(memory: Memory, shape: Shape) -> Self {
+        Self { memory, shape }
+    }
+
+    #[cfg(loom)]
+    pub fn ring(&self) {
+        for (cpu, bell) in (0..).zip(&self.bells) {
+            if cpu != this_cpu() {
+                bell.notify();
+            }
+        }
+    }
+
+    #[cfg(shuttle)]
+    #[expect(clippy::unused_self, reason = "shuttle's schedulers are fair enough to those who yield")]
+    pub fn ring(&self) {}
+}
+
+fn this_cpu() -> u32 {
+    CPU.with(Cell::get)
+}
+
+// SAFETY: the memory lives for ever, one execution at a time uses it, and it is seen at one offset; a thread is a CPU of its own number, and there are
+// no interrupts. The owner of a cache has a fence of its own in a model, so that one here is a barrier.
+unsafe impl Platform for Machine {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        assert!(START << 12 <= pa && pa < self.shape.end() << 12, "direct({pa:#x})");
+        let offset = usize::try_from(pa - (START << 12)).expect("small");
+        // SAFETY: the offset is inside the memory.
+        unsafe { self.memory.0.add(offset) }
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(this_cpu())
+    }
+
+    fn unpin(&self, cpu: PinnedCpu) {
+        assert_eq!(cpu.index(), this_cpu(), "unpinned on another CPU");
+        self.ring();
+    }
+
+    fn irq_save(&self) -> IrqState {
+        IRQ_DEPTH.with(|depth| IrqState(depth.replace(depth.get() + 1)))
+    }
+
+    fn irq_restore(&self, state: IrqState) {
+        IRQ_DEPTH.with(|depth| {
+            assert_eq!(depth.get(), state.0 + 1, "interrupts restored out of order");
+            depth.set(state.0);
+        });
+        self.ring();
+    }
+
+    fn cpus(&self) -> u32 {
+        self.shape.cpus
+    }
+
+    fn can_wait(&self) -> bool {
+        IRQ_DEPTH.with(Cell::get) == 0
+    }
+
+    fn cpu_barrier(&self) {
+        assert!(self.can_wait(), "cpu_barrier was called where waiting is not allowed");
+        #[cfg(loom)]
+        loom::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn relax(&self) {
+        #[cfg(loom)]
+        if let Some(bell) = self.bells.get(this_cpu() as usize) {
+            return bell.wait();
+        }
+        thread::yield_now();
+    }
+}
+
+/// Brings the machine up, runs `body` on CPU 0, takes what it still holds, and accounts for every page.
+pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Vec<PfnRange>) {
+    let machine = Box::into_raw(Box::new(Machine::new(memory, shape)));
+    // SAFETY: it lives until the end of this function, and the manager is dropped before.
+    let platform: &'static Machine = unsafe { &*machine };
+    let manager = Box::into_raw(Box::new(bring_up(platform)));
+    // SAFETY: as above; threads are joined in `body`.
+    let model: &'static Model = unsafe { &*manager };
+    let free = set_aside(model);
+    settle(model, free);
+
+    let held = body(model);
+    assert_disjoint(&held);
+    let held_pages: u64 = held.iter().map(|range| range.pages()).sum();
+    assert_eq!(model.totals().free_pages + model.cached_pages() + held_pages, free, "pages are lost or there twice");
+    for range in held {
+        model.free(range).expect("it is held");
+    }
+    settle(model, free);
+    // SAFETY: nobody has it any more.
+    drop(unsafe { Box::from_raw(manager) });
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(machine) });
+}
+
+fn bring_up(platform: &'static Machine) -> Model {
+    let mut ranges = [MapRange::EMPTY; 4];
+    let mut builder = MapBuilder::new(&mut ranges);
+    let bytes = (platform.shape.end() - START) << 12;
+    builder.add(START << 12, bytes, MemoryKind::Conventional).expect("a map");
+    let map = builder.finish().expect("a map");
+    let mut claims = [MemoryAffinity::EMPTY; 2];
+    let mut topology = Topology::new(&mut claims);
+    for _ in 0..platform.shape.cpus {
+        topology.add_cpu(NodeId::ZERO).expect("few CPUs");
+    }
+    // No watermarks: every page can be had in the ordinary way.
+    let parameters =
+        Parameters::parse("min_free_kbytes=0 watermark_scale_factor=1", &mut |problem| panic!("{problem}"));
+    let mut early = EarlyAllocator::new(platform, map, &topology).expect("early");
+    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
+    Manager::bring_up(&mut early, &input).expect("bring-up")
+}
+
+/// Takes what bring-up left of the frames for tables out of the game; returns how many pages are free then.
+fn set_aside(model: &Model) -> u64 {
+    let end = START + model.platform().shape.blocks * 512;
+    let mut left = [Pfn(0); 64];
+    let spare = model.totals().free_pages - (end - START);
+    let spare = usize::try_from(spare).expect("the tables fit behind the blocks");
+    // The fullest block is used first, which is this.
+    let taken = model.allocate_bulk(&Request::pages(1), &mut left[..spare]).expect("they are free");
+    assert!(taken == spare && left[..spare].iter().all(|page| page.0 >= end), "{left:?}");
+    end - START
+}
+
+fn settle(model: &Model, free: u64) {
+    model.drain().expect("only good frames are cached");
+    let counts = model.verify().unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!((counts, counts.free_pages, model.cached_pages()), (model.totals(), free, 0));
+}
+
+pub fn assert_disjoint(ranges: &[PfnRange]) {
+    for (index, range) in ranges.iter().enumerate() {
+        for other in &ranges[..index] {
+            assert!(range.intersection(*other).is_empty(), "{range:?} and {other:?} were given both");
+        }
+    }
+}
+
+pub fn order(order: u8) -> Order {
+    Order::new(order).expect("an order")
+}
+
+/// Frames `start..start + 2^of`, counted from the first block.
+pub fn run(start: u64, of: u8) -> PfnRange {
+    PfnRange::new(START + start, START + start + (1 << of))
+}
+
+/// Allocates through the cache, where the order has one.
+pub fn take(model: &Model, of: u8, migrate_type: MigrateType) -> Option<PfnRange> {
+    let start = model.allocate_order(order(of), migrate_type).ok()?;
+    Some(PfnRange { start, end: start.add(1 << of) })
+}
+
+/// The same of movable memory.
+pub fn take_movable(model: &Model, of: u8) -> Option<PfnRange> {
+    take(model, of, MigrateType::Movable)
+}
+
+/// Gives back what [`take`] gave.
+pub fn give(model: &Model, range: PfnRange) {
+    model.free_order(range.start, Order::for_pages(range.pages()).expect("an order")).expect("it is held");
+}
+
+/// Everything that can be had of one type.
+pub fn take_all(model: &Model) -> Vec<PfnRange> {
+    let mut taken = Vec::new();
+    for of in (0..=18).rev() {
+        while let Ok(range) = model.allocate(&Request::new(order(of))) {
+            taken.push(range);
+        }
+    }
+    taken
+}
+
+/// Starts a thread that is CPU `cpu`.
+pub fn on<T: Send + 'static>(
+    model: &'static Model,
+    cpu: u32,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    thread::spawn(move || {
+        CPU.with(|number| number.set(cpu));
+        let result = body();
+        // Whoever waits for something that was let go since the last bell.
+        model.platform().ring();
+        result
+    })
+}
+
+/// Runs every order of events that the memory model allows, with at most `preemptions` of threads that could have gone on where that is given.
+#[cfg(loom)]
+pub fn explore(
+    shape: Shape,
+    preemptions: Option<usize>,
+    body: impl Fn(&'static Model) -> Vec<PfnRange> + Send + Sync + 'static,
+) {
+    let memory = Memory::new(shape);
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    model.max_branches = 20_000;
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (counted, started) = (std::sync::Arc::clone(&executions), std::time::Instant::now());
+    model.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        execute(memory, shape, &body);
+    });
+    let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
+    println!("{executions} executions in {:.1} s", started.elapsed().as_secs_f64());
+}
