@@ -2,7 +2,7 @@
 
 use crate::command::Run;
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{guest, house, qemu, workspace};
+use crate::{guest, house, qemu, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -16,6 +16,7 @@ pub const ALL: &[Step] = &[
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
     Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
+    Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
     Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
