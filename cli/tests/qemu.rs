@@ -102,6 +102,42 @@ fn parameters_reach_the_guest() {
     assert!(log.iter().any(|line| line.as_str().is_some_and(|line| line.contains("frobnicate=1"))), "{log:?}");
 }
 
+/// Lines of a report's log that hold `text`.
+fn log_lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
+    let log = report["log"].as_array().expect("a log");
+    log.iter().filter_map(Value::as_str).filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn random_traffic_loses_nothing_on_a_whole_machine() {
+    let report = boot(&["--memory", "256M", "--nodes", "2", "--cpus", "2", "stress_operations=60000", "stress_seed=7"]);
+    let lines = log_lines(&report, "stress");
+    let expected =
+        ["Command line", "stress with seed 7", "stress: 60000 operations: ", "stress: every page accounted for, "];
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.contains(expected), "{expected}: {lines:?}");
+    }
+    // Both plenty and want were met.
+    for word in ["allocations", "refused", "frees", "exchanges", "drains", "recounts"] {
+        let count = lines[2].split(", ").find(|part| part.ends_with(word)).expect(word);
+        let number = count.split([' ', ':']).filter_map(|word| word.parse::<u64>().ok()).next_back();
+        assert!(number > Some(0), "{word}: {}", lines[2]);
+    }
+}
+
+#[test]
+fn traffic_ends_when_its_time_is_over() {
+    let report = boot(&["--memory", "128M", "stress=1", "stress_operations=x"]);
+    assert_eq!(log_lines(&report, "stress_operations= takes a number").len(), 1);
+    let lines = log_lines(&report, "every page accounted for");
+    let last = lines.first().expect("the line at the end");
+    let (free, managed) = last.split_once(" of ").expect("two numbers");
+    let number = |text: &str| text.split(' ').filter_map(|word| word.parse::<u64>().ok()).next_back();
+    let managed = managed.split(' ').next().and_then(|word| word.parse().ok());
+    assert!(number(free).is_some() && number(free) == managed, "{last}");
+}
+
 #[test]
 fn people_see_a_log_and_tables() {
     let outcome = run(&["--memory", "256M"]);

@@ -14,6 +14,7 @@ mod options;
 mod platform;
 mod runtime;
 mod storage;
+mod stress;
 mod timekeeping;
 
 use console::{Console, Log, log, plain_line};
@@ -139,6 +140,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(stress) = options.stress()
+        && !stress.run(&manager)
+    {
+        return Ok(Ending::Crash);
     }
     if let Some(fault) = options.fault {
         fault.raise();

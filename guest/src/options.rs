@@ -1,6 +1,7 @@
 //! The guest's own words on the command line; the rest is for the manager.
 
 use crate::faults::Fault;
+use crate::stress::{Length, Stress};
 use framewright::parameters::Problem;
 
 /// Bytes of the command line that are passed on.
@@ -13,6 +14,17 @@ pub struct Options {
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
     pub fault: Option<Fault>,
+    /// `stress=SECONDS` or `stress_operations=N`: random traffic once memory is up.
+    pub stress: Option<Length>,
+    /// `stress_seed=N`.
+    pub stress_seed: u64,
+}
+
+impl Options {
+    /// The traffic that is asked for.
+    pub fn stress(&self) -> Option<Stress> {
+        self.stress.map(|length| Stress { length, seed: self.stress_seed })
+    }
 }
 
 /// Takes the guest's words out of `line`. The others are joined in `rest`, so that the manager does not wonder about ours.
@@ -30,6 +42,18 @@ pub fn split<'a, 'b>(
             Some(("fault", value)) => match Fault::from_name(value) {
                 Some(fault) => options.fault = Some(fault),
                 None => problem(Problem { word, reason: Some("fault= is null, panic, stack, rodata or hang") }),
+            },
+            Some(("stress", value)) => match value.parse() {
+                Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
+                Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
+            },
+            Some(("stress_operations", value)) => match value.parse() {
+                Ok(operations) => options.stress = Some(Length::Operations(operations)),
+                Err(_) => problem(Problem { word, reason: Some("stress_operations= takes a number") }),
+            },
+            Some(("stress_seed", value)) => match value.parse() {
+                Ok(seed) => options.stress_seed = seed,
+                Err(_) => problem(Problem { word, reason: Some("stress_seed= takes a number") }),
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.

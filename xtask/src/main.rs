@@ -4,6 +4,7 @@ mod command;
 mod guest;
 mod house;
 mod qemu;
+mod soak;
 mod step;
 mod steps;
 mod workspace;
@@ -16,6 +17,9 @@ usage: cargo xtask <command>
   test                 every check, cheapest first; stops at the first that fails
   test --list          names the checks
   test --only NAME     runs one check (may be repeated)
+  soak SECONDS         random traffic on machines of all shapes; every page accounted for
+       [--seed N]      repeats a run's choices
+       [--threads N]   instead of as many as the host has CPUs, and three times more
   guest                builds the reference guest and shows its size
   fmt                  formats all code
 ";
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
             Ok(Options::Run { .. }) => Err(String::new()),
             Err(wrong) => return usage(&wrong),
         },
+        ["soak", words @ ..] => soak::run(words),
         ["guest"] => guest::build().map(|image| println!("{image}")).map_err(|failure| failure.output),
         ["fmt"] => command::Run::cargo(&["fmt", "--all"]).output().map(drop).map_err(|failure| failure.output),
         _ => return usage(&format!("unknown command `{}`", words.join(" "))),

@@ -2,7 +2,7 @@
 
 use crate::command::Run;
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{guest, house, qemu, workspace};
+use crate::{guest, house, qemu, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -17,6 +17,8 @@ pub const ALL: &[Step] = &[
     Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
     Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
+    Step { name: "shuttle", about: "random schedules of longer histories", run: shuttle },
+    Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
     Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
@@ -91,15 +93,23 @@ fn careful() -> Result<Passed, Failure> {
 }
 
 fn loom() -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with("loom_"))?;
+    model("loom")
+}
+
+fn shuttle() -> Result<Passed, Failure> {
+    model("shuttle")
+}
+
+/// Tests of the library whose names begin with a model checker's, built for it.
+fn model(checker: &str) -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with(&format!("{checker}_")))?;
     if targets.is_empty() {
-        return Err(Failure::new("there is no crates/framewright/tests/loom_*.rs\n"));
+        return Err(Failure::new(format!("there is no crates/framewright/tests/{checker}_*.rs\n")));
     }
-    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    flags.push_str(" --cfg loom");
+    let flags = format!("{} --cfg {checker}", std::env::var("RUSTFLAGS").unwrap_or_default());
     let output = Run::cargo(&["test", "--release", "--no-fail-fast", "-p", "framewright"])
         .args(only(&targets))
-        .args(["--target-dir", "target/loom"])
+        .args(["--target-dir", &format!("target/{checker}")])
         .env("RUSTFLAGS", flags.trim_start())
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: targets.join(", ") })

@@ -6,6 +6,7 @@
 //!   translation. [`map_space_contract`] is what every implementation of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
 //! * [`careful`] says whether this run looks for assumptions that nothing promises.
+//! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
 //! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
@@ -15,12 +16,15 @@ pub mod frames;
 pub mod machine;
 pub mod model;
 pub mod paging;
+pub mod stepped;
 pub mod traffic;
 
 pub use careful::{CAREFUL, careful};
 pub use contract::{MapSpaceFixture, map_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
+pub use framewright_stress as stress;
 pub use machine::{Builder, Calls, FakeMachine};
 pub use model::{BlockModel, PageModel};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
+pub use stepped::SteppedMachine;
 pub use traffic::{Shape, Traffic, bring_up, shapes};

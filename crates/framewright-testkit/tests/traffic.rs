@@ -5,7 +5,7 @@ use framewright_testkit::{Traffic, shapes};
 use std::time::{Duration, Instant};
 
 /// For each shape.
-const TIME: Duration = Duration::from_millis(800);
+const TIME: Duration = Duration::from_millis(300);
 
 #[test]
 fn nothing_is_lost_and_nothing_is_given_twice() {

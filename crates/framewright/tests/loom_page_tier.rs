@@ -178,7 +178,5 @@ fn parts_of_a_run_of_blocks() {
 
 #[test]
 fn parts_with_one_preemption_more() {
-    parts(1, 0, 3);
     parts(9, 9, 3);
-    parts(10, 9, 3);
 }

@@ -1,0 +1,203 @@
+//! Interrupts at every point of an operation: between any two instructions of the code as it was compiled.
+//!
+//! The processor's trap flag makes it stop after each instruction; the signal that the host sends then is the interrupt. It is delivered where a
+//! machine could: not while interrupts are off, and not inside the platform's own methods, which stand for single instructions of a real one.
+
+use crate::machine::FakeMachine;
+use framewright::map_space::MapSpace;
+use framewright::units::NodeId;
+use framewright::{IrqState, PinnedCpu, Platform};
+use std::arch::asm;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Once;
+
+/// The processor's trap flag.
+const TRAP_FLAG: u64 = 1 << 8;
+
+/// What to do when the interrupt comes.
+#[derive(Clone, Copy)]
+struct Pending {
+    machine: &'static FakeMachine,
+    handler: NonNull<dyn FnMut()>,
+    /// Instructions until then.
+    countdown: u64,
+}
+
+thread_local! {
+    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+/// A [`FakeMachine`] whose operations can be interrupted anywhere.
+#[derive(Debug)]
+pub struct SteppedMachine {
+    inner: &'static FakeMachine,
+}
+
+impl SteppedMachine {
+    /// The same machine, to be interrupted.
+    #[must_use]
+    pub fn new(inner: &'static FakeMachine) -> &'static Self {
+        Box::leak(Box::new(Self { inner }))
+    }
+
+    /// The machine under it.
+    #[must_use]
+    pub fn inner(&self) -> &'static FakeMachine {
+        self.inner
+    }
+
+    /// Runs `operation` and, after its `instruction`-th instruction that can be interrupted (from 1 on), once, `handler` as an interrupt handler on
+    /// the same CPU. Whether there were so many instructions; where not, `handler` did not run.
+    ///
+    /// `handler` runs inside a signal handler: it may use what runs on this machine and variables that it has, but no heap, lock or output of the
+    /// host. `operation` should do nothing but what is to be interrupted.
+    ///
+    /// # Panics
+    /// As [`FakeMachine::interrupt`]; a panic of `handler` ends the process.
+    pub fn interrupt_after<R>(
+        &self,
+        instruction: u64,
+        operation: impl FnOnce() -> R,
+        handler: &mut dyn FnMut(),
+    ) -> (R, bool) {
+        install();
+        let handler: NonNull<dyn FnMut() + '_> = NonNull::from(handler);
+        // SAFETY: only the lifetime changes; what is pending is taken back below, while the reference still lives.
+        let handler = unsafe { std::mem::transmute::<NonNull<dyn FnMut() + '_>, NonNull<dyn FnMut()>>(handler) };
+        PENDING.set(Some(Pending { machine: self.inner, handler, countdown: instruction.max(1) }));
+        let _end = End;
+        set_trap_flag(true);
+        let result = operation();
+        set_trap_flag(false);
+        (result, PENDING.get().is_none())
+    }
+
+    /// Runs a method of the machine without a stop, then goes on as before; with interrupts off nothing stops.
+    fn call<R>(&self, method: impl FnOnce(&'static FakeMachine) -> R) -> R {
+        if PENDING.get().is_none() {
+            return method(self.inner);
+        }
+        set_trap_flag(false);
+        let result = method(self.inner);
+        set_trap_flag(self.inner.can_wait());
+        result
+    }
+}
+
+/// Takes back what is pending, also when the operation panics.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        set_trap_flag(false);
+        PENDING.set(None);
+    }
+}
+
+fn set_trap_flag(on: bool) {
+    let flag = if on { TRAP_FLAG } else { 0 };
+    // SAFETY: only the trap flag changes; the handler for what comes of it is installed.
+    unsafe {
+        asm!(
+            "pushfq",
+            "and qword ptr [rsp], {others}",
+            "or qword ptr [rsp], {flag}",
+            "popfq",
+            others = const !0x100_i32,
+            flag = in(reg) flag,
+        );
+    }
+}
+
+/// Makes the trap signal ours, once.
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: all zero is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        let function: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_trap;
+        action.sa_sigaction = function as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the action is complete, and its function is one of three arguments, as the flag says.
+        let result = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
+        assert_eq!(result, 0, "sigaction: {}", std::io::Error::last_os_error());
+    });
+}
+
+/// One instruction is over. The host has taken the trap flag off for the time of this function.
+extern "C" fn on_trap(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if let Some(pending) = PENDING.get() {
+        if pending.countdown > 1 {
+            return PENDING.set(Some(Pending { countdown: pending.countdown - 1, ..pending }));
+        }
+        PENDING.set(None);
+        // SAFETY: the pointer comes from `interrupt_after` of this thread, which still runs and does not use it meanwhile.
+        let handler = unsafe { &mut *pending.handler.as_ptr() };
+        pending.machine.interrupt(handler);
+    }
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the host gives a context to a handler that was installed so, and it is ours until we return.
+    let flags = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
+    // It was the only interrupt.
+    *flags &= !0x100;
+}
+
+// SAFETY: the inner machine's promises. Between `irq_save` and `irq_restore` no instruction is stopped after.
+unsafe impl Platform for SteppedMachine {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        self.call(|machine| machine.direct(pa))
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        self.call(Platform::pin)
+    }
+
+    fn unpin(&self, cpu: PinnedCpu) {
+        self.call(|machine| machine.unpin(cpu));
+    }
+
+    fn irq_save(&self) -> IrqState {
+        self.call(Platform::irq_save)
+    }
+
+    fn irq_restore(&self, state: IrqState) {
+        self.call(|machine| machine.irq_restore(state));
+    }
+
+    fn direct_limit(&self) -> u64 {
+        self.call(Platform::direct_limit)
+    }
+
+    fn cpus(&self) -> u32 {
+        self.call(Platform::cpus)
+    }
+
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.call(|machine| machine.cpu_node(cpu))
+    }
+
+    fn init_threads(&self, node: NodeId) -> u32 {
+        self.call(|machine| machine.init_threads(node))
+    }
+
+    fn can_wait(&self) -> bool {
+        self.call(Platform::can_wait)
+    }
+
+    fn cpu_barrier(&self) {
+        self.call(Platform::cpu_barrier);
+    }
+
+    fn now_ns(&self) -> Option<u64> {
+        self.call(Platform::now_ns)
+    }
+
+    fn relax(&self) {
+        self.call(Platform::relax);
+    }
+
+    fn map_space(&self) -> Option<&dyn MapSpace> {
+        self.call(Platform::map_space)
+    }
+}

@@ -1,0 +1,35 @@
+//! Random traffic on a fake machine of each shape, for some time.
+
+use crate::command::Run;
+use crate::step::{Failure, Passed};
+use std::process::Command;
+
+const PROGRAM: [&str; 7] = ["run", "--quiet", "--release", "-p", "framewright-testkit", "--example", "soak"];
+/// How long it takes as a step.
+const STEP_SECONDS: &str = "5";
+
+/// Runs it with these words, its output shown as it comes.
+///
+/// # Errors
+/// That it failed; why has been printed.
+pub fn run(words: &[&str]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(PROGRAM).arg("--").args(words).current_dir(crate::workspace::root());
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("soak: {status}\n")),
+        Err(error) => Err(format!("soak: {error}\n")),
+    }
+}
+
+/// A short one.
+///
+/// # Errors
+/// What it wrote, when it failed.
+pub fn step() -> Result<Passed, Failure> {
+    let output = Run::cargo(&PROGRAM).args(["--", STEP_SECONDS]).output()?;
+    let machines = output.lines().filter(|line| line.contains("operations/s")).count();
+    let seed = output.lines().find(|line| line.starts_with("seed ")).unwrap_or("no seed");
+    Ok(Passed::note(format!("{machines} machines, {seed}")))
+}
