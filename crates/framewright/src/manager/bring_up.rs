@@ -234,8 +234,8 @@ impl Frame {
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.zones.len() + 1);
-        // Enough that CPUs seldom meet; a power of two.
-        let readers = (platform.cpus() as usize * 4).next_power_of_two();
+        // Enough that CPUs seldom meet.
+        let readers = platform.cpus() as usize * 4;
         let bytes = room::<Zone>(plan.zones.len() as u64)
             + room::<u16>(slots as u64)
             + room::<Node>(nodes as u64)

@@ -121,7 +121,7 @@ impl MapFrames {
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptors {
     platform: &'static dyn Platform,
-    /// A power of two of them; each block uses one.
+    /// Each block uses one of them.
     readers: &'static [Readers],
     segments: &'static [Segment],
     /// Whether split blocks are to have descriptors.
@@ -159,9 +159,9 @@ impl Descriptors {
     }
 
     fn readers(&self, index: u32) -> &'static Readers {
-        // Blocks that are in use together lie together; these bits differ for neighbours.
-        let slot = index.wrapping_mul(0x9e37_79b1) >> 16;
-        &self.readers[slot as usize & (self.readers.len() - 1)]
+        // Blocks that are in use together lie together; the highest bits of this differ for neighbours.
+        let slot = (u64::from(index.wrapping_mul(0x9e37_79b1)) * self.readers.len() as u64) >> 32;
+        &self.readers[usize::try_from(slot).unwrap_or(0)]
     }
 
     /// Goes in to look at the block at `index`, with interrupts off. See [`Readers`].
