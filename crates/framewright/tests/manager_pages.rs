@@ -88,7 +88,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
         assert!(map_frames_of(&manager).contains(&block.add(first as u64)));
         // Nobody frees the frames of descriptors, alone or among others.
         let own = block.add(first as u64 + 3);
-        let refused = Err(FreeError::NotAllocated { pfn: own, state: Some(State::Reserved) });
+        let refused = Err(FreeError::NotAllocated { pfn: own, state: Some(State::Reserved), history: None });
         assert_eq!(manager.free(one(own)), refused);
         assert_eq!(manager.free(PfnRange::new(own.0, own.0 + 3)), refused);
         assert!(manager.free(PfnRange::new(block.0, block.0 + 512)).is_err());
