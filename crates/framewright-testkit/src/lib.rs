@@ -5,16 +5,19 @@
 //! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
 //!   translation. [`map_space_contract`] is what every implementation of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
+//! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
 pub mod contract;
 pub mod frames;
+pub mod helper_pool;
 pub mod machine;
 pub mod model;
 pub mod paging;
 
 pub use contract::{MapSpaceFixture, map_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
+pub use helper_pool::HelperPool;
 pub use machine::{Builder, Calls, FakeMachine};
 pub use model::{BlockModel, PageModel};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
