@@ -137,7 +137,8 @@ where
         // A helper for each share of the rest, and not more than there are chunks.
         let worth = pace.worthwhile_helpers(rest, start_cost).min(rest / shared.job.align);
         let worth = u32::try_from(worth).unwrap_or(u32::MAX).min(shared.job.max_threads - 1);
-        if worth > self.target {
+        // Few large calls rather than many small ones: the estimate creeps up and down.
+        if worth > self.target + self.target / 2 {
             self.target = worth;
             let reserved = self.reserve();
             self.offer(reserved, true);
@@ -237,13 +238,14 @@ where
             }
             shared.held.fetch_add(reserved, Ordering::Relaxed);
             shared.staying.fetch_add(reserved, Ordering::Relaxed);
-            self.recruits.offer_reserved();
-            if reserved > WAKE_ALONE {
-                shared.waking.store(0, Ordering::Relaxed);
-                shared.wake_on();
-            } else {
-                self.recruits.for_each_offered(|helper| shared.helpers.wake(helper));
-            }
+            self.recruits.offer_reserved(|fresh| {
+                if reserved > WAKE_ALONE {
+                    shared.waking.store(0, Ordering::Relaxed);
+                    shared.wake_on();
+                } else {
+                    fresh.for_each(|helper| shared.helpers.wake(helper));
+                }
+            });
         }
         let fair = self.target.min(crew.desk.share(crew.posts.len()));
         if let Some(registration) = &mut self.registration {

@@ -279,6 +279,8 @@ struct Own<'a> {
     tally: Tally,
     /// The track from which it claims.
     track: usize,
+    /// Units of its last chunk that was claimed together with others.
+    last: u64,
     /// With a clock and guided chunks.
     pace: Option<Pace>,
 }
@@ -344,19 +346,20 @@ where
 
     /// Claims for a worker that is not alone.
     fn claim_together(&self, own: &mut Own<'_>) -> Option<Range<u64>> {
-        self.claim(own, |track, own| match self.rule() {
+        let claimed = self.claim(own, |track, own| match self.rule() {
             Rule::Grid(chunk) => track.claim_piece(chunk, true),
             Rule::Guided => {
                 let sharers = self.sharers(track, own);
                 let called_ns = self.called_ns.load(Ordering::Relaxed);
-                let first = own.tally.chunks == 0;
                 track.claim_units(self.job.align, true, |rest| {
-                    let share = pace::share(rest, sharers, first);
+                    let share = pace::share(rest, sharers, own.last);
                     let limit = own.pace.map_or(u64::MAX, |pace| pace.limit(rest, track.claimed_since_call(), called_ns));
                     share.min(limit).max(self.floor)
                 })
             }
-        })
+        })?;
+        own.last = claimed.end - claimed.start;
+        Some(claimed)
     }
 
     /// How many threads share a track, about: those of its node while it is claimed from there, everybody at the end.
@@ -431,7 +434,7 @@ where
     fn worker<'b>(&'b self, index: u32, node: &'b (dyn Fn() -> u32 + 'b)) -> Own<'b> {
         let worker = Worker { index, node, stop: &self.stop, cancel: self.job.cancel };
         let track = if self.tracks.len() > 1 { self.best_track(worker.node()).unwrap_or(0) } else { 0 };
-        Own { worker, tally: Tally::default(), track, pace: None }
+        Own { worker, tally: Tally::default(), track, last: 0, pace: None }
     }
 
     /// A worker that ends.

@@ -13,6 +13,8 @@ const LONGEST_ALONE_NS: u64 = 1_000_000;
 const FIRST_PART: u64 = 1024;
 /// A chunk is at most this part of an equal share of the rest.
 const CHUNKS_PER_SHARE: u64 = 8;
+/// A worker's first chunk is this part of what it could be.
+const FIRST_SHARE: u64 = 8;
 /// A chunk of a slow worker takes at most this part of the time that the rest will take.
 const CHUNKS_PER_REST: u32 = 4;
 
@@ -87,15 +89,18 @@ impl Pace {
     }
 }
 
-/// Units of a chunk when `rest` are left for `sharers` threads. A worker's first chunk is a quarter of that: it may be a slow one.
-pub(super) fn share(rest: u64, sharers: u32, first: bool) -> u64 {
-    let chunks = u64::from(sharers.max(1)) * CHUNKS_PER_SHARE;
-    rest / if first { chunks * 4 } else { chunks }
+/// Units of a chunk when `rest` are left for `sharers` threads and this worker's last chunk had `last` units, 0 if this is its first. Chunks of a worker
+/// begin small and double, because it may be a slow one.
+pub(super) fn share(rest: u64, sharers: u32, last: u64) -> u64 {
+    let share = rest / (u64::from(sharers.max(1)) * CHUNKS_PER_SHARE);
+    let most = if last == 0 { share / FIRST_SHARE } else { last.saturating_mul(2) };
+    share.min(most)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     /// Runs a serial job with `unit_ns(unit)` for each of `size` units, on a clock whose reading takes `reading_ns`, as the caller alone does.
     /// Returns clock readings and the most helpers that were ever found worthwhile.
@@ -150,6 +155,45 @@ mod tests {
         assert_eq!(Pace::start(5).limit(400_000, 100_000, 0), u64::MAX);
     }
 
+    /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does, and returns when the last ends. Without a clock they know
+    /// no limit.
+    fn race(slowness: &[u64], size: u64, clock: bool, unit_ns: impl Fn(u64) -> u64) -> u64 {
+        let mut workers: Vec<(u64, Pace)> = slowness.iter().map(|_| (0, Pace::start(0))).collect();
+        let sharers = u32::try_from(slowness.len()).expect("few");
+        let mut at = 0;
+        while at < size {
+            let next = (0..workers.len()).min_by_key(|&index| workers[index].0).expect("there are workers");
+            let (now, pace) = &mut workers[next];
+            let rest = size - at;
+            let limit = if clock { pace.limit(rest, at, 0) } else { u64::MAX };
+            let units = share(rest, sharers, pace.chunk_units).min(limit).max(1);
+            *now += (at..at + units).map(&unit_ns).sum::<u64>() * slowness[next] + 50;
+            pace.lap(*now, units);
+            at += units;
+        }
+        workers.iter().map(|worker| worker.0).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn uneven_work_ends_together() {
+        const SIZE: u64 = 1 << 14;
+        let even = |_: u64| 1000;
+        let heavy = |unit: u64| if unit == SIZE / 2 { 1_000_000 } else { 1000 };
+        let holes = |unit: u64| if unit / 1000 % 2 == 0 { 1 } else { 1000 };
+        let dear_end = |unit: u64| if unit > SIZE * 3 / 4 { 4000 } else { 1000 };
+        let cases: [(&str, &dyn Fn(u64) -> u64); 4] =
+            [("even", &even), ("one heavy", &heavy), ("holes", &holes), ("dear end", &dear_end)];
+        for (name, unit_ns) in cases {
+            let total: u64 = (0..SIZE).map(unit_ns).sum();
+            for (slowness, least_worth, clock) in [(&[1; 8], 8000, false), (&[1; 8], 8000, true), (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true)] {
+                // The share of each, when all go on to the end; speeds in thousandths.
+                let ideal = total * 1000 / least_worth;
+                let end = race(slowness, SIZE, clock, unit_ns);
+                assert!(end < ideal + ideal / 8, "{name}, {slowness:?}: {end} ns instead of {ideal}");
+            }
+        }
+    }
+
     #[test]
     fn no_number_is_too_large() {
         let mut pace = Pace::start(0);
@@ -159,7 +203,8 @@ mod tests {
         let _ = pace.worthwhile_helpers(u64::MAX, u64::MAX);
         let _ = pace.worthwhile_helpers(u64::MAX, 0);
         let _ = pace.next_alone(u64::MAX);
-        assert_eq!(share(u64::MAX, u32::MAX, true), u64::MAX / (u64::from(u32::MAX) * 32));
-        assert_eq!(share(7, 0, false), 0);
+        assert_eq!(share(u64::MAX, u32::MAX, 0), u64::MAX / (u64::from(u32::MAX) * 64));
+        assert_eq!(share(u64::MAX, 1, u64::MAX), u64::MAX / 8);
+        assert_eq!(share(7, 0, 1), 0);
     }
 }

@@ -283,21 +283,19 @@ impl Recruits<'_> {
         }
     }
 
-    /// Offers the work at every post that is reserved. Ends with a full fence, the partner of that in [`Post::has_work`].
-    pub(crate) fn offer_reserved(&self) {
-        for (_, post) in self.mine() {
+    /// Offers the work at every post that is reserved, then calls `offered` for each of these. Between the two is a full fence, the partner of that in
+    /// [`Post::has_work`].
+    pub(crate) fn offer_reserved(&mut self, offered: impl FnOnce(&mut dyn Iterator<Item = usize>)) {
+        let mut fresh = PostSet::default();
+        for (helper, post) in self.mine() {
             if post.word.load(Ordering::Relaxed) == tagged(self.entry, RESERVED) {
                 // Release pairs with the Acquire in `serve_with`.
                 post.word.store(tagged(self.entry, OFFERED), Ordering::Release);
+                fresh.insert(helper);
             }
         }
         fence(Ordering::SeqCst);
-    }
-
-    /// Calls `f` for every helper that has not taken the work that it was offered.
-    pub(crate) fn for_each_offered(&self, f: impl Fn(usize)) {
-        let offered = tagged(self.entry, OFFERED);
-        self.mine().filter(|(_, post)| post.word.load(Ordering::Relaxed) == offered).for_each(|(helper, _)| f(helper));
+        offered(&mut fresh.iter());
     }
 
     /// Takes back what was not started and waits for the others, one after the other.
