@@ -294,3 +294,63 @@ fn a_panic_reaches_the_caller_when_all_have_stopped() {
         assert!((0..3).all(|unit| cells.get(unit) <= 1) && cells.get(1) == 1);
     });
 }
+
+/// A platform whose helper sleeps, with the flag that says so in plain sight.
+struct Sleeper {
+    posts: [Post; 1],
+    desk: Desk,
+    asleep: AtomicBool,
+    bell: Notify,
+}
+
+impl Helpers for Sleeper {
+    fn crew(&self) -> Option<Crew<'_>> {
+        Some(Crew { posts: &self.posts, desk: &self.desk })
+    }
+
+    fn wake(&self, _helper: usize) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.bell.notify();
+        }
+    }
+}
+
+#[test]
+fn no_wake_is_lost() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let platform = Arc::new(Sleeper {
+            posts: [Post::new()],
+            desk: Desk::new(),
+            asleep: AtomicBool::new(false),
+            bell: Notify::new(),
+        });
+        let helper = {
+            let platform = Arc::clone(&platform);
+            thread::spawn(move || {
+                if !platform.posts[0].serve() {
+                    platform.asleep.store(true, Ordering::Relaxed);
+                    while !platform.posts[0].has_work() {
+                        platform.bell.wait();
+                    }
+                    platform.posts[0].serve();
+                }
+            })
+        };
+        // The caller does not go on before the helper had a chunk: were a wake lost, both would sleep for ever.
+        let (came, bell) = (AtomicBool::new(false), Notify::new());
+        let summary = Job::new(0..2).min_chunk(1).run(&*platform, |_, worker| {
+            if worker.index() != 0 {
+                came.store(true, Ordering::Release);
+                bell.notify();
+            }
+            while !came.load(Ordering::Acquire) {
+                bell.wait();
+            }
+            Ok::<_, Infallible>(())
+        });
+        assert!(summary.expect("nothing fails").threads >= 1);
+        helper.join().expect("it ends well");
+    });
+}
