@@ -67,7 +67,13 @@ where
     }
 
     fn could_have_helpers(&self) -> bool {
-        self.shared.job.max_threads > 1 && self.shared.crew.is_some_and(|crew| !crew.posts.is_empty())
+        self.possible_threads() > 1
+    }
+
+    /// How many threads there could be at most, before anybody was asked.
+    fn possible_threads(&self) -> u32 {
+        let helpers = self.shared.crew.map_or(0, |crew| crew.posts.len());
+        u32::try_from(helpers).unwrap_or(u32::MAX).saturating_add(1).min(self.shared.job.max_threads)
     }
 
     /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be measured, and fixes the size of its chunks.
@@ -97,7 +103,7 @@ where
             Rule::Grid(chunk) => track.claim_piece(chunk, false),
             Rule::Guided => track.claim_units(job.align, false, |rest| {
                 let units = match &own.pace {
-                    Some(pace) => pace.next_alone(shared.size),
+                    Some(pace) => pace.next_alone(shared.size, self.possible_threads()),
                     None if could_have_helpers => rest / WATCHED_CHUNKS,
                     None if watched => shared.size / WATCHED_CHUNKS,
                     None => rest,
@@ -159,6 +165,7 @@ where
         self.target.min(fair).saturating_sub(shared.held.load(Ordering::Relaxed))
     }
 
+    #[inline(never)]
     /// Takes all the idle posts that the job may have, in the order of its placement.
     fn reserve(&mut self) -> u32 {
         let missing = self.missing();
@@ -188,6 +195,7 @@ where
         None
     }
 
+    #[inline(never)]
     /// Looks at a few posts for one that became idle.
     fn look(&mut self) -> u32 {
         let missing = self.missing();
@@ -221,6 +229,7 @@ where
         }
     }
 
+    #[inline(never)]
     /// Offers the job at the posts that were reserved and wakes their helpers.
     fn offer(&mut self, reserved: u32, adaptive: bool) {
         let shared = self.shared;

@@ -117,9 +117,14 @@ impl Job<'_> {
         U: FnMut(Range<u64>),
         E: Send,
     {
-        let tracks: [Track; MAX_PARTS] = core::array::from_fn(|index| {
-            self.parts.get(index).map_or_else(|| self.track(0..0, 0), |part| self.track(part.range.clone(), part.node))
-        });
+        // Made in place: a stack may be small.
+        #[cfg(not(any(loom, shuttle)))]
+        let mut tracks = [const { Track::empty() }; MAX_PARTS];
+        #[cfg(any(loom, shuttle))]
+        let mut tracks: [Track; MAX_PARTS] = core::array::from_fn(|_| Track::empty());
+        for (track, part) in tracks.iter_mut().zip(self.parts) {
+            *track = self.track(part.range.clone(), part.node);
+        }
         let tracks = tracks.get(..self.parts.len()).unwrap_or(&tracks);
         self.run_on_tracks(helpers, crew, chunk, undo, tracks, size)
     }

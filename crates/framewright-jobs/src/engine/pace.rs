@@ -1,16 +1,17 @@
 //! What a worker knows about time, and what follows from it: how long the rest takes, how many helpers it is worth, how large the next chunk
 //! may be. Pure functions of clock readings; the crate documentation describes the model.
 
-/// A clock reading is assumed to cost a twentieth of this: one is taken for every so many nanoseconds of work at most.
-const WORK_PER_READING_NS: u64 = 400;
+/// One clock reading is taken for so much work at most, but for the first two. A reading costs 10 to 30 ns.
+const WORK_PER_READING_NS: u64 = 1_200;
 /// Less work than this tells nothing about the rest: the readings themselves would be a good part of it.
 const TRUSTED_NS: u64 = 1_000;
 /// While the caller is alone, the units of its next chunk are at most this many times those already done.
-const GROWTH: u64 = 15;
+const GROWTH: u64 = 31;
 /// While the caller is alone, its chunks are meant to take no longer, so that it sees soon when a helper becomes free.
 const LONGEST_ALONE_NS: u64 = 1_000_000;
-/// The first chunk of a job of unknown cost is this part of it.
-const FIRST_PART: u64 = 1024;
+/// The first chunk of a job of unknown cost is this part of one thread's share, if all threads that there are took part: what it costs more to have it
+/// done alone.
+const FIRST_PART: u64 = 16;
 /// A chunk is at most this part of an equal share of the rest.
 const CHUNKS_PER_SHARE: u64 = 8;
 /// A worker's first chunk is this part of what it could be.
@@ -60,11 +61,11 @@ impl Pace {
         rest_ns / start_cost_ns.saturating_mul(2).max(1)
     }
 
-    /// Units of the next chunk of a caller that is alone, of a job of `size` units. Larger and larger, so that readings stay few, but never so large
+    /// Units of the next chunk of a caller that is alone, of a job of `size` units for which there are `threads`. Larger and larger, so that readings stay few, but never so large
     /// that a part which is unexpectedly dear is far longer than what went before.
-    pub(super) fn next_alone(&self, size: u64) -> u64 {
+    pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
-            return size / FIRST_PART;
+            return size / (u64::from(threads.max(1)) * FIRST_PART);
         }
         let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
@@ -109,7 +110,7 @@ mod tests {
         let mut pace = Pace::start(now);
         let (mut at, mut readings, mut helpers) = (0, 1, 0);
         loop {
-            let units = pace.next_alone(size).clamp(1, size - at);
+            let units = pace.next_alone(size, 8).clamp(1, size - at);
             now += (at..at + units).map(&unit_ns).sum::<u64>();
             at += units;
             if at == size {
@@ -128,7 +129,7 @@ mod tests {
             let (readings, helpers) = simulate(size, 20, |_| ns);
             assert_eq!(helpers, 0, "{size} units of {ns} ns");
             let total = size * ns;
-            assert!(readings * 20 <= (total / 20).max(80), "{readings} readings for {total} ns");
+            assert!(readings * 20 <= (total / 20).max(100), "{readings} readings for {total} ns");
         }
     }
 
@@ -202,7 +203,7 @@ mod tests {
         assert!(pace.limit(u64::MAX, u64::MAX, 0) <= u64::MAX / 4);
         let _ = pace.worthwhile_helpers(u64::MAX, u64::MAX);
         let _ = pace.worthwhile_helpers(u64::MAX, 0);
-        let _ = pace.next_alone(u64::MAX);
+        let _ = pace.next_alone(u64::MAX, u32::MAX);
         assert_eq!(share(u64::MAX, u32::MAX, 0), u64::MAX / (u64::from(u32::MAX) * 64));
         assert_eq!(share(u64::MAX, 1, u64::MAX), u64::MAX / 8);
         assert_eq!(share(7, 0, 1), 0);

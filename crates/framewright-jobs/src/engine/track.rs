@@ -6,6 +6,7 @@
 
 use crate::plan::Grid;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::const_fn;
 use core::ops::Range;
 
 /// How a job is cut.
@@ -29,6 +30,13 @@ pub(super) struct Track {
 }
 
 impl Track {
+    const_fn! {
+        /// No units.
+        pub(super) fn empty() -> Self {
+            Self { position: AtomicU64::new(0), called_at: AtomicU64::new(0), start: 0, end: 0, node: 0 }
+        }
+    }
+
     pub(super) fn new(range: Range<u64>, node: u32, guided: bool) -> Self {
         let position = if guided { range.start } else { 0 };
         Self {

@@ -220,6 +220,10 @@ impl Drop for Finish<'_> {
 struct PostSet([u64; 4]);
 
 impl PostSet {
+    fn is_empty(self) -> bool {
+        self.0 == [0; 4]
+    }
+
     fn insert(&mut self, post: usize) {
         if let Some(word) = self.0.get_mut(post / 64) {
             *word |= 1 << (post % 64);
@@ -299,7 +303,15 @@ impl Recruits<'_> {
     }
 
     /// Takes back what was not started and waits for the others, one after the other.
+    #[inline]
     pub(crate) fn settle(&self) {
+        if !self.mine.is_empty() {
+            self.settle_mine();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_mine(&self) {
         for (_, post) in self.mine() {
             for unstarted in [RESERVED, OFFERED] {
                 // Success orders nothing: the helper saw nothing of this job. But a load of this null by somebody's `reserve` must see what the
@@ -331,7 +343,11 @@ impl Recruits<'_> {
     }
 
     /// A helper that panicked. After [`settle`](Self::settle).
+    #[inline]
     pub(crate) fn panicked(&self) -> Option<usize> {
+        if self.mine.is_empty() {
+            return None;
+        }
         self.ended_as(PANICKED).next().map(|(helper, _)| helper)
     }
 
@@ -346,8 +362,18 @@ impl Recruits<'_> {
 }
 
 impl Drop for Recruits<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.settle();
+        if !self.mine.is_empty() {
+            self.settle_mine();
+            self.release();
+        }
+    }
+}
+
+impl Recruits<'_> {
+    /// Gives back the posts that said how they ended.
+    fn release(&self) {
         for (_, post) in self.mine() {
             let word = post.word.load(Ordering::Relaxed);
             // Another job may have the post by now.
