@@ -66,7 +66,9 @@ impl fmt::Display for InvalidJob {
                 write!(f, "parts: {count} are more than the limit of {}", crate::MAX_PARTS)
             }
             Self::PartReversed { index } => write!(f, "parts: part {index} ends before its start"),
-            Self::PartOutOfOrder { index } => write!(f, "parts: part {index} begins before the one in front of it ends"),
+            Self::PartOutOfOrder { index } => {
+                write!(f, "parts: part {index} begins before the one in front of it ends")
+            }
             Self::PartNode { index, node } => {
                 write!(f, "parts: node {node} of part {index} is beyond the limit of {nodes} nodes")
             }

@@ -1,3 +1,5 @@
+//! Multithreaded jobs without a heap: a range of units, a function, and helpers that may or may not come.
+//!
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![deny(unsafe_code)]
@@ -9,6 +11,8 @@ mod engine;
 mod error;
 mod helpers;
 mod job;
+#[cfg(doctest)]
+mod misuse;
 mod nodes;
 pub mod plan;
 #[expect(unsafe_code, reason = "the one place where a borrowed job is handed to other threads")]

@@ -84,7 +84,7 @@ fn alone_no_chunk_is_called_after_an_error() {
     let result = Job::new(0..1000).min_chunk(10).run_or_undo(&NoHelpers, failing, |range| undone.push(range));
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 500..750 }));
     assert_eq!(log.sorted(), [0..250, 250..500, 500..750]);
-    assert_eq!(undone, [0..500]);
+    assert!(undone.len() == 1 && undone[0] == (0..500), "{undone:?}");
     // One call for all: nothing succeeded, nothing is undone.
     let result = Job::new(0..7).run_or_undo(&NoHelpers, |_, _| Err("no"), |_| panic!("nothing to undo"));
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 0..7 }));

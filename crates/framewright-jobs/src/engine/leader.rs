@@ -156,9 +156,9 @@ where
         let shared = self.shared;
         let Some(crew) = shared.crew.filter(|_| self.target > 0) else { return 0 };
         let posts = u32::try_from(crew.posts.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
-        let allowance = *self.allowance.get_or_insert_with(|| {
-            u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts)
-        });
+        let allowance = *self
+            .allowance
+            .get_or_insert_with(|| u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts));
         self.target = self.target.min(allowance);
         let registration = self.registration.get_or_insert_with(|| Registration::new(crew.desk));
         let fair = if registration.others_hungry() { crew.desk.share(crew.posts.len()) } else { u32::MAX };

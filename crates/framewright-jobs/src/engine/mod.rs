@@ -84,7 +84,8 @@ impl Job<'_> {
         if self.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(JobError::Cancelled { units: 0 });
         }
-        let crew = helpers.crew().map(|crew| Crew { posts: crew.posts.get(..MAX_HELPERS).unwrap_or(crew.posts), ..crew });
+        let crew =
+            helpers.crew().map(|crew| Crew { posts: crew.posts.get(..MAX_HELPERS).unwrap_or(crew.posts), ..crew });
         if !self.has_parts() {
             let range = self.start..self.start + size;
             let possible = crew.filter(|crew| !crew.posts.is_empty());
@@ -358,7 +359,8 @@ where
                 let called_ns = self.called_ns.load(Ordering::Relaxed);
                 track.claim_units(self.job.align, true, |rest| {
                     let share = pace::share(rest, sharers, own.last);
-                    let limit = own.pace.map_or(u64::MAX, |pace| pace.limit(rest, track.claimed_since_call(), called_ns));
+                    let limit =
+                        own.pace.map_or(u64::MAX, |pace| pace.limit(rest, track.claimed_since_call(), called_ns));
                     share.min(limit).max(self.floor)
                 })
             }
@@ -379,11 +381,7 @@ where
 
     /// Claims from the worker's track; when that is exhausted from another of its node, then from the one with most left.
     #[inline]
-    fn claim(
-        &self,
-        own: &mut Own<'_>,
-        from: impl Fn(&Track, &Own<'_>) -> Option<Range<u64>>,
-    ) -> Option<Range<u64>> {
+    fn claim(&self, own: &mut Own<'_>, from: impl Fn(&Track, &Own<'_>) -> Option<Range<u64>>) -> Option<Range<u64>> {
         loop {
             if let Some(claimed) = self.tracks.get(own.track).and_then(|track| from(track, own)) {
                 return Some(claimed);

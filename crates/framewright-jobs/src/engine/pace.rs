@@ -186,7 +186,9 @@ mod tests {
             [("even", &even), ("one heavy", &heavy), ("holes", &holes), ("dear end", &dear_end)];
         for (name, unit_ns) in cases {
             let total: u64 = (0..SIZE).map(unit_ns).sum();
-            for (slowness, least_worth, clock) in [(&[1; 8], 8000, false), (&[1; 8], 8000, true), (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true)] {
+            for (slowness, least_worth, clock) in
+                [(&[1; 8], 8000, false), (&[1; 8], 8000, true), (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true)]
+            {
                 // The share of each, when all go on to the end; speeds in thousandths.
                 let ideal = total * 1000 / least_worth;
                 let end = race(slowness, SIZE, clock, unit_ns);

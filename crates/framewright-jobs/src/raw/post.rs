@@ -163,10 +163,7 @@ impl Post {
         let entry = entry(word);
         // Acquire pairs with the Release in `offer`.
         let taken = tag(word) == OFFERED
-            && self
-                .word
-                .compare_exchange(word, tagged(entry, RUNNING), Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
+            && self.word.compare_exchange(word, tagged(entry, RUNNING), Ordering::Acquire, Ordering::Relaxed).is_ok();
         if !taken {
             return false;
         }
@@ -259,8 +256,7 @@ pub(crate) fn with_recruits<W: Work + Sync, R>(
     body: impl FnOnce(&mut Recruits<'_>) -> R,
 ) -> R {
     let mut entry = Entry { work: ptr::from_ref(work).cast(), help: help::<W> };
-    let mut recruits =
-        Recruits { posts, entry: &raw mut entry, mine: PostSet::default(), wait, not_send: PhantomData };
+    let mut recruits = Recruits { posts, entry: &raw mut entry, mine: PostSet::default(), wait, not_send: PhantomData };
     body(&mut recruits)
 }
 
@@ -336,9 +332,9 @@ impl Recruits<'_> {
 
     /// Of the helpers' chunks that failed the first that begins at or after `position`. After [`settle`](Self::settle).
     pub(crate) fn next_failed(&self, position: u64) -> Option<Range<u64>> {
-        let failed = self.ended_as(FAILED).map(|(_, post)| {
-            post.failed_start.load(Ordering::Relaxed)..post.failed_end.load(Ordering::Relaxed)
-        });
+        let failed = self
+            .ended_as(FAILED)
+            .map(|(_, post)| post.failed_start.load(Ordering::Relaxed)..post.failed_end.load(Ordering::Relaxed));
         failed.filter(|range| range.start >= position).min_by_key(|range| range.start)
     }
 
