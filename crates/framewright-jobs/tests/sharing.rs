@@ -198,23 +198,24 @@ fn what_chunks_wrote_is_seen_by_caller_and_undo() {
     for turn in 0..300 {
         // Plain memory behind locks that nobody ever waits for would hide nothing, so: relaxed atomics, each written once.
         let cells: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
+        let cell = |unit: u64| &cells[usize::try_from(unit).expect("it is below 256")];
         let result = Job::new(0..256).min_chunk(1).run_or_undo(
             &pool,
             |range, _| {
                 if turn % 2 == 0 && range.contains(&200) {
                     return Err("no");
                 }
-                range.for_each(|unit| cells[unit as usize].store(unit + 1, Ordering::Relaxed));
+                range.for_each(|unit| cell(unit).store(unit + 1, Ordering::Relaxed));
                 Ok(())
             },
             |range| {
                 for unit in range {
-                    assert_eq!(cells[unit as usize].swap(0, Ordering::Relaxed), unit + 1);
+                    assert_eq!(cell(unit).swap(0, Ordering::Relaxed), unit + 1);
                 }
             },
         );
         let expected = |unit: u64| if result.is_ok() { unit + 1 } else { 0 };
-        assert!((0..256).all(|unit| cells[unit as usize].load(Ordering::Relaxed) == expected(unit)));
+        assert!((0..256).all(|unit| cell(unit).load(Ordering::Relaxed) == expected(unit)));
     }
 }
 

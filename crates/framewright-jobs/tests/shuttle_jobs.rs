@@ -94,15 +94,19 @@ impl Counts {
         Self((0..units).map(|_| AtomicU64::new(0)).collect())
     }
 
+    fn unit(&self, unit: u64) -> &AtomicU64 {
+        &self.0[usize::try_from(unit).expect("units are few")]
+    }
+
     fn add(&self, range: Range<u64>) {
         for unit in range {
-            self.0[unit as usize].fetch_add(1, Ordering::Relaxed);
+            self.unit(unit).fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn undo(&self, range: Range<u64>) {
         for unit in range {
-            assert_eq!(self.0[unit as usize].swap(0, Ordering::Relaxed), 1, "unit {unit} was not done");
+            assert_eq!(self.unit(unit).swap(0, Ordering::Relaxed), 1, "unit {unit} was not done");
         }
     }
 

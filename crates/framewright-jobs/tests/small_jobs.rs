@@ -90,7 +90,7 @@ impl Helpers for Starved {
     }
 
     fn node_of(&self, helper: usize) -> Option<u32> {
-        Some(if helper % 2 == 0 { 1 } else { 3 })
+        Some(if helper.is_multiple_of(2) { 1 } else { 3 })
     }
 }
 

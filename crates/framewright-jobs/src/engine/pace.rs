@@ -180,7 +180,7 @@ mod tests {
         const SIZE: u64 = 1 << 14;
         let even = |_: u64| 1000;
         let heavy = |unit: u64| if unit == SIZE / 2 { 1_000_000 } else { 1000 };
-        let holes = |unit: u64| if unit / 1000 % 2 == 0 { 1 } else { 1000 };
+        let holes = |unit: u64| if (unit / 1000).is_multiple_of(2) { 1 } else { 1000 };
         let dear_end = |unit: u64| if unit > SIZE * 3 / 4 { 4000 } else { 1000 };
         let cases: [(&str, &dyn Fn(u64) -> u64); 4] =
             [("even", &even), ("one heavy", &heavy), ("holes", &holes), ("dear end", &dear_end)];
