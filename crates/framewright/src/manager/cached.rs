@@ -73,6 +73,10 @@ impl<P: Platform> Manager<P> {
         if !cache.caches(order, migrate_type) {
             return None;
         }
+        // An interrupt since the last look may have filled it; a refill finds room only in an empty one.
+        if let Some(start) = cache.get(order, migrate_type) {
+            return Some(start);
+        }
         let home = self.zones.get(cache.zone)?;
         let search = Search::near(home.id().node, migrate_type);
         if self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order) {
