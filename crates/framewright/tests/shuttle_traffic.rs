@@ -68,21 +68,26 @@ fn traffic(model: &'static Model, cpus: u32, operations: u64) -> Vec<PfnRange> {
 
 #[test]
 fn traffic_of_three_cpus_on_little_memory() {
-    explore(400, Shape::new(2, 3), |model| traffic(model, 3, 60));
+    explore(6000, Shape::new(2, 3), |model| traffic(model, 3, 60));
 }
 
 #[test]
 fn traffic_of_six_cpus() {
-    explore(120, Shape::new(10, 6), |model| traffic(model, 6, 80));
+    explore(1500, Shape::new(10, 6), |model| traffic(model, 6, 80));
+}
+
+#[test]
+fn traffic_of_four_cpus_on_two_zones() {
+    explore(2000, Shape { blocks: 1, cpus: 4, below: 2 }, |model| traffic(model, 4, 60));
 }
 
 #[test]
 fn caches_are_used_while_two_others_drain() {
-    explore(4000, Shape::new(2, 4), |model| {
+    explore(40_000, Shape::new(2, 4), |model| {
         let users = [1, 2].map(|cpu| {
             on(model, cpu, move || {
                 let mut held = Vec::new();
-                for of in [0, 3, 0, 9, 0] {
+                for of in [0, 3, 0, 7, 0, 3] {
                     if let Some(range) = take_movable(model, of) {
                         if range.start.0 % 3 == 0 { held.push(range) } else { model::give(model, range) }
                     }

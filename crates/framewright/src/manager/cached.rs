@@ -277,7 +277,10 @@ impl<P: Platform> Manager<P> {
             result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
         }
         for order in CpuCache::orders() {
-            result = join(result, self.return_oldest(cache, order, cache.waiting(order)).map(|()| 0));
+            let waiting = cache.waiting(order);
+            if waiting != 0 {
+                result = join(result, self.return_oldest(cache, order, waiting).map(|()| 0));
+            }
         }
         result
     }
