@@ -7,7 +7,7 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::page::{CpuCache, MOST_FREED, Put, Runs};
+use crate::page::{CpuCache, MOST_FREED, MOST_STACKED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
@@ -178,7 +178,14 @@ impl<P: Platform> Manager<P> {
 
     /// Gives the oldest `count` entries that wait back to their zones.
     fn return_oldest(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
-        let mut batch = [Runs::NONE; MOST_FREED];
+        if order < Order::BLOCK {
+            return self.return_some::<MOST_FREED>(cache, order, count);
+        }
+        self.return_some::<MOST_STACKED>(cache, order, count)
+    }
+
+    fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
+        let mut batch = [Runs::NONE; MOST];
         let count = cache.copy_waiting(order, &mut batch).min(count);
         cache.forget_oldest(order, count);
         if order >= Order::BLOCK && batch[0].base > batch[count.saturating_sub(1)].base {

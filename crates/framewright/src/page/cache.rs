@@ -34,6 +34,8 @@ const READY: [usize; WORD_ORDERS] = [16, 8, 8, 8];
 const STACK: [usize; STACK_ORDERS] = [16, 16, 16, 16, 16, 32];
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
+/// The most runs that any stack has.
+pub(crate) const MOST_STACKED: usize = 32;
 /// The most words of frees that any order has.
 pub(crate) const MOST_FREED: usize = 56;
 
@@ -383,7 +385,7 @@ impl CpuCache {
     }
 
     /// The entries that wait to go back, oldest first, into `out`; returns how many.
-    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs; MOST_FREED]) -> usize {
+    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs]) -> usize {
         self.contents.touch();
         match word_order(order) {
             Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
@@ -459,7 +461,7 @@ impl CpuCache {
     }
 }
 
-fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs; MOST_FREED], read: impl Fn(&T) -> Runs) -> usize {
+fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> Runs) -> usize {
     let entries = entries.get(place.entries()).unwrap_or(&[]);
     out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
 }
