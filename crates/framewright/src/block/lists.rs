@@ -41,11 +41,9 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 }
 
-/// See the module documentation.
+/// See the module documentation. What every operation changes comes first, in one cache line.
+#[repr(C)]
 pub(crate) struct FreeLists {
-    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
-    /// Per type, bit n says that the list of order 9 + n is not empty.
-    occupied: [u16; MigrateType::COUNT],
     /// Frames in all lists.
     pages: u64,
     /// Free frames in split blocks, which are in no list.
@@ -54,12 +52,15 @@ pub(crate) struct FreeLists {
     pub(crate) map_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(crate) isolated_pages: u64,
-    /// Split blocks with free frames.
-    pub(crate) room: Room,
-    /// A split block all of whose frames are free, kept as it is.
-    pub(crate) spare: u32,
     /// Which of equally good places is taken.
     pub(crate) placement: Placement,
+    /// Per type, bit n says that the list of order 9 + n is not empty.
+    occupied: [u16; MigrateType::COUNT],
+    /// A split block all of whose frames are free, kept as it is.
+    pub(crate) spare: u32,
+    /// Split blocks with free frames.
+    pub(crate) room: Room,
+    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
 }
 
 fn slot(order: Order) -> usize {

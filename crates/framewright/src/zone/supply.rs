@@ -35,7 +35,7 @@ impl Zone {
         // Without the lock: a zone that is full says so at once.
         self.free_pages().checked_sub(keep + order.pages())?;
         let batch = cache.batch(order, migrate_type);
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         let spare = lists.free_pages().saturating_sub(keep) / order.pages();
         let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(most);
         let first = if order.get() < WORDS_BELOW {
@@ -213,7 +213,7 @@ impl Zone {
         }
         let mut rest = batch;
         while !rest.is_empty() {
-            let mut lists = self.lists.lock(platform);
+            let mut lists = self.changing.lists.lock(platform);
             let mut wrong = None;
             while let Some(&entry) = rest.first() {
                 let given = place(entry.base).map_or(0, |(segment, index)| give(&mut lists, &segment, index, rest));
