@@ -228,7 +228,7 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether there is more since there were `drains`,
     /// through us or through somebody else; a bad frame found in a cache does not keep the good ones back.
     fn drain_for_more(&self, drains: u32) -> bool {
-        let may_help = self.cached_pages() != 0 || self.drains() % 2 != 0;
+        let may_help = self.cached_pages() != 0 || !self.drains().is_multiple_of(2);
         may_help && self.drain() != Ok(0) || self.drains() != drains
     }
 

@@ -154,21 +154,7 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        let before = self.drains();
-        // Acquire here and Release at the end: drainers follow one another.
-        let is_free = before % 2 == 0;
-        if !is_free
-            || self
-                .drains
-                .compare_exchange(before, before.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-        {
-            // Somebody else is at it. What is in that one's hands is neither cached nor free, so that there is something to wait for.
-            while self.drains() == before.wrapping_add(u32::from(is_free)) {
-                self.platform.relax();
-            }
-            return Ok(0);
-        }
+        let Some(before) = self.begin_drain() else { return Ok(0) };
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
         let mut drained = Ok(0);
@@ -179,6 +165,23 @@ impl<P: Platform> Manager<P> {
         }
         self.drains.store(before.wrapping_add(2), Ordering::Release);
         drained
+    }
+
+    /// Makes the caller the one that empties all caches, and says how many [`drains`](Self::drains) there were before. Where somebody is at it already, waits until that
+    /// is over: what is in that one's hands is neither cached nor free, and may be all that there is.
+    fn begin_drain(&self) -> Option<u32> {
+        let before = self.drains();
+        let during = before | 1;
+        // Acquire here and Release at the end: drainers follow one another.
+        let is_ours = before != during
+            && self.drains.compare_exchange(before, during, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_ours {
+            return Some(before);
+        }
+        while self.drains() == during {
+            self.platform.relax();
+        }
+        None
     }
 
     /// How often all caches began to be emptied and were empty, together.
