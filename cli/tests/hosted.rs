@@ -134,6 +134,32 @@ fn people_see_a_log_and_tables() {
 }
 
 #[test]
+fn debug_aids_are_in_the_log_and_in_the_metadata() {
+    let lines = |words: &[&str]| {
+        let report = boot(&[&["--memory", "256M"], words].concat());
+        let lines: Vec<_> = report["log"].as_array().expect("lines").iter().map(|line| line.to_string()).collect();
+        (lines.join("\n"), report["totals"]["metadata_bytes"].as_u64().expect("a count"))
+    };
+    let (plain, plain_bytes) = lines(&[]);
+    assert!(plain.contains("mem auto-init: stack:off, heap alloc:off, heap free:off"), "{plain}");
+    assert!(!plain.contains("page_owner") && !plain.contains("poison"), "{plain}");
+    let (clearing, bytes) = lines(&["init_on_alloc=1", "init_on_free=on"]);
+    assert!(clearing.contains("mem auto-init: stack:off, heap alloc:on, heap free:on"), "{clearing}");
+    assert_eq!(bytes, plain_bytes);
+    let (owners, bytes) = lines(&["page_owner=on", "page_poison=1", "init_on_alloc=1"]);
+    for expected in
+        ["page_owner is enabled", "page_poison is enabled, pattern 0xaa", "take precedence", "heap alloc:off"]
+    {
+        assert!(owners.contains(expected), "{owners}");
+    }
+    assert!(bytes > plain_bytes + (1 << 20), "{bytes} {plain_bytes}");
+    let (careful, _) = lines(&["careful=7"]);
+    assert!(careful.contains("careful mode, placement by chance (seed 7)"), "{careful}");
+    let (wrong, _) = lines(&["page_owner=maybe"]);
+    assert!(wrong.contains("ignored: page_owner= is on or off"), "{wrong}");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     for words in [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]] {
         let mut child =

@@ -45,6 +45,16 @@ fn q35_2_gib_as_by_default() {
 }
 
 #[test]
+fn debug_aids_are_on_in_the_guest() {
+    let report = boot(&["--memory", "256M", "page_owner=on", "init_on_alloc=1", "careful=3"]);
+    expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 61_407)]);
+    let log = report["log"].to_string();
+    for expected in ["page_owner is enabled", "take precedence over init_on_alloc", "placement by chance (seed 3)"] {
+        assert!(log.contains(expected), "{log}");
+    }
+}
+
+#[test]
 fn q35_8_gib() {
     expect(&boot(&["--memory", "8G"]), &[(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 1_572_864)]);
 }

@@ -15,8 +15,9 @@ pub const ALL: &[Step] = &[
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
     Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
+    Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
-    Step { name: "shuttle", about: "random schedules of longer histories", run: shuttle },
+    Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
     Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
@@ -76,27 +77,58 @@ fn tests() -> Result<Passed, Failure> {
     Ok(Passed { tests: tally, note: String::new() })
 }
 
+/// Seed of the careful run, unless the environment has one.
+const CAREFUL_SEED: &str = "1";
+/// Where the test kit looks for it.
+const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
+
+fn careful() -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with("manager_"))?;
+    let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
+        .args(only(&targets))
+        .env(CAREFUL, &seed)
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), note: format!("{CAREFUL}={seed}") })
+}
+
 fn loom() -> Result<Passed, Failure> {
-    model("loom")
+    model_checker("loom", &["framewright", "framewright-jobs"])
 }
 
 fn shuttle() -> Result<Passed, Failure> {
-    model("shuttle")
+    model_checker("shuttle", &["framewright", "framewright-jobs"])
 }
 
-/// Tests of the library whose names begin with a model checker's, built for it.
-fn model(checker: &str) -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with(&format!("{checker}_")))?;
-    if targets.is_empty() {
-        return Err(Failure::new(format!("there is no crates/framewright/tests/{checker}_*.rs\n")));
+/// Runs the tests of `packages` that begin with the name of the model checker, with its atomics in place of the processor's.
+fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg ");
+    flags.push_str(name);
+    let mut passed = Passed::default();
+    let mut all_targets = Vec::new();
+    for package in packages {
+        let folder = format!("crates/{package}");
+        let targets = workspace::test_targets(&folder, |target| target.starts_with(&format!("{name}_")))?;
+        if targets.is_empty() {
+            return Err(Failure::new(format!("there is no {folder}/tests/{name}_*.rs\n")));
+        }
+        let output = Run::cargo(&["test", "--release", "--no-fail-fast", "-p", package])
+            .args(only(&targets))
+            .args(["--target-dir", &format!("target/{name}")])
+            .env("RUSTFLAGS", flags.trim_start())
+            .output();
+        match output {
+            Ok(output) => passed.tests.add(Tally::of(&output)),
+            Err(mut failure) => {
+                failure.tests.add(passed.tests);
+                return Err(failure);
+            }
+        }
+        all_targets.extend(targets);
     }
-    let flags = format!("{} --cfg {checker}", std::env::var("RUSTFLAGS").unwrap_or_default());
-    let output = Run::cargo(&["test", "--release", "--no-fail-fast", "-p", "framewright"])
-        .args(only(&targets))
-        .args(["--target-dir", &format!("target/{checker}")])
-        .env("RUSTFLAGS", flags.trim_start())
-        .output()?;
-    Ok(Passed { tests: Tally::of(&output), note: targets.join(", ") })
+    passed.note = all_targets.join(", ");
+    Ok(passed)
 }
 
 fn guest_image() -> Result<Passed, Failure> {

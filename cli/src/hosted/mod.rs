@@ -33,7 +33,8 @@ impl<'a> Session<'a> {
     pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
         let mut storage = Storage::of(machine);
         let intake = Intake::take(machine, command_line, &mut storage, &mut Silent)?;
-        let platform = HostedPlatform::open(intake.map, machine.cpu_count())
+        let open = if intake.parameters.careful.is_some() { HostedPlatform::open_askew } else { HostedPlatform::open };
+        let platform = open(intake.map, machine.cpu_count())
             .map_err(|error| Error::Failed(format!("this process cannot stand in for the machine: {error}")))?;
         let cpu_nodes = if intake.parameters.numa { machine.cpu_nodes() } else { Vec::new() };
         Ok(Self { machine, command_line, platform: platform.with_cpu_nodes(&cpu_nodes).leak() })

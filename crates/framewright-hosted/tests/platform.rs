@@ -54,6 +54,23 @@ fn a_machine_of_24_tib_costs_what_is_touched() {
 }
 
 #[test]
+fn a_machine_that_lies_askew_is_aligned_to_pages_only() {
+    let mut storage = [MapRange::EMPTY; 8];
+    let mut map = MapBuilder::new(&mut storage);
+    map.add(0, 2 * GIB, MemoryKind::Conventional).unwrap();
+    map.add(4 * GIB, GIB, MemoryKind::Conventional).unwrap();
+    let platform = HostedPlatform::open_askew(map.finish().unwrap(), 1).unwrap();
+    let base = platform.direct(0x1000).addr().get() as u64 - 0x1000;
+    assert_eq!(base % 4096, 0);
+    assert_ne!(base % (8 << 10), 0);
+    assert_eq!(platform.direct(5 * GIB - 1).addr().get() as u64, base + 5 * GIB - 1);
+    word(&platform, 5 * GIB - 8).store(7, Ordering::Relaxed);
+    // SAFETY: nobody uses the machine but this test.
+    unsafe { platform.discard(PhysRange::new(5 * GIB - 4096, 5 * GIB)) }.unwrap();
+    assert_eq!(word(&platform, 5 * GIB - 8).load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_sparse_map_of_52_bits_is_compacted() {
     let top = 1 << 52;
     let ranges = [(0x10_0000, GIB), (100 * TIB + 0x5000, 64 * MIB), (top - 3 * MIB, 3 * MIB)];

@@ -5,21 +5,27 @@
 //! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
 //!   translation. [`map_space_contract`] is what every implementation of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
+//! * [`careful`] says whether this run looks for assumptions that nothing promises.
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
 //! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
+//! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
+mod careful;
 pub mod contract;
 pub mod frames;
+pub mod helper_pool;
 pub mod machine;
 pub mod model;
 pub mod paging;
 pub mod stepped;
 pub mod traffic;
 
+pub use careful::{CAREFUL, careful};
 pub use contract::{MapSpaceFixture, map_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use framewright_stress as stress;
+pub use helper_pool::HelperPool;
 pub use machine::{Builder, Calls, FakeMachine};
 pub use model::{BlockModel, PageModel};
 pub use paging::{AccessFault, FakePaging, PagingCounts};

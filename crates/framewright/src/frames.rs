@@ -1,4 +1,4 @@
-//! Writing into frames that nobody else has: the only code that touches memory which is handed out.
+//! Writing into frames that nobody else has: with `debug::fill` the only code that touches memory which is handed out.
 
 use crate::platform::Platform;
 use crate::units::{BLOCK_SIZE, PfnRange};

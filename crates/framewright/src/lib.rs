@@ -87,6 +87,7 @@
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
+//! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
@@ -100,6 +101,7 @@ extern crate std;
 pub mod adapters;
 pub mod block;
 mod carve;
+pub mod debug;
 pub mod early;
 pub mod firmware;
 mod frames;
@@ -113,6 +115,7 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BringUp, BringUpError, Manager, Request};
+pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, ReferenceError, Request, Shortage};
+pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

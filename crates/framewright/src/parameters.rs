@@ -5,11 +5,15 @@ use core::fmt;
 
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
+    ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    ("init_on_alloc=1", "clear memory when it is handed out"),
+    ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
     ("memmap_init=on-demand", "how the memory map is initialised"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
+    ("pages=inside", "keep 64 bytes for every page of a block that is in pieces, in the block; `none` keeps nothing"),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
 ];
 
@@ -34,6 +38,27 @@ impl Policy {
     }
 }
 
+/// Whether pages have descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pages {
+    /// None: the adopter keeps its own books.
+    #[default]
+    None,
+    /// Each page of a split block has one, in eight of the block's own frames.
+    Inside,
+}
+
+impl Pages {
+    /// As it is written on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Inside => "inside",
+        }
+    }
+}
+
 /// Parameters that the manager knows, with their defaults where the command line is silent.
 #[derive(Clone, Debug)]
 pub struct Parameters {
@@ -47,6 +72,18 @@ pub struct Parameters {
     pub watermark_scale_factor: u64,
     /// `memmap_init=`.
     pub policy: Policy,
+    /// `page_owner=on`: each page knows who allocated it.
+    pub page_owner: bool,
+    /// `page_poison=1`: free memory is filled with a pattern.
+    pub page_poison: bool,
+    /// `init_on_alloc=1`: memory is cleared when it is handed out.
+    pub init_on_alloc: bool,
+    /// `init_on_free=1`: memory is cleared when it is freed.
+    pub init_on_free: bool,
+    /// `careful=on` or a seed: all that finds mistakes, and placement by chance.
+    pub careful: Option<u64>,
+    /// `pages=`.
+    pub pages: Pages,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -59,6 +96,12 @@ impl Default for Parameters {
             min_free_kbytes: None,
             watermark_scale_factor: 10,
             policy: Policy::OnDemand,
+            page_owner: false,
+            page_poison: false,
+            init_on_alloc: false,
+            init_on_free: false,
+            careful: None,
+            pages: Pages::None,
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -115,6 +158,11 @@ impl Parameters {
                 "on-demand" => self.policy = Policy::OnDemand,
                 _ => return Err("memmap_init= is on-demand"),
             },
+            "pages" => match value {
+                "inside" => self.pages = Pages::Inside,
+                "none" => self.pages = Pages::None,
+                _ => return Err("pages= is inside or none"),
+            },
             "min_free_kbytes" => {
                 let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;
                 self.min_free_kbytes = Some(kbytes);
@@ -123,6 +171,18 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
+            "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
+            "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
+            "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
+            "init_on_free" => self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?,
+            "careful" => {
+                self.careful = match (value.parse(), parse_bool(value)) {
+                    (Ok(0), _) | (Err(_), Some(false)) => None,
+                    (Ok(seed), _) => Some(seed),
+                    (Err(_), Some(true)) => Some(CAREFUL_SEED),
+                    (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
+                };
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -152,6 +212,24 @@ impl Parameters {
             map.add(start, size, kind)?;
         }
         self.memory_limit.map_or(Ok(()), |limit| map.limit(limit))
+    }
+}
+
+/// What chance begins with when the command line does not say.
+const CAREFUL_SEED: u64 = 1;
+
+/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
+fn parse_bool(value: &str) -> Option<bool> {
+    let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
+    match letters.next()? {
+        b'1' | b'y' | b't' => Some(true),
+        b'0' | b'n' | b'f' => Some(false),
+        b'o' => match letters.next()? {
+            b'n' => Some(true),
+            b'f' => Some(false),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -224,18 +302,19 @@ mod tests {
     #[test]
     fn known_parameters_are_set_and_the_last_counts() {
         let (parameters, problems) =
-            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 ");
+            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside");
         assert_eq!(problems, []);
         assert!(!parameters.numa);
         assert_eq!(parameters.memory_limit, Some(512 << 20));
         assert_eq!(parameters.min_free_kbytes, Some(1024));
         assert_eq!(parameters.watermark_scale_factor, 100);
+        assert_eq!(parameters.pages, Pages::Inside);
     }
 
     #[test]
     fn what_is_unknown_or_wrong_is_listed_and_ignored() {
         let (parameters, problems) =
-            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later");
+            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all");
         assert_eq!(parameters.memory_limit, None);
         assert_eq!(parameters.watermark_scale_factor, 10);
         let words: Vec<_> = problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
@@ -246,8 +325,58 @@ mod tests {
             ("numa", true),
             ("watermark_scale_factor=0", true),
             ("memmap_init=later", true),
+            ("pages=all", true),
         ];
         assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn debug_aids_are_switches_as_linux_reads_them() {
+        for (on, values) in [
+            (true, ["1", "y", "Y", "yes", "t", "true", "on", "On", "ON"]),
+            (false, ["0", "n", "N", "no", "f", "false", "off", "Off", "of"]),
+        ] {
+            for value in values {
+                let line =
+                    std::format!("page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}");
+                let (parameters, problems) = parse(&line);
+                assert_eq!(problems, [], "{value}");
+                let Parameters { page_owner, page_poison, init_on_alloc, init_on_free, .. } = parameters;
+                assert_eq!([page_owner, page_poison, init_on_alloc, init_on_free], [on; 4], "{value}");
+            }
+        }
+        for value in ["", "2", "o", "oh", "maybe", "-1", "\u{e9}"] {
+            for name in ["page_owner", "page_poison", "init_on_alloc", "init_on_free", "careful"] {
+                let line = std::format!("{name}={value}");
+                let expected = usize::from(name != "careful" || value != "2");
+                assert_eq!(parse(&line).1.len(), expected, "{line}");
+            }
+        }
+        assert_eq!(parse("page_poison").1.len(), 1, "a switch without a value is malformed in Linux, too");
+        for (line, seed) in [
+            ("careful=on", Some(CAREFUL_SEED)),
+            ("careful=12345", Some(12_345)),
+            ("careful=7 careful=off", None),
+            ("careful=0", None),
+            ("", None),
+        ] {
+            let (parameters, problems) = parse(line);
+            assert_eq!((parameters.careful, problems.len()), (seed, 0), "{line}");
+        }
+    }
+
+    #[test]
+    fn poison_takes_precedence_over_clearing() {
+        let aids = |line| crate::debug::Aids::of(&parse(line).0);
+        let clearing = aids("init_on_alloc=1 init_on_free=1");
+        assert!(clearing.init_on_alloc && clearing.init_on_free && !clearing.page_owner);
+        let poison = aids("init_on_alloc=1 page_poison=1 init_on_free=1");
+        assert!(!poison.init_on_alloc && !poison.init_on_free && poison.page_poison && !poison.poison_sparsely);
+        let careful = aids("careful=8 init_on_free=1");
+        assert!(careful.page_owner && careful.page_poison && careful.poison_sparsely && !careful.init_on_free);
+        assert_eq!(careful.placement_seed, Some(8));
+        assert!(!aids("careful=8 page_poison=1").poison_sparsely);
+        assert!(!aids("").watch());
     }
 
     #[test]

@@ -2,23 +2,38 @@
 
 use crate::map_space::MapSpace;
 use crate::units::NodeId;
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
 
 /// The CPU on which the caller stays until it gives this back through [`Platform::unpin`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back with Platform::unpin"]
-pub struct PinnedCpu(u32);
+pub struct PinnedCpu {
+    index: u32,
+    nested: bool,
+}
 
 impl PinnedCpu {
     /// CPU `index`, 0..[`Platform::cpus`].
     pub const fn new(index: u32) -> Self {
-        Self(index)
+        Self { index, nested: false }
+    }
+
+    /// The same for a caller that was pinned already, where the implementer wants to know it in [`Platform::unpin`].
+    pub const fn nested(index: u32) -> Self {
+        Self { index, nested: true }
+    }
+
+    /// Whether it came from [`PinnedCpu::nested`].
+    #[must_use]
+    pub const fn is_nested(&self) -> bool {
+        self.nested
     }
 
     /// Which CPU.
     #[must_use]
     pub const fn index(&self) -> u32 {
-        self.0
+        self.index
     }
 }
 
@@ -56,7 +71,7 @@ pub unsafe trait Platform: Sync + 'static {
     /// Where the caller sees physical address `pa`, which is below [`direct_limit`](Self::direct_limit) and in usable memory.
     fn direct(&self, pa: u64) -> NonNull<u8>;
 
-    /// Stays on this CPU until [`unpin`](Self::unpin). Not a lock: interrupts may come. Nests.
+    /// Stays on this CPU until [`unpin`](Self::unpin). Not a lock: interrupts may come. Nests: what was pinned last is unpinned first.
     fn pin(&self) -> PinnedCpu;
 
     /// Turns interrupts off on this CPU and says whether they were on. Nests.
@@ -91,6 +106,13 @@ pub unsafe trait Platform: Sync + 'static {
     /// Whether the calling context may wait for other CPUs (no lock held, interrupts on).
     fn can_wait(&self) -> bool {
         false
+    }
+
+    /// Who the caller is: a number that a task keeps as long as it lives, whatever CPU it is on, and that no other has meanwhile. Asked only where
+    /// waiting is allowed, before the reclaim hook is called ([`Reclaim`](crate::Reclaim)), so that a request inside the hook does not call it
+    /// again. `None`: tasks cannot be told apart, so one at a time is in the hook.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        None
     }
 
     /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1.

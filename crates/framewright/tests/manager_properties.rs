@@ -1,11 +1,14 @@
-//! The manager against a naive model: random machines page by page, random requests block by block.
+//! The manager against a naive model: random machines page by page, random requests block by block; without page descriptors and with descriptors inside
+//! the blocks.
 
 mod common;
 
-use common::{Fake, bring_up_reserving, check, order};
+use common::{Fake, bring_up_with, check, map_frames_of, order, parameters};
 use framewright::block::MigrateType;
 use framewright::early::NodeChoice;
 use framewright::firmware::MemoryKind;
+use framewright::map_space::BlockNumber;
+use framewright::parameters::Pages;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
@@ -136,7 +139,8 @@ fn compare_zones(shape: &Shape, manager: &Fake) {
     }
 }
 
-/// Free frames as maximal runs: all that the manager hands out at first, then what the test made of it.
+/// Frames that nobody has as maximal runs: all that the manager hands out at first, then what the test made of it. Those that hold descriptors are among them: whose they
+/// are changes, and the manager is asked.
 struct Model {
     free: BTreeMap<u64, u64>,
     allocated: u64,
@@ -149,14 +153,20 @@ impl Model {
         let mut pages = vec![Pfn(0); usize::try_from(manager.totals().managed_pages).expect("small") + 1];
         let request = Request { reserves: true, ..Request::pages(1) };
         let taken = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
-        assert_eq!(taken as u64, manager.totals().managed_pages, "every managed frame can be had");
+        let totals = manager.totals();
+        assert_eq!(taken as u64 + totals.map_pages, totals.managed_pages, "every managed frame can be had");
         pages.truncate(taken);
         check(manager);
+        let maps = map_frames_of(manager);
+        assert_eq!(maps.len() as u64, totals.map_pages);
         for &page in &pages {
             model.give(PfnRange::new(page.0, page.0 + 1));
             manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
         }
         check(manager);
+        for page in maps {
+            model.give(PfnRange::new(page.0, page.0 + 1));
+        }
         model.allocated = 0;
         model
     }
@@ -200,14 +210,17 @@ impl Model {
     }
 
     /// Whether some aligned free piece would have done.
-    fn could(&self, shape: &Shape, of: u8, allowed: &dyn Fn(usize, ZoneKind, u64) -> bool) -> bool {
+    fn could(&self, manager: &Fake, shape: &Shape, of: u8, allowed: &dyn Fn(usize, ZoneKind, u64) -> bool) -> bool {
         let size = 1_u64 << of;
         let zone_of = |page: u64| (shape.node_of(page), ZoneKind::of(Pfn(page)));
         self.free.iter().any(|(&start, &end)| {
             let mut piece = start.next_multiple_of(size);
             while piece + size <= end {
                 let zone = zone_of(piece);
-                if zone == zone_of(piece + size - 1) && allowed(zone.0, zone.1, piece + size) {
+                if zone == zone_of(piece + size - 1)
+                    && allowed(zone.0, zone.1, piece + size)
+                    && is_available(manager, PfnRange::new(piece, piece + size))
+                {
                     return true;
                 }
                 piece += size;
@@ -215,6 +228,16 @@ impl Model {
             false
         })
     }
+}
+
+/// Whether frames that nobody has can be had: their block may hold descriptors in them, or wait for room for descriptors.
+fn is_available(manager: &Fake, range: PfnRange) -> bool {
+    let block = BlockNumber::containing(range.start);
+    if range.pages() >= PAGES_PER_BLOCK {
+        return true;
+    }
+    let in_map = manager.map_frames(block).is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
+    !in_map && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_held_back)
 }
 
 #[derive(Clone, Debug)]
@@ -239,13 +262,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(shape: &Shape, steps: &[Step]) {
-    let Ok(manager) = bring_up_reserving(shape.machine(), &shape.reservations()) else {
-        // The reservations left too little.
-        return;
-    };
-    compare_zones(shape, &manager);
-    let mut model = Model::new(&manager);
+fn run(shape: &Shape, steps: &[Step], pages: Pages, command_line: &str) {
+    let machine = shape.machine();
+    let mut parameters = parameters(command_line);
+    parameters.pages = pages;
+    // Otherwise the reservations left too little.
+    if let Ok(manager) = bring_up_with(machine, &shape.reservations(), &parameters) {
+        compare(shape, &manager, steps, pages);
+    }
+    // SAFETY: the manager, the only user, is gone.
+    unsafe { machine.retire() };
+}
+
+fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
+    compare_zones(shape, manager);
+    let mut model = Model::new(manager);
     let mut held: Vec<PfnRange> = Vec::new();
     for step in steps {
         match *step {
@@ -269,11 +300,12 @@ fn run(shape: &Shape, steps: &[Step]) {
                         let zone = (shape.node_of(range.start.0), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
                         assert!(allowed(zone.0, zone.1, range.end.0), "{range:?} is not what {step:?} wants");
+                        check_described(&manager, range, pages);
                         model.take(range);
                         held.push(range);
                     }
                     Err(AllocateError::OutOfMemory { .. }) => {
-                        assert!(!model.could(shape, of, &allowed), "{step:?} failed for no reason");
+                        assert!(!model.could(&manager, shape, of, &allowed), "{step:?} failed for no reason");
                     }
                     Err(error) => panic!("{step:?}: {error}"),
                 }
@@ -286,10 +318,14 @@ fn run(shape: &Shape, steps: &[Step]) {
                 match manager.allocate_at(range.start, order(of), MigrateType::Movable) {
                     Ok(taken) => {
                         assert_eq!(taken, range);
+                        check_described(&manager, range, pages);
                         model.take(taken);
                         held.push(taken);
                     }
-                    Err(error) => assert!(!model.is_free(range) || zones[0] != zones[1], "{step:?}: {error}"),
+                    Err(error) => {
+                        let could = model.is_free(range) && zones[0] == zones[1] && is_available(&manager, range);
+                        assert!(!could, "{step:?}: {error}");
+                    }
                 }
             }
             Step::Free { slot, first, pages } => {
@@ -319,21 +355,51 @@ fn run(shape: &Shape, steps: &[Step]) {
         }
         assert_eq!(manager.totals().allocated_pages, model.allocated);
     }
-    check(&manager);
+    check(manager);
     for range in held {
         manager.free(range).expect("it is held");
     }
-    check(&manager);
+    check(manager);
     let totals = manager.totals();
-    assert_eq!(totals.free_pages, totals.managed_pages);
+    assert_eq!(totals.free_pages + totals.map_pages, totals.managed_pages);
+}
+
+/// Pages of less than a block have descriptors when there are to be any, all zero, and none of them lies in another one's frame.
+fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
+    let frames = manager.map_frames(BlockNumber::containing(range.start));
+    let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;
+    assert_eq!(frames.is_some(), described, "{range:?}");
+    assert!(!frames.into_iter().flatten().any(|frame| range.contains(frame)), "{range:?} holds descriptors");
+    for page in [range.start, Pfn(range.end.0 - 1)] {
+        // SAFETY: the page was just allocated.
+        let page = unsafe { manager.page(page) };
+        assert_eq!(page.is_some_and(framewright::Page::is_clear), described, "{range:?}");
+    }
+}
+
+fn pages() -> impl Strategy<Value = Pages> {
+    prop::sample::select(vec![Pages::None, Pages::Inside])
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn small_machines(shape in shape(6000), steps in prop::collection::vec(step(), 0..60)) {
-        run(&shape, &steps);
+    fn small_machines(shape in shape(6000), steps in prop::collection::vec(step(), 0..60), pages in pages()) {
+        run(&shape, &steps, pages, "");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn machines_with_whole_gib(shape in shape(0x9_0000), steps in prop::collection::vec(step(), 0..120), pages in pages()) {
+        // A careful run writes to every page that is freed, here all of several GiB.
+        if common::is_careful() {
+            return Ok(());
+        }
+        run(&shape, &steps, pages, "");
     }
 }
 
@@ -341,7 +407,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn machines_with_whole_gib(shape in shape(0x9_0000), steps in prop::collection::vec(step(), 0..120)) {
-        run(&shape, &steps);
+    fn small_machines_with_debug_aids(
+        shape in shape(3000),
+        steps in prop::collection::vec(step(), 0..60),
+        aids in prop::sample::select(vec![
+            "page_owner=on",
+            "page_poison=1",
+            "init_on_alloc=1 init_on_free=1",
+            "page_owner=on page_poison=1 careful=5",
+        ]),
+        pages in pages(),
+    ) {
+        run(&shape, &steps, pages, aids);
     }
 }

@@ -29,16 +29,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `bytes` addresses.
-    pub fn reserve(bytes: u64) -> Result<Self, HostedError> {
+    /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole pages, past an aligned one.
+    pub fn reserve(bytes: u64, skew: usize) -> Result<Self, HostedError> {
         let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: largest(), error };
         let too_large = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
         let wanted = usize::try_from(bytes).map_err(|_| too_large())?;
-        let reserved_bytes = wanted.checked_add(2 * ALIGNMENT).ok_or_else(too_large)?;
+        let reserved_bytes = wanted.checked_add(2 * ALIGNMENT + skew).ok_or_else(too_large)?;
         let reserved = map_nothing(reserved_bytes).map_err(refused)?;
         // At least one page stays below, and because two alignments were added, nearly one alignment above.
-        let shift = ALIGNMENT - reserved.addr().get() % ALIGNMENT;
-        // SAFETY: shift <= ALIGNMENT and reserved_bytes >= 2 * ALIGNMENT, so the result lies in the mapping.
+        let shift = ALIGNMENT - reserved.addr().get() % ALIGNMENT + skew;
+        // SAFETY: shift <= ALIGNMENT + skew and reserved_bytes >= 2 * ALIGNMENT + skew, so the result lies in the mapping.
         let base = unsafe { reserved.add(shift) };
         Ok(Self { reserved, reserved_bytes, base, bytes: wanted })
     }

@@ -22,8 +22,12 @@ use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::time::Instant;
+
+/// How far a machine that lies askew is from where it would otherwise lie: an odd number of pages.
+const SKEW: usize = 0x35_7000;
 
 /// A machine made of a process. See the module documentation.
 ///
@@ -88,6 +92,19 @@ impl HostedPlatform {
     /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the process's addresses, and
     /// [`HostedError::CannotOpen`] when the system commits no memory to it.
     pub fn open(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
+        Self::open_at(map, cpus, 0)
+    }
+
+    /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process than a page, so that who takes one kind of address for
+    /// the other is found out.
+    ///
+    /// # Errors
+    /// As [`HostedPlatform::open`].
+    pub fn open_askew(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
+        Self::open_at(map, cpus, SKEW)
+    }
+
+    fn open_at(map: MemoryMap<'_>, cpus: u32, skew: usize) -> Result<Self, HostedError> {
         if cpus == 0 || cpus > crate::source::MAX_CPUS {
             return Err(HostedError::CpuCount { cpus });
         }
@@ -95,7 +112,7 @@ impl HostedPlatform {
             return Err(HostedError::NoMemory);
         }
         let barrier = Barrier::find(cpus).map_err(|error| HostedError::NoBarrier { error })?;
-        let (runs, layout, mapping) = reserve(map)?;
+        let (runs, layout, mapping) = reserve(map, skew)?;
         for block in layout::blocks(map, 0) {
             let offset = runs.offset(block.start).ok_or(HostedError::NotMemory { range: block })?;
             mapping.open(offset, block.size()).map_err(|error| HostedError::CannotOpen { range: block, error })?;
@@ -220,15 +237,15 @@ impl HostedPlatform {
 
 /// Reserves addresses for all memory: linearly where the machine's highest address allows it and the process has so many, otherwise
 /// without the holes. Never for less than all memory.
-fn reserve(map: MemoryMap<'_>) -> Result<(Runs, Layout, Mapping), HostedError> {
+fn reserve(map: MemoryMap<'_>, skew: usize) -> Result<(Runs, Layout, Mapping), HostedError> {
     if map.present_end() <= layout::LINEAR_END {
         let runs = Runs::linear(map);
-        if let Ok(mapping) = Mapping::reserve(runs.span()) {
+        if let Ok(mapping) = Mapping::reserve(runs.span(), skew) {
             return Ok((runs, Layout::Linear, mapping));
         }
     }
     let runs = Runs::compact(map);
-    let mapping = Mapping::reserve(runs.span())?;
+    let mapping = Mapping::reserve(runs.span(), skew)?;
     Ok((runs, Layout::Compact, mapping))
 }
 
@@ -266,12 +283,17 @@ unsafe impl Platform for HostedPlatform {
 
     #[inline]
     fn pin(&self) -> PinnedCpu {
-        PinnedCpu::new(self.cpus.pin())
+        match self.cpus.pin() {
+            (cpu, true) => PinnedCpu::nested(cpu),
+            (cpu, false) => PinnedCpu::new(cpu),
+        }
     }
 
     #[inline]
     fn unpin(&self, cpu: PinnedCpu) {
-        self.cpus.unpin(cpu.index());
+        if !cpu.is_nested() {
+            self.cpus.unpin(cpu.index());
+        }
     }
 
     #[inline]
@@ -309,6 +331,11 @@ unsafe impl Platform for HostedPlatform {
     /// True unless interrupts are off here.
     fn can_wait(&self) -> bool {
         cpus::interrupts_on()
+    }
+
+    /// The calling thread.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        Some(cpus::task())
     }
 
     /// # Panics

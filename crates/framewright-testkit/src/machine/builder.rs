@@ -21,6 +21,7 @@ pub struct Builder {
     layout: Layout,
     poisoned: bool,
     clock_step_ns: Option<u64>,
+    knows_tasks: bool,
 }
 
 impl Builder {
@@ -35,6 +36,7 @@ impl Builder {
             layout: Layout::Auto,
             poisoned: true,
             clock_step_ns: Some(0),
+            knows_tasks: true,
         }
     }
 
@@ -125,6 +127,12 @@ impl Builder {
         self
     }
 
+    /// A machine that cannot tell its tasks apart.
+    pub fn anonymous_tasks(mut self) -> Self {
+        self.knows_tasks = false;
+        self
+    }
+
     /// Makes the machine.
     ///
     /// # Panics
@@ -133,6 +141,9 @@ impl Builder {
     pub fn build(mut self) -> &'static FakeMachine {
         if self.cpu_nodes.is_empty() {
             self.cpu_nodes.push(NodeId::ZERO);
+        }
+        if crate::careful().is_some() {
+            self.layout = Layout::Scattered;
         }
         // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its platform.
         let entries = Vec::leak(vec![MapRange::EMPTY; 8 * self.memory.len() + 16]);
@@ -154,6 +165,7 @@ impl Builder {
             clock: self.clock_step_ns.map(|step_ns| Clock { now_ns: AtomicU64::new(0), step_ns }),
             counters: Counters::default(),
             map_space: OnceLock::new(),
+            knows_tasks: self.knows_tasks,
         }))
     }
 

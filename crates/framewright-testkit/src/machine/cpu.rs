@@ -1,8 +1,9 @@
 //! Threads as CPUs: who is which, and whether interrupts and pins nest.
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// One CPU. Only the thread that has claimed it changes the depths, so relaxed order suffices; claiming and leaving hand
 /// them over.
@@ -183,6 +184,15 @@ impl Drop for EndOfInterrupt<'_> {
     fn drop(&mut self) {
         self.0.irq_depth.store(0, Ordering::Relaxed);
     }
+}
+
+/// The calling thread as a task: a number that no other thread has had.
+pub(super) fn task() -> NonZeroU64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static TASK: NonZeroU64 = NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
+    }
+    TASK.with(|task| *task)
 }
 
 /// A full memory barrier on every running thread of this process.

@@ -25,6 +25,7 @@ use framewright::map_space::MapSpace;
 use framewright::units::{NodeId, Pfn, PhysRange};
 use framewright::{IrqState, PinnedCpu, Platform};
 use memory::Memory;
+use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -82,6 +83,7 @@ pub struct FakeMachine {
     clock: Option<Clock>,
     counters: Counters,
     map_space: OnceLock<&'static dyn MapSpace>,
+    knows_tasks: bool,
 }
 
 impl FakeMachine {
@@ -299,6 +301,10 @@ unsafe impl Platform for FakeMachine {
 
     fn can_wait(&self) -> bool {
         self.cpus.can_wait()
+    }
+
+    fn current_task(&self) -> Option<NonZeroU64> {
+        self.knows_tasks.then(cpu::task)
     }
 
     fn cpu_barrier(&self) {

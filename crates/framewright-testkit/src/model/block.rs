@@ -1,5 +1,5 @@
 //! Frames of zones, one by one: which are free and which are allocated. It does not say what an allocator must return but judges
-//! what it did.
+//! what it did. Frames can be isolated meanwhile: nobody gets them then.
 
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use std::fmt;
@@ -22,6 +22,8 @@ struct Zone {
     node: NodeId,
     span: PfnRange,
     frames: Vec<Frame>,
+    /// Which of them are isolated.
+    isolated: Vec<bool>,
 }
 
 impl Zone {
@@ -32,8 +34,8 @@ impl Zone {
         inside.then(|| index(range.start)..index(range.end))
     }
 
-    fn count(&self, wanted: Frame) -> u64 {
-        self.frames.iter().filter(|&&frame| frame == wanted).count() as u64
+    fn count(&self, wanted: impl Fn(Frame, bool) -> bool) -> u64 {
+        self.frames.iter().zip(&self.isolated).filter(|&(&frame, &isolated)| wanted(frame, isolated)).count() as u64
     }
 
     /// The lowest aligned free run of `order` that ends at or below `end`.
@@ -42,7 +44,8 @@ impl Zone {
         let mut start = self.span.start.0.next_multiple_of(order.pages());
         while start + order.pages() <= last {
             let run = &self.frames[self.indices(PfnRange::new(start, start + order.pages()))?];
-            if run.iter().all(|&frame| frame == Frame::Free) {
+            let isolated = &self.isolated[self.indices(PfnRange::new(start, start + order.pages()))?];
+            if run.iter().all(|&frame| frame == Frame::Free) && !isolated.contains(&true) {
                 return Some(Pfn(start));
             }
             start += order.pages();
@@ -96,8 +99,10 @@ impl fmt::Display for Wanted {
 /// Frames of a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FrameCounts {
-    /// Free ones.
+    /// Free ones that are not isolated.
     pub free: u64,
+    /// Isolated ones that nobody has.
+    pub isolated: u64,
     /// Allocated ones.
     pub allocated: u64,
 }
@@ -106,7 +111,7 @@ impl FrameCounts {
     /// All that the allocator has.
     #[must_use]
     pub fn managed(self) -> u64 {
-        self.free + self.allocated
+        self.free + self.isolated + self.allocated
     }
 }
 
@@ -145,7 +150,13 @@ impl BlockModel {
             assert!(other.span.intersection(span).is_empty(), "zones {} and {name} overlap", other.name);
         }
         let count = usize::try_from(span.pages()).expect("zones of a model are small");
-        self.zones.push(Zone { name: name.to_owned(), node, span, frames: vec![Frame::Unmanaged; count] });
+        self.zones.push(Zone {
+            name: name.to_owned(),
+            node,
+            span,
+            frames: vec![Frame::Unmanaged; count],
+            isolated: vec![false; count],
+        });
         ZoneId(self.zones.len() - 1)
     }
 
@@ -180,15 +191,20 @@ impl BlockModel {
             zone.name,
             zone.node
         );
+        assert!(!self.any_isolated(range), "allocating {wanted} returned {range:?}, which is isolated");
         self.change(range, Frame::Free, Frame::Allocated)
             .unwrap_or_else(|why| panic!("allocating {wanted} returned {range:?}: {why}"));
     }
 
-    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free.
+    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free and none of it isolated.
     ///
     /// # Panics
     /// When that is not so.
     pub fn allocated_at(&mut self, range: PfnRange, succeeded: bool) {
+        if self.any_isolated(range) {
+            assert!(!succeeded, "allocating {range:?} succeeded, but some of it is isolated");
+            return;
+        }
         self.told("allocating", range, succeeded, Frame::Free, Frame::Allocated);
     }
 
@@ -198,6 +214,68 @@ impl BlockModel {
     /// When that is not so.
     pub fn freed(&mut self, range: PfnRange, succeeded: bool) {
         self.told("freeing", range, succeeded, Frame::Allocated, Frame::Free);
+    }
+
+    fn any_isolated(&self, range: PfnRange) -> bool {
+        self.isolated_of(range).is_some_and(|isolated| isolated.contains(&true))
+    }
+
+    fn isolated_of(&self, range: PfnRange) -> Option<&[bool]> {
+        let zone = &self.zones[self.zone_of(range)?.0];
+        Some(&zone.isolated[zone.indices(range)?])
+    }
+
+    fn set_isolated(&mut self, range: PfnRange, isolated: bool) {
+        let id = self.zone_of(range).expect("it was looked at");
+        let zone = &mut self.zones[id.0];
+        let indices = zone.indices(range).expect("the zone was chosen for it");
+        zone.isolated[indices].fill(isolated);
+    }
+
+    /// Isolating `range` succeeded or not; it should exactly when it lies in one zone and nothing of it is isolated.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn isolated(&mut self, range: PfnRange, succeeded: bool) {
+        let could = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&true));
+        assert_eq!(succeeded, could, "isolating {range:?}");
+        if could {
+            self.set_isolated(range, true);
+        }
+    }
+
+    /// Putting `range` back succeeded or not; it should exactly when all of it is isolated.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn unisolated(&mut self, range: PfnRange, succeeded: bool) {
+        let could = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&false));
+        assert_eq!(succeeded, could, "putting {range:?} back");
+        if could {
+            self.set_isolated(range, false);
+        }
+    }
+
+    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and nobody has it.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn claimed(&mut self, range: PfnRange, succeeded: bool) {
+        let isolated = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&false));
+        let could = isolated && self.change(range, Frame::Free, Frame::Allocated).is_ok();
+        assert_eq!(succeeded, could, "claiming {range:?}");
+        if could {
+            self.set_isolated(range, false);
+        }
+    }
+
+    /// How many frames of `range` nobody has, and how many are allocated.
+    #[must_use]
+    pub fn survey(&self, range: PfnRange) -> Option<(u64, u64)> {
+        let zone = &self.zones[self.zone_of(range)?.0];
+        let frames = &zone.frames[zone.indices(range)?];
+        let count = |wanted: Frame| frames.iter().filter(|&&frame| frame == wanted).count() as u64;
+        Some((count(Frame::Free), count(Frame::Allocated)))
     }
 
     fn told(&mut self, doing: &str, range: PfnRange, succeeded: bool, from: Frame, to: Frame) {
@@ -250,7 +328,11 @@ impl BlockModel {
     #[must_use]
     pub fn counts(&self, zone: ZoneId) -> FrameCounts {
         let zone = &self.zones[zone.0];
-        FrameCounts { free: zone.count(Frame::Free), allocated: zone.count(Frame::Allocated) }
+        FrameCounts {
+            free: zone.count(|frame, isolated| frame == Frame::Free && !isolated),
+            isolated: zone.count(|frame, isolated| frame == Frame::Free && isolated),
+            allocated: zone.count(|frame, _| frame == Frame::Allocated),
+        }
     }
 
     /// All zones' frames.
@@ -259,6 +341,7 @@ impl BlockModel {
         let all = (0..self.zones.len()).map(|index| self.counts(ZoneId(index)));
         all.fold(FrameCounts::default(), |sum, zone| FrameCounts {
             free: sum.free + zone.free,
+            isolated: sum.isolated + zone.isolated,
             allocated: sum.allocated + zone.allocated,
         })
     }

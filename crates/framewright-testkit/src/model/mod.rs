@@ -2,6 +2,8 @@
 
 mod block;
 mod page;
+mod reference;
 
 pub use block::{BlockModel, FrameCounts, Wanted, ZoneId};
 pub use page::{PageModel, PageOwner, ZoneKind, ZoneTotals};
+pub use reference::ReferenceModel;

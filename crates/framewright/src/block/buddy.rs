@@ -23,12 +23,12 @@ fn higher(order: Order) -> Option<Order> {
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
 pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
     if let Some(found) = lists.smallest(migrate_type, order) {
-        let head = lists.first(migrate_type, found);
+        let head = lists.next(migrate_type, found);
         return Some(take_from(lists, table, head, head, order, migrate_type));
     }
     for &foreign in migrate_type.fallbacks() {
         if let Some(found) = lists.smallest(foreign, order) {
-            let head = lists.first(foreign, found);
+            let head = lists.next(foreign, found);
             return Some(take_from(lists, table, head, head, order, migrate_type));
         }
     }
@@ -134,13 +134,13 @@ pub(crate) fn free_shattered(
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 
-/// Halves allocated blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
-/// order. The halves stay allocated, with the same reference count and owner word. `index` must lie in an allocated block.
+/// Halves allocated or isolated blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.head_of(index)?;
         let order = state.order();
-        if !state.is(State::Whole) {
+        if !state.is(State::Whole) && !state.is(State::Isolated) {
             return None;
         }
         if head == index && blocks_of(order) <= end - index {
@@ -153,7 +153,7 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
             table.make_ready(head, true);
         }
         let half = lower(order);
-        let word = BlockState::head(State::Whole, half, state.migrate_type());
+        let word = state.with_order(half);
         let (count, owner) = table.links(head);
         let second = head + blocks_of(half);
         table.set_state(head, word);

@@ -65,61 +65,54 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         })
     }
 
-    /// Makes the aligned run of 2^`order` frames at `start` free and returns the order of the largest aligned free run that now holds it; nothing
-    /// happens and nothing is returned when one of its frames is free already.
+    /// Makes the aligned run of 2^`order` frames at `start` free; nothing happens, and it says false, when one of them is free already.
     #[inline]
-    pub fn give_run(&self, start: usize, order: u8) -> Option<u8> {
-        let (index, mut reached) = (start / 64, order);
+    pub fn give_run(&self, start: usize, order: u8) -> bool {
+        let index = start / 64;
         if order < 6 {
-            let word = &self.words[index];
-            let (old, run) = (word.load(Ordering::Relaxed), run_mask(start, order));
-            if old & run != 0 {
-                return None;
-            }
-            let new = old | run;
-            word.store(new, Ordering::Relaxed);
-            while reached < 6 {
-                let larger = run_mask(start & !((2 << reached) - 1), reached + 1);
-                if new & larger != larger {
-                    return Some(reached);
-                }
-                reached += 1;
-            }
-        } else {
-            let run = &self.words[index..index + (1 << (order - 6))];
-            if run.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
-                return None;
-            }
-            run.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+            return self.give_mask(index, run_mask(start, order));
         }
-        // From a whole word on, neighbours are whole words.
-        while 64 << (reached - 6) < WORDS * 64 {
-            let words = 2_usize << (reached - 6);
-            let first = index & !(words - 1);
-            if !self.words[first..first + words].iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX) {
-                break;
-            }
-            reached += 1;
+        let run = &self.words[index..index + (1 << (order - 6))];
+        if run.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
+            return false;
         }
-        Some(reached)
+        run.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        true
     }
 
-    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in the word that begins at frame `start`, and returns
-    /// an order that no free run with one of them exceeds; nothing happens and nothing is returned when one of the frames is free already.
-    pub fn give_word(&self, start: usize, runs: u64, order: u8) -> Option<u8> {
-        let word = &self.words[start / 64];
-        let pages = (0..order).fold(runs, |pages, step| pages | pages << (1 << step));
+    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in the word that begins at frame `start`; nothing
+    /// happens, and it says false, when one of the frames is free already.
+    #[inline]
+    pub fn give_word(&self, start: usize, runs: u64, order: u8) -> bool {
+        self.give_mask(start / 64, spread(runs, order))
+    }
+
+    #[inline]
+    fn give_mask(&self, index: usize, frames: u64) -> bool {
+        let word = &self.words[index];
         let old = word.load(Ordering::Relaxed);
-        if old & pages != 0 {
-            return None;
+        if old & frames != 0 {
+            return false;
         }
-        let new = old | pages;
-        word.store(new, Ordering::Relaxed);
-        if new == u64::MAX {
-            // It may have joined its neighbours.
-            return u8::try_from((WORDS * 64).ilog2()).ok();
-        }
-        Some((order..5).take_while(|&order| self::runs(new, order + 1) != 0).last().map_or(order, |order| order + 1))
+        word.store(old | frames, Ordering::Relaxed);
+        true
+    }
+
+    /// The order of the largest aligned free run that holds the free run of 2^`order` frames at `start`.
+    #[must_use]
+    pub fn reach(&self, start: usize, order: u8) -> u8 {
+        let free = |order: u8| self.is_run_free(start & !((1 << order) - 1), order);
+        (order..)
+            .take_while(|&order| 1 << (order + 1) <= WORDS * 64 && free(order + 1))
+            .last()
+            .map_or(order, |order| order + 1)
+    }
+
+    /// The largest of what [`reach`](Self::reach) says of the runs of `order` that begin at the set bits of `runs` in the word that begins at frame `start`.
+    #[must_use]
+    pub fn reach_word(&self, start: usize, runs: u64, order: u8) -> u8 {
+        let bits = (0..64).filter(|bit| runs >> bit & 1 != 0);
+        bits.map(|bit| self.reach(start + bit, order)).max().unwrap_or(order)
     }
 
     /// Makes the aligned run of 2^`order` free frames at `start` not free.
@@ -153,10 +146,13 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             let words = 1_usize << (order - 6);
             return (0..WORDS * 64).step_by(words * 64).find(|&start| self.is_run_free(start, order));
         }
-        self.words.iter().enumerate().find_map(|(index, word)| {
-            let starts = runs(word.load(Ordering::Relaxed), order);
-            (starts != 0).then(|| index * 64 + starts.trailing_zeros() as usize)
-        })
+        // Without a branch per word: where the first run is cannot be guessed, and a wrong guess costs more than all eight words.
+        let with_runs = self.words.iter().enumerate().fold(0_u64, |found, (index, word)| {
+            found | u64::from(runs(word.load(Ordering::Relaxed), order) != 0) << index
+        });
+        let index = with_runs.trailing_zeros() as usize;
+        let word = self.words.get(index)?;
+        Some(index * 64 + runs(word.load(Ordering::Relaxed), order).trailing_zeros() as usize)
     }
 
     /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`, out of the word that holds frame `start`; returns the
@@ -168,9 +164,29 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         for _ in limit..starts.count_ones() {
             starts &= !(1 << starts.ilog2());
         }
-        let pages = (0..order).fold(starts, |pages, step| pages | pages << (1 << step));
-        word.store(free & !pages, Ordering::Relaxed);
+        word.store(free & !spread(starts, order), Ordering::Relaxed);
         (start & !63, starts)
+    }
+
+    /// [`take_word`](Self::take_word) of the first word with a run, if any has one.
+    #[inline]
+    pub fn take_first_word(&self, order: u8, limit: u32) -> Option<(usize, u64)> {
+        let start = self.find(order)?;
+        Some(self.take_word(start, order, limit))
+    }
+
+    /// Takes aligned runs of 2^`order`, the lowest first and from frame `start` on, until `out` is full; returns how many.
+    pub fn take_runs(&self, start: usize, order: u8, out: &mut [usize]) -> usize {
+        let mut taken = 0;
+        for run in (start..WORDS * 64).step_by(1 << order) {
+            let Some(place) = out.get_mut(taken) else { break };
+            if self.is_run_free(run, order) {
+                self.take_run(run, order);
+                *place = run;
+                taken += 1;
+            }
+        }
+        taken
     }
 
     /// The order of the largest aligned run that is free, if any frame is.
@@ -202,6 +218,17 @@ impl<const WORDS: usize> Default for FreeMap<WORDS> {
 /// The bits of the aligned run of 2^`order` frames (at most 64) at `start` in its word.
 const fn run_mask(start: usize, order: u8) -> u64 {
     (u64::MAX >> (64 - (1 << order))) << (start & 63)
+}
+
+/// The frames of the runs of 2^`order` (at most 32) that begin at the set bits of `starts`.
+#[inline]
+const fn spread(starts: u64, order: u8) -> u64 {
+    let (mut frames, mut step) = (starts, 0);
+    while step < order {
+        frames |= frames << (1 << step);
+        step += 1;
+    }
+    frames
 }
 
 /// One bit for each aligned run of 2^`order` set bits (at most 32) at its start.
@@ -236,6 +263,7 @@ fn mask(start: usize, end: usize, base: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     fn empty() -> FreeMap {
         FreeMap::new()
@@ -282,10 +310,11 @@ mod tests {
                     let order = order.expect("the frame is free");
                     let naive = (0..=9_u8).rev().find(|&order| free(frame >> order << order, 1 << order));
                     assert!(map.is_run_free(frame, order));
-                    assert_eq!(map.give_run(frame, order), None, "it is free already");
+                    assert!(!map.give_run(frame, order), "it is free already");
                     map.take_run(frame, order);
                     assert_eq!(map.first_free(frame, frame + (1 << order)), None);
-                    assert_eq!(map.give_run(frame, order), naive);
+                    assert!(map.give_run(frame, order));
+                    assert_eq!(Some(map.reach(frame, order)), naive);
                 }
                 for order in 0..=5_u8 {
                     let before = map.count();
@@ -294,9 +323,19 @@ mod tests {
                     assert_eq!(before - map.count(), u64::from(starts.count_ones()) << order);
                     assert!((0..64).filter(|bit| starts >> bit & 1 != 0).all(|bit| bit % (1 << order) == 0));
                     for bit in (0..64).filter(|bit| starts >> bit & 1 != 0) {
-                        assert!(map.give_run(base + bit, order).is_some());
+                        assert!(map.give_run(base + bit, order));
                     }
                     assert_eq!(before, map.count());
+                }
+                for order in 0..=8_u8 {
+                    let Some(start) = map.find(order) else { continue };
+                    let (before, mut out) = (map.count(), [0; 20]);
+                    let naive: Vec<usize> =
+                        (0..512).step_by(1 << order).filter(|&run| free(run, 1 << order)).take(20).collect();
+                    let taken = map.take_runs(start, order, &mut out);
+                    assert_eq!(&out[..taken], naive);
+                    assert_eq!(before - map.count(), (taken as u64) << order);
+                    assert!(out[..taken].iter().all(|&run| map.give_run(run, order)));
                 }
             }
         }

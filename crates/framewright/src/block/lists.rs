@@ -2,6 +2,7 @@
 
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
+use crate::debug::Placement;
 use crate::page::Room;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 
@@ -15,6 +16,15 @@ pub(crate) enum Position {
     Head,
     /// Last to be handed out.
     Tail,
+}
+
+impl Position {
+    const fn other(self) -> Self {
+        match self {
+            Self::Head => Self::Tail,
+            Self::Tail => Self::Head,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -40,10 +50,16 @@ pub(crate) struct FreeLists {
     pages: u64,
     /// Free frames in split blocks, which are in no list.
     pub(crate) split_pages: u64,
+    /// Frames that hold descriptors.
+    pub(crate) map_pages: u64,
+    /// Free frames in isolated blocks, which are in no list and are not counted as free.
+    pub(crate) isolated_pages: u64,
     /// Split blocks with free frames.
     pub(crate) room: Room,
     /// A split block all of whose frames are free, kept as it is.
     pub(crate) spare: u32,
+    /// Which of equally good places is taken.
+    pub(crate) placement: Placement,
 }
 
 fn slot(order: Order) -> usize {
@@ -56,8 +72,11 @@ impl FreeLists {
         occupied: [0; MigrateType::COUNT],
         pages: 0,
         split_pages: 0,
+        map_pages: 0,
+        isolated_pages: 0,
         room: Room::EMPTY,
         spare: NONE,
+        placement: Placement::USUAL,
     };
 
     /// Free frames, in lists and in split blocks.
@@ -73,6 +92,12 @@ impl FreeLists {
     /// First block of a list, [`NONE`] when it is empty.
     pub(crate) fn first(&self, migrate_type: MigrateType, order: Order) -> u32 {
         self.lists[migrate_type as usize][slot(order)].first
+    }
+
+    /// The block of a list to be taken next.
+    pub(crate) fn next(&mut self, migrate_type: MigrateType, order: Order) -> u32 {
+        let list = &self.lists[migrate_type as usize][slot(order)];
+        if self.placement.coin() { list.last } else { list.first }
     }
 
     /// The smallest order from `order` up that has a free block of `migrate_type`.
@@ -94,7 +119,7 @@ impl FreeLists {
     ) {
         let list = &mut self.lists[migrate_type as usize][slot(order)];
         table.set_state(index, BlockState::head(State::Free, order, migrate_type));
-        match position {
+        match if self.placement.coin() { position.other() } else { position } {
             Position::Head => {
                 table.set_previous(index, NONE);
                 table.set_next(index, list.first);

@@ -1,15 +1,17 @@
 //! The block tier: 2 MiB to 1 GiB.
 //!
 //! [`BlockState`] is the word that says what a block is; `table` holds one 16-byte entry a block; `lists` links free heads; `buddy`
-//! splits and merges. All is safe code over tables whose memory `carve` obtains.
+//! splits and merges; [`Segment`] is a run of blocks with consecutive entries. All is safe code over tables whose memory `carve` obtains.
 
 pub(crate) mod buddy;
 mod free_map;
 pub(crate) mod lists;
+pub(crate) mod segment;
 mod state;
 pub(crate) mod table;
 
 pub use free_map::FreeMap;
 pub use lists::BLOCK_ORDERS;
+pub use segment::Segment;
 pub use state::{BlockState, MapForm, MigrateType, State};
 pub use table::BlockEntry;

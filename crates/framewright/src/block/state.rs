@@ -5,14 +5,17 @@
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
 //! 12..13  map form       (none, array, inside)  49..52  room of a split block, see below
-//!                                               53..63  zero, kept for what comes
-//! 14      isolated       15  reporting          16      poisoned
-//! 17      merging        18  lock
+//! 14      isolated       15  reporting          53..61  first map frame of a split block, inside form
+//! 16      poisoned       17  exact              62      scattered   63  undescribed (split blocks)
+//! 18      lock                                  53      counted (blocks that are allocated whole)
 //! ```
 //!
 //! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
-//! exceeds.
+//! exceeds. At first that follows from the number of free frames; it is *exact* once somebody has looked for more in vain.
+//! A block that is *isolated* or *undescribed* is in none, whatever is free in it. The *first map frame* is where page descriptors are that
+//! lie inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that tells where the others are.
 
+use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{MAX_ORDER, Order};
 use core::fmt;
 
@@ -36,6 +39,8 @@ pub enum State {
     Unaccepted = 6,
     /// Head of a block that a huge-page pool holds.
     Pool = 7,
+    /// Head of a free block that was isolated: it is in no list and merges with nothing.
+    Isolated = 8,
 }
 
 impl State {
@@ -49,6 +54,7 @@ impl State {
             5 => Self::Offline,
             6 => Self::Unaccepted,
             7 => Self::Pool,
+            8 => Self::Isolated,
             _ => return None,
         })
     }
@@ -133,6 +139,8 @@ const PRESENT_SHIFT: u32 = 39;
 const ROOM_SHIFT: u32 = 49;
 const ROOM_BITS: u64 = 0xf;
 const COUNT_BITS: u64 = 0x3ff;
+const MAP_SHIFT: u32 = 53;
+const MAP_BITS: u64 = 0x1ff;
 
 /// One state word. See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,10 +155,18 @@ impl BlockState {
     pub const REPORTING: u64 = 1 << 15;
     /// Bit: holds a frame with a memory error.
     pub const POISONED: u64 = 1 << 16;
-    /// Bit: somebody completed a split block and is making it whole.
-    pub const MERGING: u64 = 1 << 17;
+    /// Bit, of a split block: its room was found by looking.
+    const EXACT: u64 = 1 << 17;
     /// Bit: lock of the free map.
     pub const LOCK: u64 = 1 << 18;
+    /// Bit, of a block that is allocated whole: its links are its reference count and its owner word.
+    pub const COUNTED: u64 = 1 << 53;
+    /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
+    pub const SCATTERED: u64 = 1 << 62;
+    /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames for them yet. What is free waits.
+    pub const UNDESCRIBED: u64 = 1 << 63;
+    /// Bits that keep free frames of a split block from being handed out.
+    const HELD_BACK: u64 = Self::ISOLATED | Self::UNDESCRIBED;
 
     /// The word as it stands in the table.
     #[must_use]
@@ -215,6 +231,58 @@ impl BlockState {
         }
     }
 
+    /// Whether a bit, one of the constants of this type, is set.
+    #[must_use]
+    pub const fn has(self, bit: u64) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// The same with a bit set.
+    #[must_use]
+    pub const fn with(self, bit: u64) -> Self {
+        Self(self.0 | bit)
+    }
+
+    /// The same with a bit cleared.
+    #[must_use]
+    pub const fn without(self, bit: u64) -> Self {
+        Self(self.0 & !bit)
+    }
+
+    /// Whether free frames of the split block are not handed out: it is isolated, or waits for descriptors.
+    #[must_use]
+    pub const fn is_held_back(self) -> bool {
+        self.0 & Self::HELD_BACK != 0
+    }
+
+    /// How many of a split block's frames hold its descriptors.
+    #[must_use]
+    pub const fn map_pages(self) -> u64 {
+        match self.map_form() {
+            MapForm::Inside => MAP_PAGES_PER_BLOCK,
+            MapForm::None | MapForm::Array => 0,
+        }
+    }
+
+    /// Of a split block in the inside form: the frame at which its descriptors begin, as an offset in it.
+    #[must_use]
+    pub const fn map_first(self) -> usize {
+        (self.0 >> MAP_SHIFT & MAP_BITS) as usize
+    }
+
+    /// A split block whose descriptors are inside it, from frame `first` on.
+    #[must_use]
+    pub const fn with_map(self, first: usize, scattered: bool) -> Self {
+        let place = (first as u64 & MAP_BITS) << MAP_SHIFT | if scattered { Self::SCATTERED } else { 0 };
+        Self(self.without_map().0 & !Self::UNDESCRIBED | (MapForm::Inside as u64) << FORM_SHIFT | place)
+    }
+
+    /// A split block without descriptors.
+    #[must_use]
+    pub const fn without_map(self) -> Self {
+        Self(self.0 & !(3 << FORM_SHIFT | MAP_BITS << MAP_SHIFT | Self::SCATTERED))
+    }
+
     /// Free frames of a split block.
     #[must_use]
     pub const fn free_pages(self) -> u64 {
@@ -248,6 +316,24 @@ impl BlockState {
             None => 0,
         };
         Self(self.0 & !(ROOM_BITS << ROOM_SHIFT) | room << ROOM_SHIFT)
+    }
+
+    /// Whether the room was found by looking, so that only what is freed next can raise it.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        self.0 & Self::EXACT != 0
+    }
+
+    /// The same with an exact room or one that is not.
+    #[must_use]
+    pub const fn with_exact(self, exact: bool) -> Self {
+        Self(self.0 & !Self::EXACT | if exact { Self::EXACT } else { 0 })
+    }
+
+    /// The same with another order.
+    #[must_use]
+    pub const fn with_order(self, order: Order) -> Self {
+        Self(self.0 & !(0x1f << ORDER_SHIFT) | (order.get() as u64) << ORDER_SHIFT)
     }
 
     /// The same with another migrate type.
@@ -303,7 +389,7 @@ mod tests {
                 let flags = BlockState::ISOLATED
                     | BlockState::REPORTING
                     | BlockState::POISONED
-                    | BlockState::MERGING
+                    | BlockState::EXACT
                     | BlockState::LOCK;
                 assert_eq!(word.word() & flags, 0);
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
@@ -311,9 +397,24 @@ mod tests {
                 for room in 0..=9 {
                     assert_eq!(word.with_room(Some(room)).room(), Some(room));
                     assert_eq!(word.with_room(Some(room)).with_room(None), word);
+                    let exact = word.with_room(Some(room)).with_exact(true);
+                    assert!(exact.is_exact() && !word.is_exact() && exact.room() == Some(room));
+                    assert_eq!(exact.with_exact(false).with_room(None), word);
                 }
                 assert_eq!(word.with_migrate_type(MigrateType::Cma).migrate_type(), MigrateType::Cma);
                 assert_eq!(word.with_pages(0, 0, 0), BlockState::head(State::Split, order, migrate_type));
+                assert_eq!(word.with_order(Order::PAGE).with_order(order), word);
+                assert!(word.with(BlockState::UNDESCRIBED).is_held_back() && !word.is_held_back());
+                for (first, scattered) in [(0, false), (504, false), (511, true), (7, true)] {
+                    let mapped = word.with(BlockState::UNDESCRIBED).with_map(first, scattered);
+                    assert_eq!(
+                        (mapped.map_form(), mapped.map_pages(), mapped.map_first()),
+                        (MapForm::Inside, 8, first)
+                    );
+                    assert_eq!(mapped.has(BlockState::SCATTERED), scattered);
+                    assert_eq!(mapped.without_map(), word);
+                    assert_eq!(mapped.with_room(Some(9)).with_pages(1, 2, 3).map_first(), first);
+                }
             }
         }
     }

@@ -77,7 +77,8 @@ impl BlockTable {
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
-        self.ready[(group / 64) as usize].load(Ordering::Relaxed) >> (group % 64) & 1 != 0
+        // Acquire pairs with the Release in `make_ready`: who looks without the lock sees cleared entries.
+        self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
     /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
@@ -96,7 +97,7 @@ impl BlockTable {
             entry.clear();
         }
         let word = &self.ready[(group / 64) as usize];
-        word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Relaxed);
+        word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
     }
 
     /// The word of an entry that may be read: its group is ready or it is the group's first.
@@ -104,8 +105,25 @@ impl BlockTable {
         BlockState::from_word(self.entry(index).state.load(Ordering::Relaxed))
     }
 
+    /// The same for who does not hold the zone lock and has entered the block's `Readers` before.
+    pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
+        // Sequentially consistent after the store in `Readers::enter`, which it must not overtake; acquires what `set_state` releases.
+        BlockState::from_word(self.entry(index).state.load(Ordering::SeqCst))
+    }
+
+    /// Release: who finds descriptors through the word sees them cleared.
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
-        self.entry(index).state.store(state.word(), Ordering::Relaxed);
+        self.entry(index).state.store(state.word(), Ordering::Release);
+    }
+
+    /// The reference count of a counted block, which is the first of its links.
+    pub(crate) fn count(&self, index: u32) -> &AtomicU32 {
+        &self.entry(index).previous
+    }
+
+    /// The owner word of a counted block, which is the second of its links.
+    pub(crate) fn owner(&self, index: u32) -> &AtomicU32 {
+        &self.entry(index).next
     }
 
     pub(crate) fn links(&self, index: u32) -> (u32, u32) {
@@ -121,10 +139,13 @@ impl BlockTable {
         self.entry(index).next.store(next, Ordering::Relaxed);
     }
 
-    /// Asks for what freeing frames of `index` will touch.
-    pub(crate) fn prefetch(&self, index: u32) {
+    /// Asks for what freeing runs of `order` in `index` will touch.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32, order: Order) {
         prefetch(self.entry(index));
-        prefetch(self.free_map(index));
+        if order < Order::BLOCK {
+            prefetch(self.free_map(index));
+        }
     }
 
     /// Makes `index` an inner entry again, links included.

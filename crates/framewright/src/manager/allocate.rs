@@ -1,14 +1,17 @@
 //! Requests across zones and nodes.
 
-use super::{Manager, Node};
+use super::Manager;
+use super::pressure::ORDINARY;
 use crate::block::MigrateType;
+use crate::debug::Damage;
 use crate::early::NodeChoice;
 use crate::frames;
 use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
-use core::fmt;
+use core::panic::Location;
+use core::{fmt, iter};
 
 /// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +32,11 @@ pub struct Request {
     pub max_address: u64,
     /// Whether the content is zero; otherwise it is undefined.
     pub zeroed: bool,
-    /// Whether the request may use what is kept for emergencies.
+    /// Whether the request may use what is kept for emergencies, once draining caches and the reclaim hook did not help.
     pub reserves: bool,
+    /// Whether to fail rather than to drain caches and to call the reclaim hook ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have
+    /// another way, or that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
+    pub fail_fast: bool,
 }
 
 impl Request {
@@ -53,6 +59,7 @@ impl Request {
             max_address: u64::MAX,
             zeroed: false,
             reserves: false,
+            fail_fast: false,
         }
     }
 
@@ -64,6 +71,24 @@ impl Request {
         let fits =
             self.boundary_pages == 0 || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
         if fits { Ok(order) } else { Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages }) }
+    }
+}
+
+/// Where a request looks for memory and for what, once its node is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Search {
+    first: NodeId,
+    exact: bool,
+    highest: ZoneKind,
+    max_address: u64,
+    migrate_type: MigrateType,
+}
+
+impl Search {
+    /// Anything of a type, near a node.
+    pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
+        let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
+        Self { first, exact: false, highest, max_address, migrate_type }
     }
 }
 
@@ -96,6 +121,8 @@ pub enum AllocateError {
     NotFree(PfnRange),
     /// There is no such node.
     NoNode(NodeId),
+    /// The memory that was found had been written to while it was free (`page_poison=1`). It was filled again and is free; the next attempt may have it.
+    Damaged(Damage),
 }
 
 impl fmt::Display for AllocateError {
@@ -111,6 +138,7 @@ impl fmt::Display for AllocateError {
             Self::NotAligned { start, order } => write!(f, "pfn {start} is not aligned to {order:?}"),
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
+            Self::Damaged(damage) => damage.fmt(f),
         }
     }
 }
@@ -127,7 +155,7 @@ pub(super) enum Mark {
 
 impl Mark {
     /// Pages that a request for zones up to `highest` leaves in `zone`.
-    fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
+    pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
         let marks = zone.watermarks();
         match self {
             Self::Low => zone.keeps(marks.low_pages, highest),
@@ -137,84 +165,103 @@ impl Mark {
     }
 }
 
-fn passes(request: &Request) -> &'static [Mark] {
-    if request.reserves { &[Mark::Low, Mark::Min, Mark::Nothing] } else { &[Mark::Low, Mark::Min] }
-}
-
 impl<P: Platform> Manager<P> {
     /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then on the others by distance; all of them first
-    /// above their low watermark, then above their min watermark (SPEC 3.5).
+    /// above their low watermark, then above their min watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook is
+    /// asked ([`set_reclaim`](Self::set_reclaim)), then come the reserves, if the request may have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
+    #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
-        let order = request.order()?;
-        let drains = self.drains();
-        let mut taken = self.find(request, order).or_else(|error| {
-            let short = matches!(error, AllocateError::OutOfMemory { .. });
-            if short && self.drain_for_more(drains) { self.find(request, order) } else { Err(error) }
-        })?;
-        let end = taken.start.add(request.pages);
-        if end < taken.end {
-            // Just allocated and nobody else's, so that this cannot fail.
-            let _ = self.free(PfnRange { start: end, end: taken.end });
-            taken.end = end;
-        }
-        if request.zeroed {
+        let taken = self.allocate_bare(request)?;
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), request.zeroed, Location::caller())?;
+        } else if request.zeroed {
             frames::zero(self.platform, taken);
         }
         Ok(taken)
     }
 
-    fn find(&self, request: &Request, order: Order) -> Result<PfnRange, AllocateError> {
-        let (first, exact) = self.place(request);
-        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
-        for &mark in passes(request) {
-            for zone in self.zonelist(node, first, exact, request.zone) {
-                if let Some(taken) = self.try_zone(zone, request, order, mark) {
-                    return Ok(taken);
+    /// The same with any content, whatever the request says, and out of sight of debug aids.
+    pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        let order = request.order()?;
+        let search = self.search(request)?;
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
+        let mut found = if hopeless { None } else { self.find(&search, order, ORDINARY) };
+        if found.is_none() {
+            let mut attempt = |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
+            found = self.press(request, &search, order, hopeless, &mut attempt);
+        }
+        let mut taken = found.ok_or(AllocateError::OutOfMemory { order })?;
+        let end = taken.start.add(request.pages);
+        if end < taken.end {
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.free_bare(PfnRange { start: end, end: taken.end });
+            taken.end = end;
+        }
+        Ok(taken)
+    }
+
+    fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<PfnRange> {
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if let Some(taken) = self.try_zone(zone, search, order, mark) {
+                    return Some(taken);
                 }
             }
         }
-        Err(AllocateError::OutOfMemory { order })
+        None
     }
 
-    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short.
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short, after
+    /// everything that [`allocate`](Self::allocate) does then.
     /// `request` says where and what for; its size, alignment and boundary are not looked at.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
+    #[track_caller]
     pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
-        let drains = self.drains();
-        let mut done = self.fill(request, pages)?;
-        if done < pages.len() && self.drain_for_more(drains) {
-            done += self.fill(request, &mut pages[done..])?;
+        let done = self.allocate_bulk_bare(request, pages)?;
+        let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(runs, request.zeroed, Location::caller())?;
+        } else if request.zeroed {
+            runs.for_each(|run| frames::zero(self.platform, run));
+        }
+        Ok(done)
+    }
+
+    fn allocate_bulk_bare(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+        let search = self.search(request)?;
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
+        let mut done = 0;
+        let mut attempt = |marks: &[Mark]| {
+            done += self.fill(&search, marks, &mut pages[done..]);
+            if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
+        };
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `done`.
+            let _ = self.press(request, &search, Order::PAGE, hopeless, &mut attempt);
         }
         if done == 0 && !pages.is_empty() {
             return Err(AllocateError::OutOfMemory { order: Order::PAGE });
-        }
-        if request.zeroed {
-            for &page in &pages[..done] {
-                frames::zero(self.platform, PfnRange { start: page, end: page.add(1) });
-            }
         }
         Ok(done)
     }
 
     /// Single frames from all zones that will do, until `pages` is full; how many.
-    fn fill(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
-        let (first, exact) = self.place(request);
-        let node = self.nodes.get(first.index()).ok_or(AllocateError::NoNode(first))?;
+    fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
-        for &mark in passes(request) {
-            for zone in self.zonelist(node, first, exact, request.zone) {
-                if zone.span().end.address() <= request.max_address {
-                    let keep = mark.keeps(zone, request.zone);
-                    done += zone.allocate_bulk(self.platform, request.migrate_type, keep, &mut pages[done..]);
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if zone.span().end.address() <= search.max_address {
+                    let keep = mark.keeps(zone, search.highest);
+                    done += zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
                 } else {
                     // A limit inside the zone: one at a time.
                     while let Some(page) = pages.get_mut(done)
-                        && let Some(taken) = self.try_zone(zone, request, Order::PAGE, mark)
+                        && let Some(taken) = self.try_zone(zone, search, Order::PAGE, mark)
                     {
                         *page = taken.start;
                         done += 1;
@@ -222,44 +269,38 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        Ok(done)
+        done
     }
 
-    /// Empties the caches when they may hold what is missing: what CPUs keep for themselves others lack. Whether there is more since there were `drains`,
-    /// through us or through somebody else; a bad frame found in a cache does not keep the good ones back.
-    fn drain_for_more(&self, drains: u32) -> bool {
-        let may_help = self.cached_pages() != 0 || !self.drains().is_multiple_of(2);
-        may_help && self.drain() != Ok(0) || self.drains() != drains
-    }
-
-    /// The node to begin with, and whether it is the only one.
-    fn place(&self, request: &Request) -> (NodeId, bool) {
-        match request.node {
+    /// Where to look.
+    pub(super) fn search(&self, request: &Request) -> Result<Search, AllocateError> {
+        let (first, exact) = match request.node {
             NodeChoice::Any => (self.local_node(), false),
             NodeChoice::Preferred(node) => (node, false),
             NodeChoice::Exact(node) => (node, true),
+        };
+        if first.index() >= self.nodes.len() {
+            return Err(AllocateError::NoNode(first));
         }
+        let Request { zone: highest, max_address, migrate_type, .. } = *request;
+        Ok(Search { first, exact, highest, max_address, migrate_type })
     }
 
     /// Zones in the order in which they are asked.
-    fn zonelist(
-        &self,
-        node: &'static Node,
-        first: NodeId,
-        exact: bool,
-        highest: ZoneKind,
-    ) -> impl Iterator<Item = &'static Zone> + '_ {
+    pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
+        let &Search { first, exact, highest, .. } = search;
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
-        let nodes = node.fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
+        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
         nodes.flat_map(move |&candidate| kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind)))
     }
 
-    pub(super) fn try_zone(&self, zone: &Zone, request: &Request, order: Order, mark: Mark) -> Option<PfnRange> {
+    pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
         let left = zone.free_pages().checked_sub(order.pages())?;
-        if left < mark.keeps(zone, request.zone) {
+        if left < mark.keeps(zone, search.highest) {
             return None;
         }
-        zone.allocate(self.platform, order, request.migrate_type, Pfn::containing(request.max_address))
+        zone.allocate(self.platform, order, search.migrate_type, Pfn::containing(search.max_address))
     }
 
     fn local_node(&self) -> NodeId {
@@ -273,6 +314,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
+    #[track_caller]
     pub fn allocate_at(&self, start: Pfn, order: Order, migrate_type: MigrateType) -> Result<PfnRange, AllocateError> {
         if !start.is_aligned(order) {
             return Err(AllocateError::NotAligned { start, order });
@@ -282,19 +324,37 @@ impl<P: Platform> Manager<P> {
         let block = block_number(start).ok_or(not_free)?;
         let segment = segment::find(self.directory, block).ok_or(not_free)?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
-        zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)
+        let taken = zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)?;
+        // What is left of a block that was taken apart may have another type now, which somebody waits for.
+        self.pressure.quiet.stir();
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), false, Location::caller())?;
+        }
+        Ok(taken)
     }
 
-    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone.
+    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone. With `page_owner=on` neighbours
+    /// that were allocated at different lines are taken for a wrong size.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
+    #[track_caller]
     pub fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }
+        if self.pressure.quiet.wants_attention() {
+            self.before_free(range, true, Location::caller())?;
+        }
+        self.free_bare(range)
+    }
+
+    /// The same out of sight of debug aids, for a range that is not empty.
+    pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.free(self.platform, segment, range)
+        zone.free(self.platform, segment, range)?;
+        self.pressure.quiet.stir();
+        Ok(())
     }
 
     /// The zone and the segment that hold all of a range, which is not empty.

@@ -3,19 +3,25 @@
 //! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
 //! in one pass over free memory, and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
+use super::aided::Debug;
+use super::isolate::Isolations;
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
+use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
+use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{CpuCache, Partial, Room};
-use crate::parameters::Parameters;
+use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
-use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
-use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PfnRange, PhysRange};
+use crate::sync::{Readers, SpinLock};
+use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{
     Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks, zone_runs,
@@ -67,16 +73,36 @@ impl fmt::Display for BringUpError {
 impl core::error::Error for BringUpError {}
 
 /// Memory for the manager's tables, given back unless bring-up succeeds.
-struct Obtained<'a, P: Platform> {
+pub(super) struct Obtained<'a, P: Platform> {
     early: &'a mut EarlyAllocator<P>,
     bytes: u64,
 }
 
 impl<P: Platform> Obtained<'_, P> {
     fn take(&mut self, what: &'static str, size_bytes: u64, node: NodeId) -> Result<PhysRange, BringUpError> {
+        self.take_filled(what, size_bytes, node, false)
+    }
+
+    /// The same with zeros in it.
+    pub(super) fn take_zeroed(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        node: NodeId,
+    ) -> Result<PhysRange, BringUpError> {
+        self.take_filled(what, size_bytes, node, true)
+    }
+
+    fn take_filled(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        node: NodeId,
+        zeroed: bool,
+    ) -> Result<PhysRange, BringUpError> {
         let request = EarlyRequest {
             node: NodeChoice::Preferred(node),
-            zeroed: false,
+            zeroed,
             ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         };
         let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
@@ -106,6 +132,7 @@ struct Frame {
     fallback: &'static mut [NodeId],
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
+    readers: &'static mut [Readers],
 }
 
 impl<P: Platform> Manager<P> {
@@ -125,7 +152,19 @@ impl<P: Platform> Manager<P> {
             memory.give_back(frame.range);
             return Err(error);
         }
-        if !any_free(memory.early) {
+        let aids = Aids::of(input.parameters);
+        let (debug, debug_range) = match Debug::allocate(platform, &mut memory, frame.directory, aids) {
+            Ok(done) => done,
+            Err(error) => {
+                give_tables_back(&mut memory, &frame);
+                memory.give_back(frame.range);
+                return Err(error);
+            }
+        };
+        if !any_free(memory.early, input.parameters.pages) {
+            if !debug_range.is_empty() {
+                memory.give_back(debug_range);
+            }
             give_tables_back(&mut memory, &frame);
             memory.give_back(frame.range);
             return Err(BringUpError::NothingToManage);
@@ -134,7 +173,17 @@ impl<P: Platform> Manager<P> {
         let tables_ns = since();
 
         paint(memory.early, input, &mut frame, platform);
+        let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
+        let readers: &'static [Readers] = readers;
+        for zone in frame.zones.iter_mut() {
+            zone.furnish_descriptors(platform, readers, input.parameters.pages == Pages::Inside, aids.page_poison);
+        }
         set_marks(&mut frame, input.parameters);
+        if let Some(seed) = aids.placement_seed {
+            (0..)
+                .zip(frame.zones.iter_mut())
+                .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
+        }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, .. } = frame;
         let mut manager = Self {
@@ -144,7 +193,10 @@ impl<P: Platform> Manager<P> {
             nodes,
             directory,
             caches,
-            drains: AtomicU32::new(0),
+            draining: AtomicBool::new(false),
+            pressure: Pressure::new(aids.watch()),
+            debug,
+            isolations: SpinLock::new(Isolations::NONE),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -165,7 +217,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free(range).is_ok())
+            taken.is_some_and(|range| self.free_bare(range).is_ok())
         })
     }
 }
@@ -182,13 +234,16 @@ impl Frame {
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.zones.len() + 1);
+        // Enough that CPUs seldom meet.
+        let readers = platform.cpus() as usize * 4;
         let bytes = room::<Zone>(plan.zones.len() as u64)
             + room::<u16>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
             + room::<NodeId>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
-            + room::<Partial>(partials as u64);
+            + room::<Partial>(partials as u64)
+            + room::<Readers>(readers as u64);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -209,7 +264,8 @@ impl Frame {
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
             partials: carver.values(partials, |_| Partial::empty()),
-            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0))),
+            readers: carver.values(readers, |_| Readers::new()),
+            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
 
@@ -319,10 +375,18 @@ fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
     }
 }
 
-fn any_free<P: Platform>(early: &EarlyAllocator<P>) -> bool {
-    let mut pages = 0;
-    early.for_each_free(&mut |range, _| pages += range.pages());
-    pages != 0
+/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with more free frames than those need.
+fn any_free<P: Platform>(early: &EarlyAllocator<P>, pages: Pages) -> bool {
+    let least = match pages {
+        Pages::None => 1,
+        Pages::Inside => MAP_PAGES_PER_BLOCK + 1,
+    };
+    let mut found = false;
+    early.for_each_free(&mut |range, _| {
+        let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
+        found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
+    });
+    found
 }
 
 /// Walks memory and free memory together, both ascending, and paints every frame of memory once.
@@ -408,19 +472,27 @@ fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option
     }
 }
 
-/// Each CPU keeps frames of the highest zone of the nearest node with memory.
+/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
+    let home = |cpu: u32| {
+        let node = nodes.get(platform.cpu_node(cpu).index()).or(nodes.first());
+        let near = node
+            .into_iter()
+            .flat_map(|node| node.fallback)
+            .flat_map(|&node| ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()]));
+        near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0))
+    };
+    // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
+    let sharers = |node| (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == node).count().max(1) as u64;
+    // Neighbouring CPUs are nearly always on one node.
+    let mut last = (usize::MAX, 0);
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
-        let node = frame.nodes.get(platform.cpu_node(cpu).index()).or(frame.nodes.first());
-        let zones = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
-            let slots = &*frame.slots;
-            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
-        });
-        let home =
-            zones.map(usize::from).find(|&slot| frame.zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0));
-        if let Some(slot) = home {
-            *cache = CpuCache::new(slot, frame.zones[slot].span());
+        let Some(slot) = home(cpu) else { continue };
+        if last.0 != slot {
+            last = (slot, zones[slot].managed_pages() / sharers(zones[slot].id().node));
         }
+        *cache = CpuCache::new(slot, zones[slot].span(), last.1);
     }
 }
 

@@ -1,16 +1,18 @@
-//! The short way: orders 0 to 3 and 9 through the calling CPU's cache.
+//! The short way: orders 0 to 9 through the calling CPU's cache.
 //!
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
-//! its oldest half back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
+//! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
-use super::allocate::Mark;
+use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
-use crate::page::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
+use crate::debug::Place;
+use crate::page::{CpuCache, MOST_FREED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::zone::{FreeError, ZoneKind};
+use crate::zone::{FreeError, Zone, ZoneKind};
+use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
     /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
@@ -18,66 +20,154 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// See [`AllocateError`].
     #[inline]
+    #[track_caller]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        if is_cached(order, migrate_type) {
-            let cpu = self.platform.pin();
-            let taken = self.cache(cpu.index()).filter(|cache| cache.ownership.enter()).and_then(|cache| {
-                let taken = cache.get(order, migrate_type).or_else(|| self.refill(cache, order, migrate_type));
-                cache.ownership.leave();
-                taken
-            });
-            self.platform.unpin(cpu);
-            if let Some(pfn) = taken {
-                return Ok(pfn);
-            }
+        let start = match self.inside(|cache| cache.get(order, migrate_type)) {
+            Some(Some(start)) => start,
+            _ => self.allocate_slowly(order, migrate_type)?,
+        };
+        if self.pressure.quiet.wants_attention() {
+            let taken = PfnRange { start, end: start.add(order.pages()) };
+            self.after_allocation(core::iter::once(taken), false, Location::caller())?;
         }
-        self.allocate_uncached(order, migrate_type)
+        Ok(start)
     }
 
-    /// The zone that is asked first, without the ceremony; then all.
-    fn allocate_uncached(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    /// Calls `work` with the CPU's cache, unless somebody else is in it.
+    #[inline]
+    pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
         let cpu = self.platform.pin();
-        let zone = self.cache(cpu.index()).and_then(|cache| self.zones.get(cache.zone));
+        let result = match self.caches.get(cpu.index() as usize) {
+            Some(cache) if cache.ownership.enter() => {
+                let result = work(cache);
+                cache.ownership.leave();
+                Some(result)
+            }
+            _ => None,
+        };
         self.platform.unpin(cpu);
-        let request = Request { migrate_type, ..Request::new(order) };
-        let near = zone.and_then(|zone| self.try_zone(zone, &request, order, Mark::Low));
-        near.map_or_else(|| self.allocate(&request), Ok).map(|range| range.start)
+        result
     }
 
-    /// Gives back what [`allocate_order`](Self::allocate_order) gave.
+    /// From the near zone, above its low mark if it has that; then from the others; then by all other means.
+    #[cold]
+    #[inline(never)]
+    fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        let near = if order > Order::BLOCK {
+            let cpu = self.platform.pin();
+            let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
+            self.platform.unpin(cpu);
+            let search = |zone: &Zone| Search::near(zone.id().node, migrate_type);
+            zone.and_then(|zone| self.try_zone(zone, &search(zone), order, Mark::Low)).map(|range| range.start)
+        } else {
+            self.inside(|cache| self.refill(cache, order, migrate_type)).flatten()
+        };
+        match near {
+            Some(start) => Ok(start),
+            None => self.allocate_bare(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start),
+        }
+    }
+
+    /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any above its marks.
+    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        if !cache.caches(order, migrate_type) {
+            return None;
+        }
+        // An interrupt since the last look may have filled it; a refill finds room only in an empty one.
+        if let Some(start) = cache.get(order, migrate_type) {
+            return Some(start);
+        }
+        let home = self.zones.get(cache.zone)?;
+        let search = Search::near(home.id().node, migrate_type);
+        if self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order) {
+            return None;
+        }
+        let from = |zone: &Zone, mark: Mark, runs| {
+            let keep = mark.keeps(zone, ZoneKind::Normal);
+            zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
+        };
+        let mut start = from(home, Mark::Low, u32::MAX);
+        // What this CPU has freed is free to it, whatever the marks say.
+        if start.is_none() && cache.reuse(order, migrate_type) {
+            return cache.get(order, migrate_type);
+        }
+        if start.is_none() {
+            // Little of other zones, as it goes back to them one by one.
+            let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
+            let mut marks = [Mark::Low, Mark::Min].into_iter();
+            start = marks.find_map(|mark| self.zonelist(&search).find_map(|zone| from(zone, mark, little)));
+        }
+        if start.is_some() {
+            self.pressure.quiet.stir();
+        }
+        start
+    }
+
+    /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
     /// What is wrong with `start` may be found only when the frame leaves the cache, which is then the error of the call that made it leave; builds with
-    /// debug assertions look at once.
+    /// debug assertions look at once, and so does every build with `page_owner=on`.
     ///
     /// # Errors
     /// See [`FreeError`].
     #[inline]
+    #[track_caller]
     pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
-            self.check_allocated(start, order)?;
+            self.check_allocated(start, order).map_err(|error| self.explained(error))?;
         }
-        if is_cached(order, MigrateType::Movable) && start.is_aligned(order) {
-            let cpu = self.platform.pin();
-            let done = match self.cache(cpu.index()) {
-                Some(cache) if cache.keeps(start, order) && cache.ownership.enter() => {
-                    let done = match cache.put(start, order) {
-                        Put::Kept => Some(Ok(())),
-                        Put::Twice => Some(Err(FreeError::free_already(start))),
-                        Put::Full => Some(self.make_room(cache, start, order)),
-                    };
-                    cache.ownership.leave();
-                    done
-                }
-                _ => None,
-            };
-            self.platform.unpin(cpu);
-            if let Some(done) = done {
-                return done;
+        let put = self.inside(|cache| {
+            let usual = !self.pressure.quiet.wants_attention() && cache.keeps(start, order) && start.is_aligned(order);
+            if usual { cache.put(start, order) } else { Put::Full }
+        });
+        if put == Some(Put::Kept) { Ok(()) } else { self.free_slowly(start, order, put, Location::caller()) }
+    }
+
+    /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
+    #[cold]
+    #[inline(never)]
+    fn free_slowly(&self, start: Pfn, order: Order, put: Option<Put>, place: Place) -> Result<(), FreeError> {
+        if put == Some(Put::Twice) {
+            return Err(FreeError::free_already(start));
+        }
+        let mut told = false;
+        let kept = self.inside(|cache| {
+            if !(cache.caches(order, MigrateType::Movable) && cache.keeps(start, order) && start.is_aligned(order)) {
+                return None;
             }
+            if self.pressure.quiet.wants_attention() {
+                self.pressure.quiet.stir();
+                told = true;
+                if let Err(error) = self.before_free(PfnRange { start, end: start.add(order.pages()) }, false, place) {
+                    return Some(Err(error));
+                }
+            }
+            let mut result = Ok(());
+            let mut put = cache.put(start, order);
+            if put == Put::Full {
+                // Words do not come out again before the next refill; of runs the newer half may be wanted soon.
+                let waiting = cache.waiting(order);
+                let oldest = if order.get() < 4 { waiting } else { waiting.div_ceil(2) };
+                result = self.return_oldest(cache, order, oldest);
+                put = cache.put(start, order);
+            }
+            match put {
+                Put::Kept => Some(result),
+                Put::Twice => Some(Err(FreeError::free_already(start))),
+                Put::Full => None,
+            }
+        });
+        if let Some(result) = kept.flatten() {
+            return result;
         }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        if !told && self.pressure.quiet.wants_attention() {
+            self.before_free(range, false, place)?;
+        }
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.free_order(self.platform, segment, start, order)
+        zone.free_order(self.platform, segment, start, order)?;
+        self.pressure.quiet.stir();
+        Ok(())
     }
 
     fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
@@ -86,35 +176,14 @@ impl<P: Platform> Manager<P> {
         zone.check_allocated(self.platform, segment, range)
     }
 
-    #[inline]
-    fn cache(&self, cpu: u32) -> Option<&'static CpuCache> {
-        self.caches.get(cpu as usize)
-    }
-
-    #[cold]
-    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
-        let zone = self.zones.get(cache.zone)?;
-        let keep = zone.keeps(zone.watermarks().low_pages, ZoneKind::Normal);
-        zone.refill(self.platform, cache, order, migrate_type, keep)
-    }
-
-    /// Gives the older half of a full stack back to its zone, then keeps the run.
-    #[cold]
-    fn make_room(&self, cache: &CpuCache, start: Pfn, order: Order) -> Result<(), FreeError> {
-        let result = self.return_oldest(cache, order, cache.stack(order).len().div_ceil(2));
-        match cache.put(start, order) {
-            Put::Kept | Put::Full => result,
-            Put::Twice => Err(FreeError::free_already(start)),
-        }
-    }
-
-    /// Gives the oldest `count` entries of a stack back to their zones.
-    fn return_oldest(&self, cache: &CpuCache, order: Order, count: u32) -> Result<(), FreeError> {
-        let mut batch = EMPTY_BATCH;
-        let count = cache.stack(order).take_oldest(count, &mut batch);
-        if order >= Order::BLOCK {
-            // Neighbours go back as one.
-            batch[..count].sort_unstable_by_key(|entry| entry.base);
+    /// Gives the oldest `count` entries that wait back to their zones.
+    fn return_oldest(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
+        let mut batch = [Runs::NONE; MOST_FREED];
+        let count = cache.copy_waiting(order, &mut batch).min(count);
+        cache.forget_oldest(order, count);
+        if order >= Order::BLOCK && batch[0].base > batch[count.saturating_sub(1)].base {
+            // Blocks that were freed downwards go back together as those that were freed upwards do.
+            batch[..count].reverse();
         }
         self.return_runs(cache, order, &batch[..count])
     }
@@ -125,14 +194,11 @@ impl<P: Platform> Manager<P> {
         let mut result = Ok(());
         zone.free_batch(self.platform, batch, order, &mut |entry| {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one run after the other.
-            let mut runs = entry.runs;
-            while runs != 0 {
-                let start = entry.base.add(u64::from(runs.trailing_zeros()));
-                let freed = self.free(PfnRange { start, end: start.add(order.pages()) });
+            for start in entry.starts() {
+                let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
                 if result.is_ok() {
-                    result = freed;
+                    result = freed.map_err(|error| self.explained(error));
                 }
-                runs &= runs - 1;
             }
         });
         result
@@ -154,7 +220,28 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        let Some(before) = self.begin_drain() else { return Ok(0) };
+        // A second one at the same time has nothing to do but to wait: what is in the first one's hands is neither cached nor free.
+        self.drain_all().unwrap_or_else(|| {
+            self.wait_for_drain();
+            Ok(0)
+        })
+    }
+
+    /// Waits until nobody empties all caches.
+    pub(super) fn wait_for_drain(&self) {
+        // Acquire pairs with the Release at the end of a drain: what that freed is seen.
+        while self.draining.load(Ordering::Acquire) {
+            self.platform.relax();
+        }
+    }
+
+    /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
+    pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
+        // Acquire and Release: drainers follow one another.
+        if self.draining.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        self.pressure.quiet.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
         let mut drained = Ok(0);
@@ -163,60 +250,36 @@ impl<P: Platform> Manager<P> {
             drained = join(drained, self.drain_cache(cache));
             cache.ownership.give_back();
         }
-        self.drains.store(before.wrapping_add(2), Ordering::Release);
-        drained
+        self.pressure.quiet.end_drain();
+        self.draining.store(false, Ordering::Release);
+        Some(drained)
     }
 
-    /// Makes the caller the one that empties all caches, and says how many [`drains`](Self::drains) there were before. Where somebody is at it already, waits until that
-    /// is over: what is in that one's hands is neither cached nor free, and may be all that there is.
-    fn begin_drain(&self) -> Option<u32> {
-        let before = self.drains();
-        let during = before | 1;
-        // Acquire here and Release at the end: drainers follow one another.
-        let is_ours = before != during
-            && self.drains.compare_exchange(before, during, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if is_ours {
-            return Some(before);
-        }
-        while self.drains() == during {
-            self.platform.relax();
-        }
-        None
-    }
-
-    /// How often all caches began to be emptied and were empty, together.
-    pub(super) fn drains(&self) -> u32 {
-        // Pairs with the Release at the end of a drain: what that freed is seen.
-        self.drains.load(Ordering::Acquire)
-    }
-
-    fn drain_own(&self) -> Result<u64, FreeError> {
-        let cpu = self.platform.pin();
-        let drained = match self.cache(cpu.index()) {
-            Some(cache) if cache.ownership.enter() => {
-                let drained = self.drain_cache(cache);
-                cache.ownership.leave();
-                drained
+    /// Empties the calling CPU's cache.
+    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
+        let drained = self.inside(|cache| {
+            let all = self.platform.cpus() == 1;
+            if all {
+                self.pressure.quiet.begin_drain();
             }
-            _ => Ok(0),
-        };
-        self.platform.unpin(cpu);
-        drained
+            let drained = self.drain_cache(cache);
+            if all {
+                self.pressure.quiet.end_drain();
+            }
+            drained
+        });
+        drained.unwrap_or(Ok(0))
     }
 
     /// Empties a cache that is ours for the moment.
-    fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+    pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
-        for (order, index, migrate_type) in CpuCache::words() {
-            let word = cache.take_word(index, migrate_type);
-            if word.runs != 0 {
-                result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
-            }
+        while let Some((order, word)) = cache.give_up_word() {
+            result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
         }
         for order in CpuCache::orders() {
-            let all = cache.stack(order).len();
-            result = join(result, self.return_oldest(cache, order, all).map(|()| 0));
+            result = join(result, self.return_oldest(cache, order, cache.waiting(order)).map(|()| 0));
         }
         result
     }

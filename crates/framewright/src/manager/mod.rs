@@ -1,23 +1,34 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
+mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
+mod isolate;
+mod pages;
 mod plan;
+mod pressure;
+mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use pressure::{Reclaim, Shortage};
+pub use references::ReferenceError;
 
+use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::atomic::AtomicU32;
+use crate::sync::SpinLock;
+use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
+use aided::Debug;
+use pressure::Pressure;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +67,11 @@ pub struct Manager<P: Platform> {
     directory: &'static [Segment],
     /// One for each CPU.
     caches: &'static [CpuCache],
-    /// How often somebody began or ended emptying all caches: odd while it goes on.
-    drains: AtomicU32,
+    /// Somebody empties all caches.
+    draining: AtomicBool,
+    pressure: Pressure,
+    debug: Debug,
+    isolations: SpinLock<Isolations>,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -91,7 +105,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Everything that the manager keeps, in bytes: tables, maps, zones, directory, and itself. Tables are counted whole, also the parts that
-    /// were never touched.
+    /// were never touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals) has their frames.
     #[must_use]
     pub const fn metadata_bytes(&self) -> u64 {
         self.metadata_bytes
@@ -103,18 +117,21 @@ impl<P: Platform> Manager<P> {
         self.times
     }
 
-    /// Sum over all zones, from their counters. Allocated is what is managed and not free.
+    /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
     #[must_use]
     pub fn totals(&self) -> Counts {
         let mut totals = Counts::default();
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
+            let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages.saturating_sub(free_pages),
+                allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
+                map_pages,
+                isolated_pages,
             };
         }
         totals

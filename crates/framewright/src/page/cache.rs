@@ -1,8 +1,11 @@
 //! The frames that a CPU keeps for itself.
 //!
 //! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of some block's free map, taken over whole.
-//! Getting a run is finding a bit; freeing one that came from the word sets it again. Other frees go onto a stack, which movable requests take
-//! from first hot: a free does not look up what its block is, and movable memory does no harm anywhere. Order 9 has a stack alone.
+//! Getting a run is finding a bit; freeing one that came from the word sets it again. When it is used up, movable requests have further words *ready*.
+//! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing: what comes out of the zone comes
+//! from its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block (DESIGN 2).
+//!
+//! For orders 4 to 9 there is a stack of runs.
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
 
@@ -10,13 +13,29 @@ use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
+use core::ops::Range;
 
 /// Orders that have words: 0..=3.
 const WORD_ORDERS: usize = 4;
+/// Orders that have a stack of runs: 4..=9.
+const STACK_ORDERS: usize = BLOCK_ORDER as usize + 1 - WORD_ORDERS;
 /// Migrate types that are cached: the mergeable ones, which come first.
 const TYPES: usize = 3;
 /// No frame has this number.
 const NOWHERE: u64 = u64::MAX;
+/// A class of a cache (an order's words, an order's stack) keeps at most this part of what its CPU's share of the zone is. All of them together then keep about the
+/// eighth that Linux allows (SPEC 3.4).
+const SHARE: u64 = 64;
+/// Most words of frees, by order.
+const FREED: [usize; WORD_ORDERS] = [56, 20, 20, 20];
+/// Most words that are ready, by order.
+const READY: [usize; WORD_ORDERS] = [16, 8, 8, 8];
+/// Most runs in a stack, by order from 4.
+const STACK: [usize; STACK_ORDERS] = [16, 16, 16, 16, 16, 32];
+/// The most words that are ready for any order.
+pub(crate) const MOST_READY: usize = 16;
+/// The most words of frees that any order has.
+pub(crate) const MOST_FREED: usize = 56;
 
 /// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first frame of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,93 +44,25 @@ pub(crate) struct Runs {
     pub(crate) runs: u64,
 }
 
-/// A stack of words of free runs. Frees that fall into the word on top join it, so that neighbours that are freed one after the other take one
-/// entry and go back in one step.
-pub(crate) struct Stack {
-    len: AtomicU32,
-    capacity: u32,
-    entries: [Word; Self::LARGEST],
-}
+impl Runs {
+    pub(crate) const NONE: Self = Self { base: Pfn(NOWHERE), runs: 0 };
 
-impl Stack {
-    /// Entries of the stack for single frames.
-    const LARGEST: usize = 40;
-
-    fn new(capacity: u32) -> Self {
-        Self { len: AtomicU32::new(0), capacity, entries: core::array::from_fn(|_| Word::empty()) }
+    /// One run.
+    pub(crate) const fn one(start: Pfn) -> Self {
+        Self { base: Pfn(start.0 & !63), runs: 1 << (start.0 & 63) }
     }
 
-    /// Entries, each with one run at least.
-    pub(crate) fn len(&self) -> u32 {
-        self.len.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() >= self.capacity
-    }
-
-    #[inline]
-    fn pop(&self) -> Option<Pfn> {
-        let len = self.len();
-        let top = self.entries.get(len.checked_sub(1)? as usize)?;
-        let pfn = top.take()?;
-        if top.runs.load(Ordering::Relaxed) == 0 {
-            self.len.store(len - 1, Ordering::Relaxed);
-        }
-        Some(pfn)
-    }
-
-    /// Keeps a run: with the top entry, or as a new one.
-    #[inline]
-    fn push(&self, start: Pfn) -> Put {
-        let len = self.len();
-        if let Some(top) = len.checked_sub(1).and_then(|top| self.entries.get(top as usize))
-            && top.holds(start)
-        {
-            return top.give(start);
-        }
-        let runs = Runs { base: Pfn(start.0 & !63), runs: 1 << (start.0 & 63) };
-        if self.push_word(runs) { Put::Kept } else { Put::Full }
-    }
-
-    /// False when it is full.
-    pub(crate) fn push_word(&self, runs: Runs) -> bool {
-        let len = self.len();
-        match self.entries.get(len as usize) {
-            Some(entry) if len < self.capacity => {
-                entry.set(runs);
-                self.len.store(len + 1, Ordering::Relaxed);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Moves the oldest `count` entries into `out` and returns how many; those that were freed last stay, as they are still in the caches.
-    pub(crate) fn take_oldest(&self, count: u32, out: &mut Batch) -> usize {
-        let len = self.len();
-        let count = count.min(len);
-        for (index, out) in (0..count).zip(out.iter_mut()) {
-            *out = self.entries[index as usize].read();
-        }
-        for index in count..len {
-            self.entries[(index - count) as usize].set(self.entries[index as usize].read());
-        }
-        self.len.store(len - count, Ordering::Relaxed);
-        count as usize
-    }
-
-    fn runs(&self) -> u64 {
-        let held = self.entries.iter().take(self.len() as usize);
-        held.map(|entry| u64::from(entry.runs.load(Ordering::Relaxed).count_ones())).sum()
+    /// The first frames of the runs.
+    pub(crate) fn starts(self) -> impl Iterator<Item = Pfn> {
+        let mut runs = self.runs;
+        core::iter::from_fn(move || {
+            let start = self.base.add(u64::from(runs.trailing_zeros()));
+            let some = runs != 0;
+            runs &= runs.wrapping_sub(1);
+            some.then_some(start)
+        })
     }
 }
-
-/// Room for what [`Stack::take_oldest`] gives.
-pub(crate) type Batch = [Runs; Stack::LARGEST];
-
-/// A batch with nothing in it.
-pub(crate) const EMPTY_BATCH: Batch = [Runs { base: Pfn(0), runs: 0 }; Stack::LARGEST];
 
 /// [`Runs`] in place.
 struct Word {
@@ -154,10 +105,75 @@ impl Word {
         Runs { base: Pfn(self.base.load(Ordering::Relaxed)), runs: self.runs.load(Ordering::Relaxed) }
     }
 
+    #[inline]
     fn set(&self, runs: Runs) {
         self.base.store(runs.base.0, Ordering::Relaxed);
         self.runs.store(runs.runs, Ordering::Relaxed);
     }
+}
+
+/// A stack among the entries of a cache.
+struct Place {
+    len: AtomicU32,
+    limit: u32,
+    first: usize,
+}
+
+impl Place {
+    /// Stacks one after the other, each of at most `most` entries, as many as `share` allows.
+    fn all<const STACKS: usize>(
+        most: [usize; STACKS],
+        mut first: usize,
+        share: impl Fn(usize) -> u64,
+    ) -> [Self; STACKS] {
+        core::array::from_fn(|stack| {
+            let limit = u32::try_from(share(stack).min(most[stack] as u64)).unwrap_or(0);
+            let place = Self { len: AtomicU32::new(0), limit, first };
+            first += most[stack];
+            place
+        })
+    }
+
+    #[inline]
+    fn len(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Where the entry on top is, if there is one.
+    #[inline]
+    fn top(&self) -> Option<usize> {
+        Some(self.first + self.len().checked_sub(1)? as usize)
+    }
+
+    /// Where the next entry goes, if there is room; it counts then.
+    #[inline]
+    fn grow(&self) -> Option<usize> {
+        let len = self.len();
+        if len >= self.limit {
+            return None;
+        }
+        self.len.store(len + 1, Ordering::Relaxed);
+        Some(self.first + len as usize)
+    }
+
+    #[inline]
+    fn shrink(&self) {
+        self.len.store(self.len().saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Where its entries are, oldest first.
+    fn entries(&self) -> Range<usize> {
+        self.first..self.first + self.len() as usize
+    }
+}
+
+const fn sum(counts: &[usize]) -> usize {
+    let (mut total, mut index) = (0, 0);
+    while index < counts.len() {
+        total += counts[index];
+        index += 1;
+    }
+    total
 }
 
 /// What freeing into a cache came to.
@@ -167,121 +183,285 @@ pub(crate) enum Put {
     Kept,
     /// It is free already.
     Twice,
-    /// The stack is full.
+    /// There is no room.
     Full,
 }
 
-/// See the module documentation.
-#[repr(align(128))]
+/// See the module documentation. What every get and put needs comes first.
+#[repr(C, align(128))]
 pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
     /// Stands for all words below.
     contents: Exclusive,
-    words: [[Word; TYPES]; WORD_ORDERS],
-    stacks: [Stack; WORD_ORDERS],
-    blocks: Stack,
-    /// The frames that are kept: those of the CPU's nearest zone.
-    home: PfnRange,
-    /// Which of the manager's zones that is.
+    /// Words that a refill takes: more each time, one after a drain.
+    batch: AtomicU32,
+    /// Which of the manager's zones it keeps frames of.
     pub(crate) zone: usize,
+    /// The frames that are kept, from the first to one past the last: that zone's, or a part of them.
+    home: [AtomicU64; 2],
+    words: [Word; WORD_ORDERS * TYPES],
+    freed: [Place; WORD_ORDERS],
+    ready: [Place; WORD_ORDERS],
+    stacks: [Place; STACK_ORDERS],
+    /// Of `freed` and `ready`.
+    entries: [Word; sum(&FREED) + sum(&READY)],
+    /// Of `stacks`.
+    starts: [AtomicU64; sum(&STACK)],
 }
 
-/// Whether runs of `order` of this type are cached.
-pub(crate) fn is_cached(order: Order, migrate_type: MigrateType) -> bool {
-    ((order.get() as usize) < WORD_ORDERS || order.get() == BLOCK_ORDER) && (migrate_type as usize) < TYPES
+/// A run of order 0 to 3, as an index into words and their stacks.
+#[inline]
+const fn word_order(order: Order) -> Option<usize> {
+    let order = order.get() as usize;
+    if order < WORD_ORDERS { Some(order) } else { None }
 }
 
 impl CpuCache {
-    pub(crate) fn new(zone: usize, home: PfnRange) -> Self {
+    /// A cache for frames of `home`, of which `share_pages` are this CPU's share.
+    pub(crate) fn new(zone: usize, home: PfnRange, share_pages: u64) -> Self {
+        // Even the smallest zone has a few pages at hand.
+        let share = (share_pages / SHARE).max(8);
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
-            words: core::array::from_fn(|_| core::array::from_fn(|_| Word::empty())),
-            stacks: [Stack::new(40), Stack::new(32), Stack::new(32), Stack::new(32)],
-            blocks: Stack::new(16),
-            home,
+            batch: AtomicU32::new(1),
             zone,
+            home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
+            words: core::array::from_fn(|_| Word::empty()),
+            freed: Place::all(FREED, 0, |order| share >> order),
+            ready: Place::all(READY, sum(&FREED), |_| share / 64),
+            stacks: Place::all(STACK, 0, |stack| share >> (stack + WORD_ORDERS)),
+            entries: core::array::from_fn(|_| Word::empty()),
+            starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
         }
     }
 
-    /// The stack for `order`, which must be cached.
-    pub(crate) fn stack(&self, order: Order) -> &Stack {
-        self.contents.touch();
-        self.peek(order)
+    #[inline]
+    fn stack(&self, order: Order) -> Option<&Place> {
+        self.stacks.get(usize::from(order.get()).wrapping_sub(WORD_ORDERS))
     }
 
-    fn peek(&self, order: Order) -> &Stack {
-        self.stacks.get(usize::from(order.get())).unwrap_or(&self.blocks)
+    /// Whether runs of `order` of this type are cached.
+    pub(crate) fn caches(&self, order: Order, migrate_type: MigrateType) -> bool {
+        match word_order(order) {
+            Some(_) => (migrate_type as usize) < TYPES,
+            None => migrate_type == MigrateType::Movable && self.stack(order).is_some_and(|stack| stack.limit != 0),
+        }
     }
 
-    /// A run of `order`, if there is one.
+    #[inline]
+    fn word(&self, order: usize, migrate_type: MigrateType) -> Option<&Word> {
+        let migrate_type = migrate_type as usize;
+        if migrate_type < TYPES { self.words.get(order * TYPES + migrate_type) } else { None }
+    }
+
+    /// A run of `order`, if there is one at hand.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
-        if let Some(words) = self.words.get(usize::from(order.get()))
-            && let Some(pfn) = words.get(migrate_type as usize).and_then(Word::take)
-        {
-            return Some(pfn);
+        if let Some(index) = word_order(order) {
+            let taken = self.word(index, migrate_type)?.take();
+            return taken.or_else(|| self.get_ready(index, migrate_type));
         }
-        if migrate_type == MigrateType::Movable { self.stack(order).pop() } else { None }
+        if migrate_type != MigrateType::Movable {
+            return None;
+        }
+        let stack = self.stack(order)?;
+        let start = self.starts.get(stack.top()?)?.load(Ordering::Relaxed);
+        stack.shrink();
+        Some(Pfn(start))
     }
 
-    /// Takes over a word of runs; the one before must be used up.
-    pub(crate) fn set_word(&self, order: Order, migrate_type: MigrateType, runs: Runs) {
-        self.contents.touch();
-        if let Some(word) = self.words.get(usize::from(order.get())).and_then(|words| words.get(migrate_type as usize))
-        {
-            word.set(runs);
-        }
-    }
-
-    /// Whether frames of `range` are kept here.
+    /// Whether frames of this run are kept here.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
-        self.home.start <= start && start.0 + order.pages() <= self.home.end.0
+        self.contents.touch();
+        let [first, end] = &self.home;
+        first.load(Ordering::Relaxed) <= start.0 && start.0 + order.pages() <= end.load(Ordering::Relaxed)
+    }
+
+    /// Changes which frames are kept. For who has the cache.
+    pub(crate) fn set_home(&self, home: PfnRange) {
+        self.contents.touch();
+        self.home[0].store(home.start.0, Ordering::Relaxed);
+        self.home[1].store(home.end.0, Ordering::Relaxed);
     }
 
     /// Keeps a run, if there is room.
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order) -> Put {
         self.contents.touch();
-        if let Some(words) = self.words.get(usize::from(order.get()))
+        let Some(order) = word_order(order) else { return self.put_stacked(start, order) };
+        if let Some(words) = self.words.get(order * TYPES..(order + 1) * TYPES)
             && let Some(word) = words.iter().find(|word| word.holds(start))
         {
             return word.give(start);
         }
-        self.stack(order).push(start)
+        let freed = &self.freed[order];
+        if let Some(top) = freed.top().and_then(|top| self.entries.get(top))
+            && top.holds(start)
+        {
+            return top.give(start);
+        }
+        let Some(entry) = freed.grow().and_then(|entry| self.entries.get(entry)) else { return Put::Full };
+        entry.set(Runs::one(start));
+        Put::Kept
     }
 
-    /// Empties a word; returns its runs.
-    pub(crate) fn take_word(&self, order: usize, migrate_type: usize) -> Runs {
+    #[inline]
+    fn put_stacked(&self, start: Pfn, order: Order) -> Put {
+        let Some(stack) = self.stack(order) else { return Put::Full };
+        if let Some(top) = stack.top().and_then(|top| self.starts.get(top))
+            && top.load(Ordering::Relaxed) == start.0
+        {
+            return Put::Twice;
+        }
+        let Some(entry) = stack.grow().and_then(|entry| self.starts.get(entry)) else { return Put::Full };
+        entry.store(start.0, Ordering::Relaxed);
+        Put::Kept
+    }
+
+    /// How much a refill should take, in words or runs, besides what the caller wants: more each time it is asked.
+    pub(crate) fn batch(&self, order: Order, migrate_type: MigrateType) -> usize {
+        let Some(index) = word_order(order) else {
+            // Half a stack, so that a put after it finds room.
+            return self.stack(order).map_or(0, |stack| stack.limit as usize / 2);
+        };
+        if migrate_type != MigrateType::Movable {
+            return 0;
+        }
+        let batch = self.batch.load(Ordering::Relaxed).min(self.ready[index].limit);
+        self.batch.store(batch * 2 + 1, Ordering::Relaxed);
+        batch as usize
+    }
+
+    /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs, as a further one. False when there is no room.
+    pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
         self.contents.touch();
-        let word = &self.words[order][migrate_type];
-        let taken = word.read();
-        word.set(Runs { base: Pfn(NOWHERE), runs: 0 });
-        taken
+        let Some(index) = word_order(order) else { return false };
+        let Some(word) = self.word(index, migrate_type) else { return false };
+        if word.runs.load(Ordering::Relaxed) == 0 {
+            word.set(runs);
+            return true;
+        }
+        let entry = self.ready[index].grow().and_then(|entry| self.entries.get(entry));
+        entry.map(|entry| entry.set(runs)).is_some()
     }
 
-    /// Every word, as order and type.
-    pub(crate) fn words() -> impl Iterator<Item = (Order, usize, usize)> {
-        let orders = (0..WORD_ORDERS).zip((0..).map_while(Order::new));
-        orders.flat_map(|(index, order)| (0..TYPES).map(move |migrate_type| (order, index, migrate_type)))
+    /// A run of a word that is ready, when the one before is used up.
+    #[cold]
+    #[inline(never)]
+    fn get_ready(&self, order: usize, migrate_type: MigrateType) -> Option<Pfn> {
+        let ready = migrate_type == MigrateType::Movable && self.turn_to(order, self.ready.get(order)?);
+        if ready { self.word(order, migrate_type)?.take() } else { None }
     }
 
-    /// Orders that have a stack.
+    /// Turns to what was freed here last, when the zone has nothing.
+    pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
+        self.contents.touch();
+        migrate_type == MigrateType::Movable
+            && word_order(order).is_some_and(|index| self.turn_to(index, &self.freed[index]))
+    }
+
+    fn turn_to(&self, order: usize, place: &Place) -> bool {
+        let next = place.top().and_then(|top| self.entries.get(top)).map(Word::read);
+        let word = self.word(order, MigrateType::Movable);
+        let (Some(next), Some(word)) = (next, word) else { return false };
+        place.shrink();
+        word.set(next);
+        true
+    }
+
+    /// Entries that wait to go back.
+    pub(crate) fn waiting(&self, order: Order) -> usize {
+        self.contents.touch();
+        let place = match word_order(order) {
+            Some(index) => Some(&self.freed[index]),
+            None => self.stack(order),
+        };
+        place.map_or(0, |place| place.len() as usize)
+    }
+
+    /// The entries that wait to go back, oldest first, into `out`; returns how many.
+    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs; MOST_FREED]) -> usize {
+        self.contents.touch();
+        match word_order(order) {
+            Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
+            None => {
+                let Some(stack) = self.stack(order) else { return 0 };
+                copy(stack, &self.starts, out, |start| Runs { base: Pfn(start.load(Ordering::Relaxed)), runs: 1 })
+            }
+        }
+    }
+
+    /// Forgets the oldest `count` of what waits to go back.
+    pub(crate) fn forget_oldest(&self, order: Order, count: usize) {
+        self.contents.touch();
+        let left = |place: &Place| {
+            let entries = place.entries();
+            place.len.store(u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0), Ordering::Relaxed);
+            entries.skip(count)
+        };
+        match word_order(order) {
+            Some(index) => {
+                for from in left(&self.freed[index]) {
+                    self.entries[from - count].set(self.entries[from].read());
+                }
+            }
+            None => {
+                for from in self.stack(order).map_or(0..0, |stack| stack.entries()).skip(count) {
+                    self.starts[from - count].store(self.starts[from].load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                let _ = self.stack(order).map(left);
+            }
+        }
+    }
+
+    /// Takes a word out of the cache, of those that gets come from; nothing when all are used up. The next refill begins small again.
+    pub(crate) fn give_up_word(&self) -> Option<(Order, Runs)> {
+        self.contents.touch();
+        self.batch.store(1, Ordering::Relaxed);
+        let orders = || (0..WORD_ORDERS).zip((0..).map_while(Order::new));
+        for (index, order) in orders() {
+            for word in &self.words[index * TYPES..(index + 1) * TYPES] {
+                let runs = word.read();
+                word.set(Runs::NONE);
+                if runs.runs != 0 {
+                    return Some((order, runs));
+                }
+            }
+            let ready = &self.ready[index];
+            if let Some(word) = ready.top().and_then(|top| self.entries.get(top)) {
+                ready.shrink();
+                return Some((order, word.read()));
+            }
+        }
+        None
+    }
+
+    /// Orders that are cached.
     pub(crate) fn orders() -> impl Iterator<Item = Order> {
-        [0, 1, 2, 3, BLOCK_ORDER].into_iter().filter_map(Order::new)
+        (0..=BLOCK_ORDER).filter_map(Order::new)
     }
 
     /// Pages in it. Exact when its CPU is not inside.
     pub(crate) fn pages(&self) -> u64 {
-        let words = self.words.iter().enumerate().map(|(order, words)| {
-            let runs: u32 = words.iter().map(|word| word.runs.load(Ordering::Relaxed).count_ones()).sum();
-            u64::from(runs) << order
-        });
-        words.sum::<u64>() + Self::orders().map(|order| self.peek(order).runs() * order.pages()).sum::<u64>()
+        let runs = |word: &Word| u64::from(word.runs.load(Ordering::Relaxed).count_ones());
+        let mut pages = 0;
+        for order in 0..WORD_ORDERS {
+            let words = &self.words[order * TYPES..(order + 1) * TYPES];
+            let stacks = [&self.freed[order], &self.ready[order]];
+            let stacked = stacks.into_iter().flat_map(|place| &self.entries[place.entries()]);
+            pages += words.iter().chain(stacked).map(runs).sum::<u64>() << order;
+        }
+        let stacks = self.stacks.iter().zip(WORD_ORDERS..);
+        pages + stacks.map(|(stack, order)| u64::from(stack.len()) << order).sum::<u64>()
     }
 }
 
-// A model checker's atomics are larger.
-const _: () = assert!(cfg!(any(loom, shuttle)) || size_of::<CpuCache>() <= 4096);
+fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs; MOST_FREED], read: impl Fn(&T) -> Runs) -> usize {
+    let entries = entries.get(place.entries()).unwrap_or(&[]);
+    out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
+}
+
+const _: () = assert!(size_of::<CpuCache>() <= 4096);

@@ -1,14 +1,21 @@
 //! The page tier: 4 KiB to 1 MiB out of split blocks.
 //!
 //! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
-//! frees and makes whole again, under the zone lock.
+//! frees and makes whole again, under the zone lock; `anywhere` is its search when placement is left to chance. `record` is what is kept of a page, where the
+//! adopter wants that, `inside` where it is kept, and `held` what the tier does with that and with frames that are held back.
 
+mod anywhere;
 mod cache;
+mod held;
+mod inside;
 mod partial;
+mod record;
 mod room;
 mod tier;
 
-pub(crate) use cache::{CpuCache, EMPTY_BATCH, Put, Runs, is_cached};
-pub(crate) use partial::Partial;
+pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, Put, Runs};
+pub(crate) use inside::{Descriptors, MAP_FRAMES, Map};
+pub(crate) use partial::{Partial, first_unmanaged};
+pub use record::{Page, PartOf};
 pub(crate) use room::{ORDERS, Room, words_for};
-pub(crate) use tier::{Refused, Tier};
+pub(crate) use tier::{Refused, Tier, WordRuns};

@@ -17,6 +17,11 @@ impl Partial {
         Self { index: u32::MAX, managed: FreeMap::new() }
     }
 
+    /// Index of the block.
+    pub(crate) const fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Notes that the block at `index` has the free frames of `free` and no other.
     pub(crate) fn record(&mut self, index: u32, free: &FreeMap) {
         self.index = index;

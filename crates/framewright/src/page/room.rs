@@ -84,8 +84,43 @@ impl Room {
         (mask != 0).then_some(order + above)
     }
 
+    /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for each that is a member.
+    #[inline]
+    pub(crate) fn lowest_members(&self, migrate_type: MigrateType, order: u8) -> Option<(u32, u64)> {
+        let lowest = self.first(migrate_type, order)?;
+        let set = migrate_type as usize * ORDERS + usize::from(order);
+        Some((lowest & !63, self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed)))
+    }
+
+    /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them.
+    pub(crate) fn remove_members(&mut self, migrate_type: MigrateType, order: u8, (base, mut members): (u32, u64)) {
+        let set = migrate_type as usize * ORDERS + usize::from(order);
+        let last = members.checked_ilog2();
+        if let Some(last) = last {
+            members &= !(1 << last);
+            let word = self.word(set, 0, base as usize / 64);
+            word.store(word.load(Ordering::Relaxed) & !members, Ordering::Relaxed);
+            // The last one tells the levels above.
+            self.remove(migrate_type, order, base + last);
+        }
+    }
+
     /// The lowest member of a set.
     pub(crate) fn first(&self, migrate_type: MigrateType, order: u8) -> Option<u32> {
+        self.member(migrate_type, order, |word, _| word.trailing_zeros())
+    }
+
+    /// Some member of a set, by the bits of `chance`.
+    pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, chance: u64) -> Option<u32> {
+        self.member(migrate_type, order, |word, level| {
+            // The lowest bit at or above a place that depends on the level, going round.
+            let turn = (chance >> (level * 6) & 63) as u32;
+            (word.rotate_right(turn).trailing_zeros() + turn) % 64
+        })
+    }
+
+    #[inline]
+    fn member(&self, migrate_type: MigrateType, order: u8, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
         if self.occupied[migrate_type as usize] >> order & 1 == 0 {
             return None;
         }
@@ -93,7 +128,7 @@ impl Room {
         let mut index = 0;
         for level in (0..self.shape.depth).rev() {
             let word = self.word(set, level, index).load(Ordering::Relaxed);
-            index = index * 64 + word.trailing_zeros() as usize;
+            index = index * 64 + choose(word, level) as usize;
         }
         u32::try_from(index).ok()
     }
@@ -171,7 +206,17 @@ mod tests {
                     room.insert(MigrateType::Movable, 3, block);
                 }
                 assert_eq!(room.first(MigrateType::Movable, 3), model.first().copied());
+                let any = room.any(MigrateType::Movable, 3, seed.wrapping_mul(seed));
+                assert!(any.map_or(model.is_empty(), |member| model.contains(&member)));
                 assert_eq!(room.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
+                if seed.is_multiple_of(50)
+                    && let Some((base, members)) = room.lowest_members(MigrateType::Movable, 3)
+                {
+                    let near: Vec<u32> = (0..64).filter(|bit| members >> bit & 1 != 0).map(|bit| base + bit).collect();
+                    assert!(near.iter().eq(model.range(base..base + 64)) && near.first() == model.first());
+                    room.remove_members(MigrateType::Movable, 3, (base, members & seed));
+                    model.retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
+                }
             }
             assert_eq!(room.count(MigrateType::Movable, 3), model.len() as u64);
             assert_eq!(room.first(MigrateType::Movable, 2), None);

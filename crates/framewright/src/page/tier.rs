@@ -1,14 +1,22 @@
 //! Pages out of split blocks, under the zone lock.
 //!
-//! The set that a split block is in may name an order that is too large (taking frames does not look for what is left; a search that finds
-//! nothing there corrects it), never one that is too small.
+//! The set that a split block is in names an order that no free run of it exceeds: the logarithm of how many frames are free, so that the fullest
+//! blocks are asked first and a free looks at one word of the map. A search that finds nothing there says what is left, and from then on
+//! each free into the block looks for what it joined.
 
+use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
 use crate::block::lists::{FreeLists, NONE, Position};
 use crate::block::table::BlockTable;
-use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State, buddy};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
+
+/// The largest order that a run among `free` frames can have.
+#[inline]
+fn most_order(free: u64) -> Option<u8> {
+    free.checked_ilog2().and_then(|order| u8::try_from(order).ok())
+}
 
 /// Order of a block all of whose frames are free.
 const WHOLE: u8 = BLOCK_ORDER;
@@ -25,11 +33,34 @@ pub(crate) enum Refused {
     State(Option<State>),
 }
 
+/// A run in a split block: small enough to come back in registers, as through memory it costs 5 ns.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) start: u16,
+}
+
+/// How many blocks ahead of the one in use memory is asked for.
+const AHEAD: u32 = 4;
+
+/// Runs of one order in one word of a block's free map: the word's first frame in the block, and a bit for the first frame of each.
+#[derive(Clone, Copy)]
+pub(crate) struct WordRuns {
+    pub(crate) index: u32,
+    pub(crate) first: usize,
+    pub(crate) runs: u64,
+}
+
+impl WordRuns {
+    pub(crate) const NONE: Self = Self { index: NONE, first: 0, runs: 0 };
+}
+
 /// A zone's free memory, locked.
 pub(crate) struct Tier<'a> {
     pub(crate) lists: &'a mut FreeLists,
     pub(crate) table: &'a BlockTable,
     pub(crate) partials: &'a [Partial],
+    pub(crate) descriptors: Option<&'a Descriptors>,
 }
 
 impl Tier<'_> {
@@ -58,27 +89,109 @@ impl Tier<'_> {
         Some((index, first, runs))
     }
 
+    /// The same for several words, of as many blocks as it takes; returns how many are written to `out`. Blocks are taken 64 at a time out of their set,
+    /// which then changes once for all that are used up.
+    pub(crate) fn take_words(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+        limit: u32,
+        out: &mut [WordRuns],
+    ) -> usize {
+        let (mut filled, mut limit) = (0, limit);
+        while filled < out.len() && limit != 0 {
+            let found = self.lists.room.smallest(migrate_type, order.get());
+            let near = found.filter(|_| !self.lists.placement.is_random());
+            let near = near.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
+            let Some((found, (base, mut members))) = near else {
+                let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else { break };
+                out[filled] = WordRuns { index, first, runs };
+                limit -= runs.count_ones();
+                filled += 1;
+                continue;
+            };
+            let mut used_up = 0;
+            while members != 0 && filled < out.len() && limit != 0 {
+                let index = base + members.trailing_zeros();
+                let soon = (0..AHEAD).fold(members, |members, _| members & members.wrapping_sub(1));
+                if soon != 0 {
+                    self.table.prefetch(base + soon.trailing_zeros(), order);
+                }
+                let (state, map) = (self.table.state(index), self.table.free_map(index));
+                let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
+                    self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
+                    members &= members - 1;
+                    continue;
+                };
+                out[filled] = WordRuns { index, first, runs };
+                filled += 1;
+                limit -= runs.count_ones();
+                let pages = u64::from(runs.count_ones()) << order.get();
+                if state.free_pages() == pages {
+                    self.lists.split_pages -= pages;
+                    if self.lists.spare == index {
+                        self.lists.spare = NONE;
+                    }
+                    self.table.set_state(index, state.with_free_pages(0).with_room(None).with_exact(false));
+                    used_up |= 1 << (index - base);
+                    members &= members - 1;
+                } else {
+                    self.taken(index, pages);
+                    if self.table.state(index).room() != state.room() {
+                        members &= members - 1;
+                    }
+                }
+            }
+            self.lists.room.remove_members(migrate_type, found, (base, used_up));
+        }
+        filled
+    }
+
+    /// The same for runs of any order below 9: up to `out.len()` runs out of one block, whose first frames in it are written to `out`. Returns the block
+    /// and how many there are.
+    pub(crate) fn take_runs(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+        out: &mut [usize],
+    ) -> Option<(u32, usize)> {
+        let all = !self.descriptors.is_some_and(Descriptors::are_wanted)
+            && out.len() >= FRAMES >> order.get()
+            && self.lists.room.smallest(migrate_type, order.get()).is_none();
+        if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
+            // All of a block that was whole: nothing of it is ever free.
+            self.split_held(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
+            let starts = (0..FRAMES).step_by(1 << order.get());
+            let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
+            return Some((index, taken));
+        }
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        let taken = self.table.free_map(index).take_runs(start, order.get(), out);
+        self.taken(index, (taken as u64) << order.get());
+        Some((index, taken))
+    }
+
     /// A split block with a free run of `order`, and its lowest run.
     #[inline]
     fn find(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
-        self.find_split(order, migrate_type).or_else(|| self.find_elsewhere(order, migrate_type))
+        let found = self.find_split(order, migrate_type).or_else(|| self.find_elsewhere(order, migrate_type))?;
+        Some((found.index, usize::from(found.start)))
     }
 
     #[cold]
-    fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
+    fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
-            self.split_whole(index, migrate_type, true);
-            return Some((index, 0));
+            self.split_free(index, migrate_type, 0..1 << order);
+            return Some(Found { index, start: 0 });
         }
         for &foreign in migrate_type.fallbacks() {
-            if let Some((index, start)) = self.find_split(order, foreign) {
+            if let Some(found) = self.find_split(order, foreign) {
+                let index = found.index;
                 let state = self.table.state(index);
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
-                    self.set_room(index, None);
-                    self.table.set_state(index, self.table.state(index).with_migrate_type(migrate_type));
-                    self.set_room(index, state.room());
+                    self.change(index, state, state.with_migrate_type(migrate_type));
                 }
-                return Some((index, start));
+                return Some(found);
             }
         }
         None
@@ -86,15 +199,19 @@ impl Tier<'_> {
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
     /// freeing brings it up again, so that every correction was paid for by an earlier request.
-    fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
+    fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
+        if self.lists.placement.is_random() {
+            return self.find_anywhere(order, migrate_type);
+        }
         loop {
             let found = self.lists.room.smallest(migrate_type, order)?;
             let index = self.lists.room.first(migrate_type, found)?;
             let map = self.table.free_map(index);
-            if let Some(start) = map.find(order) {
-                return Some((index, start));
+            if let Some(start) = map.find(order).and_then(|start| u16::try_from(start).ok()) {
+                return Some(Found { index, start });
             }
-            self.set_room(index, map.largest_order());
+            let state = self.table.state(index);
+            self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
         }
     }
 
@@ -103,10 +220,10 @@ impl Tier<'_> {
         let Some((head, state)) = self.table.head_of(index) else { return false };
         if state.is(State::Free) {
             buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
-            self.split_whole(index, state.migrate_type(), true);
+            self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
         }
-        let map = self.table.free_map(index);
-        if !self.table.state(index).is(State::Split) || !map.is_run_free(start, order.get()) {
+        let (map, state) = (self.table.free_map(index), self.table.state(index));
+        if !state.is(State::Split) || state.is_held_back() || !map.is_run_free(start, order.get()) {
             return false;
         }
         map.take_run(start, order.get());
@@ -114,50 +231,80 @@ impl Tier<'_> {
         true
     }
 
-    /// Makes an allocated block of order 9 a split one, all of it free or none.
-    fn split_whole(&mut self, index: u32, migrate_type: MigrateType, free: bool) {
+    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors: the last eight, or the first where
+    /// the last are `wanted`.
+    fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
         let map = self.table.free_map(index);
         map.clear();
+        map.set_range(0, FRAMES);
         self.table.set_inner(index);
-        let state = BlockState::split(migrate_type);
-        if free {
-            map.set_range(0, FRAMES);
-            self.table.set_state(index, state.with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
-            self.lists.split_pages += PAGES_PER_BLOCK;
-            self.set_room(index, Some(WHOLE));
-        } else {
-            self.table.set_state(index, state.with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK));
+        let state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        self.table.set_state(index, state);
+        self.lists.split_pages += PAGES_PER_BLOCK;
+        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
+            let last = FRAMES - MAP_FRAMES;
+            self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
         }
+        self.set_room(index, Some(WHOLE));
+    }
+
+    /// Makes an allocated block of order 9 a split one, all of it still allocated.
+    fn split_held(&mut self, index: u32, whole: BlockState) {
+        self.table.free_map(index).clear();
+        self.table.set_inner(index);
+        let mut state = BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        if whole.has(BlockState::ISOLATED) {
+            state = state.with(BlockState::ISOLATED);
+        }
+        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
+            state = state.with(BlockState::UNDESCRIBED);
+        }
+        self.table.set_state(index, state);
     }
 
     /// Counts frames that were cleared in the map.
+    #[inline]
     fn taken(&mut self, index: u32, pages: u64) {
         let state = self.table.state(index);
         let free = state.free_pages() - pages;
-        self.table.set_state(index, state.with_free_pages(free));
         self.lists.split_pages -= pages;
         if self.lists.spare == index {
             self.lists.spare = NONE;
         }
-        if free == 0 {
-            self.set_room(index, None);
+        let new = state.with_free_pages(free);
+        let most = most_order(free);
+        // Not at once: the next free may raise it again.
+        let lower = free == 0 || state.room() > most.map(|most| most + 1);
+        self.change(
+            index,
+            state,
+            if lower { new.with_room(most).with_exact(state.is_exact() && free != 0) } else { new },
+        );
+    }
+
+    /// Writes a split block's word and moves the block to the set that it names.
+    #[inline]
+    pub(super) fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
+        if (old.room(), old.migrate_type()) != (new.room(), new.migrate_type()) {
+            self.change_set(index, old, new);
+        }
+        self.table.set_state(index, new);
+    }
+
+    #[inline(never)]
+    fn change_set(&mut self, index: u32, old: BlockState, new: BlockState) {
+        if let Some(order) = old.room() {
+            self.lists.room.remove(old.migrate_type(), order, index);
+        }
+        if let Some(order) = new.room() {
+            self.lists.room.insert(new.migrate_type(), order, index);
         }
     }
 
     /// Moves a split block to the set of another order.
     pub(crate) fn set_room(&mut self, index: u32, room: Option<u8>) {
         let state = self.table.state(index);
-        let old = state.room();
-        if old == room {
-            return;
-        }
-        if let Some(order) = old {
-            self.lists.room.remove(state.migrate_type(), order, index);
-        }
-        if let Some(order) = room {
-            self.lists.room.insert(state.migrate_type(), order, index);
-        }
-        self.table.set_state(index, state.with_room(room));
+        self.change(index, state, state.with_room(room).with_exact(false));
     }
 
     /// Whether the frames `range` of a block are allocated, as far as the tables can tell.
@@ -167,7 +314,10 @@ impl Tier<'_> {
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self.table.free_map(index).first_free(range.start, range.end) {
                 Some(frame) => Err(Refused::Free(frame)),
-                None => match self.unmanaged(index, state, range.start, range.end) {
+                None => match self
+                    .unmanaged(index, state, range.start, range.end)
+                    .or_else(|| self.in_map(index, state, range))
+                {
                     Some(frame) => Err(Refused::Unmanaged(frame)),
                     None => Ok(()),
                 },
@@ -183,18 +333,19 @@ impl Tier<'_> {
             return None;
         }
         // Counts tell, too, where the block could not be noted.
-        let too_many = state.free_pages() + (end - start) as u64 > state.managed_pages();
+        let too_many = state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
     /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
     pub(crate) fn free(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) {
-        let Some((_, state)) = self.table.head_of(index) else { return };
+        let Some((head, state)) = self.table.head_of(index) else { return };
         if state.is(State::Whole) {
+            self.end_count(head);
             if buddy::divide_whole(self.table, index, index + 1).is_none() {
                 return;
             }
-            self.split_whole(index, state.migrate_type(), false);
+            self.split_held(index, state);
         }
         let mut start = range.start;
         while start < range.end {
@@ -215,12 +366,36 @@ impl Tier<'_> {
         }
         let state = self.table.state(index);
         let free = state.free_pages() + order.pages();
-        if !state.is(State::Split) || self.unmanaged(index, state, start, start + (1 << order.get())).is_some() {
+        let run = start..start + (1 << order.get());
+        if !state.is(State::Split)
+            || self.unmanaged(index, state, run.start, run.end).is_some()
+            || self.in_map(index, state, &run).is_some()
+        {
             return false;
         }
-        let Some(reached) = self.table.free_map(index).give_run(start, order.get()) else { return false };
-        self.freed(segment, index, state, free, reached);
+        if !self.table.free_map(index).give_run(start, order.get()) {
+            return false;
+        }
+        self.freed(segment, index, state, free, |map| map.reach(start, order.get()));
         true
+    }
+
+    /// Frees frames of a block that is split and managed whole, if none of them is free.
+    #[inline]
+    pub(crate) fn free_range(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) -> bool {
+        if !self.table.is_ready(index) {
+            return false;
+        }
+        let (state, map) = (self.table.state(index), self.table.free_map(index));
+        let allocated = state.is(State::Split)
+            && state.managed_pages() == PAGES_PER_BLOCK
+            && self.in_map(index, state, &range).is_none()
+            && map.first_free(range.start, range.end).is_none();
+        if allocated {
+            let free = state.free_pages() + map.set_range(range.start, range.end);
+            self.freed(segment, index, state, free, |map| map.largest_order().unwrap_or(0));
+        }
+        allocated
     }
 
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map. All
@@ -233,7 +408,7 @@ impl Tier<'_> {
         runs: u64,
         order: Order,
     ) -> bool {
-        if runs & (runs - 1) == 0 {
+        if runs & runs.wrapping_sub(1) == 0 {
             return self.free_run(segment, index, start + runs.trailing_zeros() as usize, order);
         }
         if !self.table.is_ready(index) {
@@ -245,25 +420,50 @@ impl Tier<'_> {
         if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK {
             return false;
         }
-        let Some(reached) = self.table.free_map(index).give_word(start, runs, order.get()) else { return false };
-        self.freed(segment, index, state, free, reached);
+        if state.map_form() == MapForm::Inside && self.any_in_map(index, start, runs, order) {
+            return false;
+        }
+        if !self.table.free_map(index).give_word(start, runs, order.get()) {
+            return false;
+        }
+        self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
         true
     }
 
-    /// Counts frames that were set in the map: `free` are free now.
-    fn freed(&mut self, segment: &Range<u32>, index: u32, before: BlockState, free: u64, reached: u8) {
-        self.table.set_state(index, before.with_free_pages(free));
-        self.lists.split_pages += free - before.free_pages();
-        if free == PAGES_PER_BLOCK {
-            self.complete(segment, index);
-        } else if before.room().is_none_or(|room| room < reached) {
-            self.set_room(index, Some(reached));
+    /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run they are part of.
+    #[inline]
+    fn freed(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        before: BlockState,
+        free: u64,
+        reached: impl FnOnce(&FreeMap) -> u8,
+    ) {
+        let new = before.with_free_pages(free);
+        if before.is_held_back() {
+            self.table.set_state(index, new);
+            return self.freed_held_back(segment, index, free - before.free_pages());
         }
+        self.lists.split_pages += free - before.free_pages();
+        if free + before.map_pages() == PAGES_PER_BLOCK {
+            self.table.set_state(index, new);
+            return self.complete(segment, index);
+        }
+        let most = most_order(free);
+        if before.room() >= most {
+            return self.table.set_state(index, new);
+        }
+        if !before.is_exact() {
+            return self.change(index, before, new.with_room(most));
+        }
+        let reached = reached(self.table.free_map(index));
+        self.change(index, before, new.with_room(before.room().max(Some(reached))));
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
-    fn complete(&mut self, segment: &Range<u32>, index: u32) {
-        if self.lists.spare == NONE {
+    pub(super) fn complete(&mut self, segment: &Range<u32>, index: u32) {
+        if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;
             return self.set_room(index, Some(WHOLE));
         }
@@ -272,8 +472,10 @@ impl Tier<'_> {
 
     fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
         self.set_room(index, None);
-        let migrate_type = self.table.state(index).migrate_type();
-        self.lists.split_pages -= PAGES_PER_BLOCK;
+        let state = self.table.state(index);
+        let migrate_type = state.migrate_type();
+        self.lists.split_pages -= state.free_pages();
+        self.take_map(index);
         buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
     }
 

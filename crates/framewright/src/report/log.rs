@@ -1,8 +1,9 @@
 //! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
 
+use crate::debug::Aids;
 use crate::firmware::{MapRange, MemoryKind, Topology, node_ranges};
 use crate::manager::{BringUp, Manager};
-use crate::parameters::Problem;
+use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PfnRange};
 use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
@@ -78,6 +79,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager
     }
     let totals = manager.totals();
     log.line(format_args!("Built {} zonelists.  Total pages: {}", manager.nodes().len(), totals.managed_pages));
+    debug_aids(log, input.parameters, manager.aids());
     log.line(format_args!(
         "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
         totals.free_pages * KIB_PER_PAGE,
@@ -95,6 +97,31 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager
             all % 1000,
             input.parameters.policy.name(),
         ));
+    }
+}
+
+/// Logs what looks at memory on its way in and out, in Linux's words where it has them.
+fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
+    let on = |on| if on { "on" } else { "off" };
+    if aids.page_poison && (parameters.init_on_alloc || parameters.init_on_free) {
+        log.line(format_args!(
+            "mem auto-init: page_poison is on, will take precedence over init_on_alloc and init_on_free"
+        ));
+    }
+    log.line(format_args!(
+        "mem auto-init: stack:off, heap alloc:{}, heap free:{}",
+        on(aids.init_on_alloc),
+        on(aids.init_on_free)
+    ));
+    if aids.page_owner {
+        log.line(format_args!("page_owner is enabled"));
+    }
+    if aids.page_poison {
+        let sparsely = if aids.poison_sparsely { ", in runs above 2 MiB one page in 512" } else { "" };
+        log.line(format_args!("page_poison is enabled, pattern {:#04x}{sparsely}", crate::debug::POISON));
+    }
+    if let Some(seed) = aids.placement_seed {
+        log.line(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
     }
 }
 

@@ -3,6 +3,9 @@
 mod exclusive;
 mod ownership;
 mod prefetch;
+mod quiet;
+mod readers;
+pub(crate) mod references;
 mod spin;
 
 #[cfg(loom)]
@@ -17,6 +20,9 @@ pub(crate) use core::sync::atomic;
 pub(crate) use exclusive::Exclusive;
 pub use ownership::Ownership;
 pub(crate) use prefetch::prefetch;
+pub use quiet::Quiet;
+pub use readers::{Readers, Reading};
+pub use references::{CountWord, NoReference, ReferenceCount};
 pub use spin::{SpinGuard, SpinLock};
 
 /// Atomics that stand in tables over raw memory: always the processor's own, because the model checkers' have another size.

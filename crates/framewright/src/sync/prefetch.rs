@@ -1,13 +1,12 @@
 //! Telling the processor what will be needed.
 
-/// Asks for the cache line of `value`, to be written soon.
+/// Asks for the cache line of `value`, to be written soon: for its own use, so that a line that another CPU wrote last is fetched once and not twice.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
+    // SAFETY: a prefetch reads and writes nothing and cannot fault; processors without this one take it for no operation.
     #[cfg(target_arch = "x86_64")]
-    {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads and writes nothing and cannot fault; every x86-64 processor has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).cast()) };
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) value, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;

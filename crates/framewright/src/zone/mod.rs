@@ -1,21 +1,26 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
+mod describe;
 pub(crate) mod fallback;
+mod isolate;
 mod kind;
 pub(crate) mod paint;
 mod runs;
-pub(crate) mod segment;
 mod serve;
 mod supply;
 mod verify;
 mod watermark;
 
+pub use crate::block::Segment;
+pub(crate) use crate::block::segment;
+pub(crate) use describe::Counted;
+pub(crate) use isolate::Change;
+pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
-pub use segment::Segment;
 pub use serve::FreeError;
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
@@ -23,10 +28,11 @@ pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, waterma
 use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
-use crate::page::Partial;
+use crate::debug::Placement;
+use crate::page::{Descriptors, Partial};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 
 /// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
@@ -38,12 +44,15 @@ pub struct Zone {
     managed_pages: u64,
     reserved_pages: u64,
     free_pages: AtomicU64,
+    map_pages: AtomicU64,
+    isolated_pages: AtomicU64,
     marks: Watermarks,
     reserve: [u64; ZoneKind::COUNT],
     table: BlockTable,
     table_memory: PhysRange,
     segments: &'static [Segment],
     partials: &'static [Partial],
+    descriptors: Option<Descriptors>,
     lists: SpinLock<FreeLists>,
 }
 
@@ -58,12 +67,15 @@ impl Zone {
             managed_pages: 0,
             reserved_pages: 0,
             free_pages: AtomicU64::new(0),
+            map_pages: AtomicU64::new(0),
+            isolated_pages: AtomicU64::new(0),
             marks: Watermarks::default(),
             reserve: [0; ZoneKind::COUNT],
             table: BlockTable::EMPTY,
             table_memory: PhysRange::new(0, 0),
             segments: &[],
             partials: &[],
+            descriptors: None,
             lists: SpinLock::new(FreeLists::EMPTY),
         }
     }
@@ -104,7 +116,20 @@ impl Zone {
         self.reserved_pages
     }
 
-    /// Frames that are free.
+    /// Managed frames that hold the descriptors of other pages of their block (the inside form).
+    #[must_use]
+    pub fn map_pages(&self) -> u64 {
+        self.map_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames of isolated blocks that nobody has: not free, for nobody gets them.
+    #[must_use]
+    pub fn isolated_pages(&self) -> u64 {
+        self.isolated_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames that are free. Where pages have descriptors, up to eight of them in each block that somebody allocated whole and freed in part wait until there are more, as
+    /// their descriptors would need just as many.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.free_pages.load(Ordering::Relaxed)
@@ -150,6 +175,11 @@ impl Zone {
 
     pub(crate) fn set_table_memory(&mut self, range: PhysRange) {
         self.table_memory = range;
+    }
+
+    /// Leaves it to chance which of equally good places memory is taken from.
+    pub(crate) fn randomise_placement(&mut self, seed: u64) {
+        self.lists.get_mut().placement = Placement::random(seed);
     }
 
     pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {

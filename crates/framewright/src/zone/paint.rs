@@ -14,7 +14,7 @@ use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
 use crate::map_space::BlockNumber;
 use crate::page::{Partial, Room, Tier};
-use crate::sync::atomic::Ordering;
+use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// What painting makes of frames.
@@ -101,8 +101,10 @@ impl Zone {
 
     /// Publishes the free count. The last step.
     pub(crate) fn finish_painting(&mut self) {
-        let free = self.lists.get_mut().free_pages();
-        self.free_pages.store(free, Ordering::Relaxed);
+        let lists = self.lists.get_mut();
+        let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
+        self.free_pages.store(free_pages, Ordering::Relaxed);
+        self.map_pages.store(map_pages, Ordering::Relaxed);
     }
 
     /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which
@@ -179,12 +181,12 @@ impl Zone {
         let lists = self.lists.get_mut();
         lists.split_pages += changed;
         let largest = self.table.free_map(index).largest_order();
-        Tier { lists, table: &self.table, partials: &[] }.set_room(index, largest);
+        Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
             let lists = self.lists.get_mut();
             lists.split_pages -= PAGES_PER_BLOCK;
-            Tier { lists, table: &self.table, partials: &[] }.set_room(index, None);
+            Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
         }
     }

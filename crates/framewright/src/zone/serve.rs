@@ -5,10 +5,11 @@ use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
+use crate::debug::PageHistory;
 use crate::map_space::BlockNumber;
 use crate::page::{Refused, Tier};
 use crate::platform::Platform;
-use crate::sync::atomic::Ordering;
+use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::fmt;
 use core::ops::Range;
@@ -31,6 +32,19 @@ pub enum FreeError {
         pfn: Pfn,
         /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block.
         state: Option<State>,
+        /// Who had it and who freed it, with `page_owner=on` and unless it was never allocated.
+        history: Option<PageHistory>,
+    },
+    /// This frame is free and was never anything else (`page_owner=on`; without it this is [`NotAllocated`](Self::NotAllocated)).
+    NeverAllocated(Pfn),
+    /// The range holds more than the allocation that it begins in (`page_owner=on`).
+    WrongSize {
+        /// The range.
+        range: PfnRange,
+        /// That of its first frame.
+        allocation: Option<PageHistory>,
+        /// First frame that belongs to another.
+        pfn: Pfn,
     },
 }
 
@@ -40,11 +54,17 @@ impl fmt::Display for FreeError {
             Self::Empty(range) => write!(f, "cannot free {range:?}: there is no frame in it"),
             Self::NotManaged(pfn) => write!(f, "cannot free pfn {pfn}: no zone manages it"),
             Self::SpansZones(range) => write!(f, "cannot free {range:?}: it lies in more than one zone"),
-            Self::NotAllocated { pfn, state: Some(State::Free) } => {
-                write!(f, "cannot free pfn {pfn}: it is free already (double free)")
+            Self::NotAllocated { pfn, state, history } => {
+                match state {
+                    Some(State::Free) => write!(f, "cannot free pfn {pfn}: it is free already (double free)")?,
+                    _ => write!(f, "cannot free pfn {pfn}: it was not allocated, its block is {state:?}")?,
+                }
+                history.map_or(Ok(()), |history| write!(f, "; it was {history}"))
             }
-            Self::NotAllocated { pfn, state } => {
-                write!(f, "cannot free pfn {pfn}: it was not allocated, its block is {state:?}")
+            Self::NeverAllocated(pfn) => write!(f, "cannot free pfn {pfn}: it is free and was never allocated"),
+            Self::WrongSize { range, allocation, pfn } => {
+                write!(f, "cannot free {range:?}: pfn {pfn} belongs to another allocation (wrong size)")?;
+                allocation.map_or(Ok(()), |history| write!(f, "; the first frame was {history}"))
             }
         }
     }
@@ -55,23 +75,35 @@ impl core::error::Error for FreeError {}
 impl FreeError {
     /// A frame that is free already.
     pub(crate) const fn free_already(pfn: Pfn) -> Self {
-        Self::NotAllocated { pfn, state: Some(State::Free) }
+        Self::NotAllocated { pfn, state: Some(State::Free), history: None }
     }
 }
 
 impl Zone {
     pub(super) fn publish(&self, lists: &FreeLists) {
         self.free_pages.store(lists.free_pages(), Ordering::Relaxed);
+        self.map_pages.store(lists.map_pages, Ordering::Relaxed);
+        self.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
-        Tier { lists, table: &self.table, partials: self.partials }
+        Tier { lists, table: &self.table, partials: self.partials, descriptors: self.descriptors.as_ref() }
+    }
+
+    /// The frame `offset` frames into the block at `index`.
+    #[inline]
+    pub(super) fn frame(&self, index: u32, offset: usize) -> Option<Pfn> {
+        // Nearly always there is one segment.
+        let segment = match self.segments {
+            [only] if only.indices().contains(&index) => only,
+            segments => segment::find_index(segments, index)?,
+        };
+        Some(segment.block_of(index).start().add(offset as u64))
     }
 
     /// The frames of 2^`order` pages that begin `offset` frames into the block at `index`.
     pub(super) fn run(&self, index: u32, offset: usize, order: Order) -> Option<PfnRange> {
-        let block = segment::find_index(self.segments, index)?.block_of(index).start();
-        let start = block.add(offset as u64);
+        let start = self.frame(index, offset)?;
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
@@ -149,6 +181,8 @@ impl Zone {
 
     fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
+        // The frames of its descriptors are free now, whether or not what follows succeeds.
+        self.publish(lists);
     }
 
     /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a time.
@@ -297,8 +331,32 @@ impl Zone {
         if !state.is(State::Whole) || state.order() != order {
             return false;
         }
-        buddy::free(lists, &self.table, &indices, index, order, state.migrate_type(), Position::Head);
+        self.give_whole(lists, &indices, index, state);
         true
+    }
+
+    /// Frees a block that is allocated whole and has its head at `index`.
+    #[inline]
+    fn give_whole(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) {
+        if state.has(BlockState::COUNTED | BlockState::ISOLATED) {
+            return self.give_marked(lists, indices, index);
+        }
+        buddy::free(lists, &self.table, indices, index, state.order(), state.migrate_type(), Position::Head);
+    }
+
+    /// The same for one that has a reference count or is isolated.
+    #[cold]
+    fn give_marked(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32) {
+        self.tier(lists).end_count(index);
+        let state = self.table.state(index);
+        let (order, migrate_type) = (state.order(), state.migrate_type());
+        if state.has(BlockState::ISOLATED) {
+            lists.isolated_pages += order.pages();
+            self.table.set_inner(index);
+            self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
+        } else {
+            buddy::free(lists, &self.table, indices, index, order, migrate_type, Position::Head);
+        }
     }
 
     /// Whether all frames of `range` are allocated (invariant 13).
@@ -315,7 +373,7 @@ impl Zone {
                     Refused::Unmanaged(frame) => (block.start().add(frame as u64), Some(State::Reserved)),
                     Refused::State(state) => (position, state),
                 };
-                return Err(FreeError::NotAllocated { pfn, state });
+                return Err(FreeError::NotAllocated { pfn, state, history: None });
             }
             position = match self.table.head_of(index) {
                 // The rest of a large block needs no look at each of its blocks.
@@ -335,11 +393,14 @@ impl Zone {
         while position < range.end {
             let index = segment.index_of(BlockNumber::containing(position));
             let (part, next) = part_of_block(position, range.end);
-            let whole =
-                part.len() == FRAMES && self.table.head_of(index).is_some_and(|(_, state)| state.is(State::Whole));
-            if whole && let Some(order) = buddy::divide_whole(&self.table, index, end) {
-                let migrate_type = self.table.state(index).migrate_type();
-                buddy::free(lists, &self.table, &indices, index, order, migrate_type, Position::Head);
+            let whole = self.table.head_of(index).filter(|(_, state)| part.len() == FRAMES && state.is(State::Whole));
+            if let Some((head, _)) = whole {
+                self.tier(lists).end_count(head);
+            }
+            if whole.is_some()
+                && let Some(order) = buddy::divide_whole(&self.table, index, end)
+            {
+                self.give_whole(lists, &indices, index, self.table.state(index));
                 position = position.add(order.pages());
             } else {
                 self.tier(lists).free(&indices, index, part);

@@ -3,114 +3,168 @@
 use super::Zone;
 use super::segment;
 use super::serve::offset_in_block;
-use crate::block::lists::FreeLists;
+use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
-use crate::block::{BlockState, MigrateType, State, buddy};
+use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, Runs};
+use crate::page::{CpuCache, MOST_READY, Runs, WordRuns};
 use crate::platform::Platform;
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn};
+use core::ops::Range;
 
-/// Runs that a refill goes for, when one word does not have so many.
-const REFILL_RUNS: u32 = 32;
-/// Blocks that a refill goes for.
-const REFILL_BLOCKS: u32 = 8;
+/// What a refill of blocks takes at once, and a drain gives back at once, where it can: 8 blocks.
+const TOGETHER: Order = match Order::new(BLOCK_ORDER + 3) {
+    Some(order) => order,
+    None => Order::BLOCK,
+};
+/// Orders below this one have words.
+const WORDS_BELOW: u8 = 4;
+/// Runs of the smallest order that has no words in a block.
+const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
 
 impl Zone {
-    /// Fills an empty cache and takes one run for the caller: runs of one word, and if those are few, of further ones.
+    /// Fills a cache whose words or stack for this order are used up and takes one run for the caller, some `most` runs in all and above `keep` free pages.
     pub(crate) fn refill<P: Platform>(
         &self,
         platform: &P,
         cache: &CpuCache,
-        order: Order,
-        migrate_type: MigrateType,
+        (order, migrate_type): (Order, MigrateType),
+        most: u32,
         keep: u64,
     ) -> Option<Pfn> {
+        // Without the lock: a zone that is full says so at once.
+        self.free_pages().checked_sub(keep + order.pages())?;
+        let batch = cache.batch(order, migrate_type);
         let mut lists = self.lists.lock(platform);
-        let limit = |lists: &FreeLists| {
-            let runs = lists.free_pages().saturating_sub(keep) / order.pages();
-            u32::try_from(runs).unwrap_or(u32::MAX)
-        };
-        let mut first = None;
-        if order >= Order::BLOCK {
-            let limit = limit(&lists);
-            first = self.refill_blocks(&mut lists, cache, migrate_type, limit);
+        let spare = lists.free_pages().saturating_sub(keep) / order.pages();
+        let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(most);
+        let first = if order.get() < WORDS_BELOW {
+            self.refill_words(&mut lists, cache, (order, migrate_type), batch, limit)
+        } else if order < Order::BLOCK {
+            self.refill_runs(&mut lists, cache, (order, migrate_type), batch, limit)
         } else {
-            let mut runs_kept = 0;
-            while runs_kept < REFILL_RUNS && !cache.stack(order).is_full() {
-                let limit = limit(&lists);
-                let taken = if limit == 0 { None } else { self.tier(&mut lists).take_word(order, migrate_type, limit) };
-                let Some((index, offset, mut runs)) = taken else { break };
-                let Some(block) = self.run(index, 0, Order::PAGE) else { break };
-                let base = block.start.add(offset as u64);
-                runs_kept += runs.count_ones();
-                if first.is_none() {
-                    first = Some(base.add(u64::from(runs.trailing_zeros())));
-                    runs &= runs - 1;
-                    cache.set_word(order, migrate_type, Runs { base, runs });
-                } else {
-                    cache.stack(order).push_word(Runs { base, runs });
-                }
-                if migrate_type != MigrateType::Movable {
-                    break;
-                }
-            }
-        }
+            self.refill_blocks(&mut lists, cache, migrate_type, batch, limit)
+        };
         self.publish(&lists);
         first
     }
 
-    /// The same for blocks. What one CPU keeps others lack, and it does not merge, so that it is half a stack at a time. Where nothing smaller is free, all
-    /// come out of one larger block at once.
+    fn refill_words(
+        &self,
+        lists: &mut FreeLists,
+        cache: &CpuCache,
+        (order, migrate_type): (Order, MigrateType),
+        batch: usize,
+        limit: u32,
+    ) -> Option<Pfn> {
+        let mut words = [WordRuns::NONE; MOST_READY + 1];
+        let wanted = (batch + 1).min(words.len());
+        let taken = self.tier(lists).take_words(order, migrate_type, limit, &mut words[..wanted]);
+        let mut first = None;
+        for word in &words[..taken] {
+            let Some(base) = self.frame(word.index, word.first) else { break };
+            let mut runs = word.runs;
+            if first.is_none() {
+                first = Some(base.add(u64::from(runs.trailing_zeros())));
+                runs &= runs.wrapping_sub(1);
+            }
+            cache.take_over(order, migrate_type, Runs { base, runs });
+        }
+        first
+    }
+
+    fn refill_runs(
+        &self,
+        lists: &mut FreeLists,
+        cache: &CpuCache,
+        (order, migrate_type): (Order, MigrateType),
+        batch: usize,
+        limit: u32,
+    ) -> Option<Pfn> {
+        let mut left = batch.min(limit as usize);
+        let mut first = None;
+        let mut offsets = [0; RUNS_OF_A_BLOCK];
+        while left != 0 {
+            let room = left.min(RUNS_OF_A_BLOCK);
+            let (index, taken) = match self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) {
+                Some(taken) => taken,
+                None => break,
+            };
+            left -= taken;
+            for &offset in &offsets[..taken] {
+                let Some(start) = self.frame(index, offset) else { continue };
+                if first.is_none() {
+                    first = Some(start);
+                } else {
+                    cache.put(start, order);
+                }
+            }
+        }
+        first
+    }
+
+    /// The same for blocks. Where nothing smaller is free, several come out of one larger block at once.
     fn refill_blocks(
         &self,
         lists: &mut FreeLists,
         cache: &CpuCache,
         migrate_type: MigrateType,
+        batch: usize,
         limit: u32,
     ) -> Option<Pfn> {
-        let several = Order::BLOCK.get() + u8::try_from(REFILL_BLOCKS.ilog2()).unwrap_or(0);
-        let order = Order::new(several).unwrap_or(Order::BLOCK);
-        let large = lists.smallest(migrate_type, Order::BLOCK).is_some_and(|smallest| smallest >= order);
-        if large
-            && limit >= REFILL_BLOCKS
-            && migrate_type == MigrateType::Movable
-            && cache.stack(Order::BLOCK).len() == 0
-        {
-            let index = buddy::take(lists, &self.table, order, migrate_type)?;
-            buddy::shatter_whole(&self.table, index, order);
-            let start = self.run(index, 0, order)?.start;
-            // The last is handed out first, so that addresses ascend.
-            for block in (1..REFILL_BLOCKS).rev() {
-                let base = start.add(u64::from(block) * PAGES_PER_BLOCK);
-                cache.stack(Order::BLOCK).push_word(Runs { base, runs: 1 });
+        let mut left = u32::try_from(batch).unwrap_or(0).min(limit);
+        let mut first = None;
+        // The lowest on top, so that addresses ascend.
+        let keep = |start: Pfn, blocks: Range<u32>| {
+            for block in blocks.rev() {
+                cache.put(start.add(u64::from(block) * PAGES_PER_BLOCK), Order::BLOCK);
             }
-            return Some(start);
+        };
+        while left != 0 {
+            let large = lists.smallest(migrate_type, Order::BLOCK).is_some_and(|smallest| smallest >= TOGETHER);
+            let order = if large && left >= blocks_of(TOGETHER) { TOGETHER } else { Order::BLOCK };
+            if large && order == Order::BLOCK && first.is_some() {
+                // Nothing more is torn for a few blocks.
+                break;
+            }
+            let Some((index, _)) = self.take(lists, order, migrate_type) else { break };
+            if order > Order::BLOCK {
+                buddy::shatter_whole(&self.table, index, order);
+            }
+            left -= blocks_of(order);
+            let Some(start) = self.frame(index, 0) else { break };
+            match first {
+                None => first = Some((start, blocks_of(order))),
+                Some(_) => keep(start, 0..blocks_of(order)),
+            }
         }
-        let (index, _) = (limit != 0).then(|| self.take(lists, Order::BLOCK, migrate_type)).flatten()?;
-        Some(self.run(index, 0, Order::BLOCK)?.start)
+        let (start, blocks) = first?;
+        keep(start, 1..blocks);
+        Some(start)
     }
 
-    /// The largest aligned block that entries of `batch` from the first on make together, when they are ascending neighbours, all allocated blocks of
-    /// order 9 and of one type; nothing when that is just the first.
-    fn together(&self, batch: &[Runs], index: u32) -> Option<(Order, MigrateType)> {
-        if !self.table.is_ready(index) {
+    /// The largest aligned block, of at most [`TOGETHER`], that entries of `batch` from the first on make together, when they are ascending neighbours, all
+    /// allocated blocks of order 9 and of one type; nothing when that is just the first.
+    #[inline]
+    fn together(&self, batch: &[Runs], index: u32, whole: BlockState) -> Option<Order> {
+        let base = batch.first()?.base;
+        // An aligned group of blocks lies in one group of the table.
+        let most = 1_u32 << (base.0 / PAGES_PER_BLOCK).trailing_zeros().min(blocks_of(TOGETHER).ilog2());
+        let next = batch.get(1).is_some_and(|next| next.base == base.add(PAGES_PER_BLOCK));
+        if most == 1 || !next {
             return None;
         }
-        let (base, first) = (batch.first()?.base, self.table.state(index));
-        let whole = BlockState::head(State::Whole, Order::BLOCK, first.migrate_type());
-        // An aligned group of blocks lies in one group of the table.
-        let most = 1_u32 << (base.0 / PAGES_PER_BLOCK).trailing_zeros().min(REFILL_BLOCKS.ilog2());
         let neighbours = (0..most).zip(batch).take_while(|&(block, entry)| {
             entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == whole
         });
         let blocks = u32::try_from(neighbours.count()).ok().and_then(u32::checked_ilog2)?;
         let order = u8::try_from(blocks).ok().and_then(|level| Order::new(Order::BLOCK.get() + level))?;
-        (order > Order::BLOCK).then(|| (order, first.migrate_type()))
+        (order > Order::BLOCK).then_some(order)
     }
 
-    /// Frees words of runs of one order under one hold of the lock. Those that are not wholly as they should be go to `refused`, unchanged and when the
-    /// lock is open again.
+    /// Frees words of runs of one order below 9, or blocks of order 9, under one hold of the lock. Those that are not wholly as they should be go to
+    /// `refused`, unchanged and when the lock is open again.
+    #[inline]
     pub(crate) fn free_batch<P: Platform>(
         &self,
         platform: &P,
@@ -124,35 +178,31 @@ impl Zone {
             if !near.is_some_and(|segment| segment.start <= block && block < segment.end()) {
                 near = segment::find(self.segments, block);
             }
-            near.map(|segment| (segment, segment.index_of(block)))
+            near.map(|segment| (segment.indices(), segment.index_of(block)))
         };
         for entry in batch {
             if let Some((_, index)) = place(entry.base) {
-                self.table.prefetch(index);
+                self.table.prefetch(index, order);
             }
         }
-        let mut next = 0;
-        while next < batch.len() {
+        let mut rest = batch;
+        while !rest.is_empty() {
             let mut lists = self.lists.lock(platform);
             let mut wrong = None;
-            while let Some(&entry) = batch.get(next) {
-                next += 1;
-                let done = place(entry.base).is_some_and(|(segment, index)| {
-                    if order >= Order::BLOCK {
-                        let indices = segment.indices();
-                        let rest = &batch[next - 1..];
-                        let rest = &rest[..rest.len().min((indices.end - index) as usize)];
-                        if let Some((larger, migrate_type)) = self.together(rest, index) {
-                            buddy::free_shattered(&mut lists, &self.table, &indices, index, larger, migrate_type);
-                            next += blocks_of(larger) as usize - 1;
-                            return true;
-                        }
-                        return self.give_exactly(&mut lists, segment, index, entry.base, order);
+            while let Some(&entry) = rest.first() {
+                let freed = match place(entry.base) {
+                    None => 0,
+                    Some((segment, index)) if order.get() < WORDS_BELOW => {
+                        let offset = offset_in_block(entry.base);
+                        usize::from(self.tier(&mut lists).free_word(&segment, index, offset, entry.runs, order))
                     }
-                    let offset = offset_in_block(entry.base);
-                    self.tier(&mut lists).free_word(&segment.indices(), index, offset, entry.runs, order)
-                });
-                if !done {
+                    Some((segment, index)) if order < Order::BLOCK => {
+                        self.give_runs(&mut lists, &segment, index, rest, order)
+                    }
+                    Some((segment, index)) => self.give_blocks(&mut lists, &segment, index, rest),
+                };
+                rest = &rest[freed.max(1)..];
+                if freed == 0 {
                     wrong = Some(entry);
                     break;
                 }
@@ -163,5 +213,39 @@ impl Zone {
                 refused(entry);
             }
         }
+    }
+
+    /// Frees the first run of `rest`, and with it those that follow in the same block; returns how many entries that were.
+    fn give_runs(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs], order: Order) -> usize {
+        let start = rest[0].base;
+        let offset = offset_in_block(start);
+        let follows = rest.iter().zip(0_u64..).skip(1).take_while(|(next, number)| {
+            next.base == start.add(number * order.pages()) && !next.base.is_aligned(Order::BLOCK)
+        });
+        let runs = 1 + follows.count();
+        if runs > 1 && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get())) {
+            return runs;
+        }
+        usize::from(self.tier(lists).free_run(segment, index, offset, order))
+    }
+
+    /// The same for blocks: the first of `rest`, and with it those that make a larger block with it.
+    #[inline]
+    fn give_blocks(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
+        if !self.table.is_ready(index) {
+            return 0;
+        }
+        let state = self.table.state(index);
+        let migrate_type = state.migrate_type();
+        if state != BlockState::head(State::Whole, Order::BLOCK, migrate_type) {
+            return 0;
+        }
+        let inside = &rest[..rest.len().min((segment.end - index) as usize)];
+        if let Some(larger) = self.together(inside, index, state) {
+            buddy::free_shattered(lists, &self.table, segment, index, larger, migrate_type);
+            return blocks_of(larger) as usize;
+        }
+        buddy::free(lists, &self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
+        1
     }
 }

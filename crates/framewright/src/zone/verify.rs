@@ -1,10 +1,11 @@
 //! Recounting a zone from its table.
 
-use super::{Zone, ZoneId};
+use super::{Zone, ZoneId, segment};
 use crate::block::lists::{FreeLists, NONE};
 use crate::block::table::{GROUP, blocks_of};
-use crate::block::{BlockState, MigrateType, State};
-use crate::page::ORDERS;
+use crate::block::{BlockState, FreeMap, MigrateType, State};
+use crate::map_space::MAP_PAGES_PER_BLOCK;
+use crate::page::{ORDERS, first_unmanaged};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use core::fmt;
@@ -23,6 +24,10 @@ pub struct Counts {
     pub free_pages: u64,
     /// Allocated.
     pub allocated_pages: u64,
+    /// Managed frames that hold descriptors, neither free nor allocated.
+    pub map_pages: u64,
+    /// Frames of isolated blocks that nobody has, neither free nor allocated.
+    pub isolated_pages: u64,
 }
 
 impl AddAssign for Counts {
@@ -32,6 +37,8 @@ impl AddAssign for Counts {
         self.reserved_pages += other.reserved_pages;
         self.free_pages += other.free_pages;
         self.allocated_pages += other.allocated_pages;
+        self.map_pages += other.map_pages;
+        self.isolated_pages += other.isolated_pages;
     }
 }
 
@@ -48,6 +55,13 @@ pub enum FaultKind {
     BadFreeMap,
     /// A split block is not in the set that it says, or in one for too small an order, or the sets have other members.
     BadRoom,
+    /// Descriptors lie in a frame that is free or not managed, or a block waits for them although there is room.
+    BadMap,
+    /// The descriptor of a free page is not zero: who freed it left something there, or somebody writes to it still.
+    BadPage {
+        /// The page.
+        pfn: Pfn,
+    },
     /// Two free buddies of one type were not merged.
     Unmerged,
     /// A counter is not what the table adds up to (invariant 9).
@@ -82,6 +96,7 @@ impl fmt::Display for Fault {
             FaultKind::BadCount { counter, says_pages, counted_pages } => {
                 write!(f, "{counter} is {says_pages} pages, the tables add up to {counted_pages}")
             }
+            FaultKind::BadPage { pfn } => write!(f, "pfn {pfn} is free and its descriptor is not zero"),
             kind => write!(f, "{kind:?}"),
         }
     }
@@ -108,7 +123,8 @@ impl Zone {
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Split) {
-                        let largest = self.table.free_map(index).largest_order();
+                        self.verify_map(&lists, index, state).map_err(fault)?;
+                        let largest = self.table.free_map(index).largest_order().filter(|_| !state.is_held_back());
                         if state.room() < largest || state.room().is_some() != largest.is_some() {
                             return Err(fault(FaultKind::BadRoom));
                         }
@@ -162,25 +178,57 @@ impl Zone {
         let mut counts = Counts { present_pages: pages, ..Counts::default() };
         match kind {
             State::Free => (counts.managed_pages, counts.free_pages) = (pages, pages),
+            State::Isolated => (counts.managed_pages, counts.isolated_pages) = (pages, pages),
             State::Whole | State::Pool => (counts.managed_pages, counts.allocated_pages) = (pages, pages),
             State::Split => {
                 let map = self.table.free_map(index);
                 let (free, managed, present) = (state.free_pages(), state.managed_pages(), state.present_pages());
-                if map.count() != free || free > managed || managed > present || present > PAGES_PER_BLOCK {
+                let map_pages = state.map_pages();
+                if map.count() != free || free + map_pages > managed || managed > present || present > PAGES_PER_BLOCK {
                     return Err(FaultKind::BadFreeMap);
                 }
+                let isolated = state.has(BlockState::ISOLATED);
                 counts = Counts {
                     present_pages: present,
                     managed_pages: managed,
                     reserved_pages: present - managed,
-                    free_pages: free,
-                    allocated_pages: managed - free,
+                    free_pages: if isolated { 0 } else { free },
+                    isolated_pages: if isolated { free } else { 0 },
+                    allocated_pages: managed - free - map_pages,
+                    map_pages,
                 };
             }
             State::Reserved | State::Offline | State::Unaccepted => counts.reserved_pages = pages,
             State::Inner => {}
         }
         Ok((blocks, counts))
+    }
+
+    /// Checks where a split block's descriptors are, and that those of free pages are zero.
+    fn verify_map(&self, lists: &FreeLists, index: u32, state: BlockState) -> Result<(), FaultKind> {
+        let Some(descriptors) = &self.descriptors else { return Ok(()) };
+        let free = self.table.free_map(index);
+        let Some(map) = descriptors.locked(lists, &self.table, index) else {
+            let too_many = state.has(BlockState::UNDESCRIBED) && state.free_pages() > MAP_PAGES_PER_BLOCK;
+            return if too_many { Err(FaultKind::BadMap) } else { Ok(()) };
+        };
+        let frames = map.frames();
+        let mut seen = [false; FreeMap::<8>::PAGES];
+        for frame in frames.iter() {
+            let managed = first_unmanaged(self.partials, index, frame, frame + 1).is_none();
+            if free.is_free(frame) || !managed || core::mem::replace(&mut seen[frame], true) {
+                return Err(FaultKind::BadMap);
+            }
+        }
+        let dirty = |&frame: &usize| free.is_free(frame) && map.page(frame).is_none_or(|page| !page.is_clear());
+        match (0..seen.len()).find(dirty) {
+            Some(frame) => {
+                let block =
+                    segment::find_index(self.segments, index).map_or(Pfn(0), |segment| segment.block_of(index).start());
+                Err(FaultKind::BadPage { pfn: block.add(frame as u64) })
+            }
+            None => Ok(()),
+        }
     }
 
     fn verify_lists(&self, lists: &FreeLists, listed_blocks: u64) -> Result<(), Fault> {
@@ -238,6 +286,8 @@ impl Zone {
             ("present", self.present_pages, self.managed_pages + self.reserved_pages),
             ("free (lists)", lists.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
+            ("map", self.map_pages(), counts.map_pages),
+            ("isolated", self.isolated_pages(), counts.isolated_pages),
         ];
         for (counter, says_pages, counted_pages) in pairs {
             if says_pages != counted_pages {

@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::early::EarlyAllocator;
-use framewright::units::{Order, PfnRange, PhysRange};
+use framewright::map_space::BlockNumber;
+use framewright::parameters::Pages;
+use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
 use framewright_testkit::FakeMachine;
@@ -12,7 +14,18 @@ pub type Fake = Manager<FakeMachine>;
 
 /// Brings up a machine after reserving `reserved`, and checks all invariants.
 pub fn bring_up_reserving(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
-    bring_up_with(machine, reserved, &Parameters::default())
+    bring_up_with(machine, reserved, &parameters(""))
+}
+
+/// Parameters of a command line, and `careful=` when this run is.
+pub fn parameters(line: &str) -> Parameters {
+    let careful = framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
+    Parameters::parse(&format!("{line}{careful}"), &mut |problem| panic!("{problem}"))
+}
+
+/// Whether this run is careful.
+pub fn is_careful() -> bool {
+    framewright_testkit::careful().is_some()
 }
 
 /// The same with parameters.
@@ -28,9 +41,30 @@ pub fn bring_up_with(
     Ok(manager)
 }
 
-/// Brings up a machine and checks all invariants.
+/// Brings up a machine and checks all invariants. In `manager_inside`, which runs tests of other files once more, pages have descriptors.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
-    bring_up_reserving(machine, &[]).expect("bring-up")
+    let inside = env!("CARGO_CRATE_NAME") == "manager_inside";
+    let parameters = with_pages(if inside { Pages::Inside } else { Pages::None });
+    bring_up_with(machine, &[], &parameters).expect("bring-up")
+}
+
+/// The same with descriptors inside the blocks that are in pieces.
+pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
+    bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up")
+}
+
+/// Parameters that ask for descriptors or for none.
+pub fn with_pages(pages: Pages) -> Parameters {
+    let mut parameters = Parameters::default();
+    parameters.pages = pages;
+    parameters
+}
+
+/// Every frame that holds descriptors.
+pub fn map_frames_of(manager: &Fake) -> Vec<Pfn> {
+    let segments = manager.zones().iter().flat_map(|zone| zone.segments());
+    let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
+    blocks.filter_map(|block| manager.map_frames(block)).flatten().collect()
 }
 
 /// Recounts everything.
@@ -50,6 +84,12 @@ pub fn settled(manager: &Fake) -> Counts {
 /// Pages that callers have, those in the caches of CPUs left out.
 pub fn in_use(manager: &Fake) -> u64 {
     manager.totals().allocated_pages - manager.cached_pages()
+}
+
+/// Pages that nobody has: free ones, and those that hold descriptors, of which there are as many as blocks in pieces.
+pub fn idle_pages(manager: &Fake) -> u64 {
+    let totals = manager.totals();
+    totals.free_pages + totals.map_pages
 }
 
 /// `start..end` in MiB.

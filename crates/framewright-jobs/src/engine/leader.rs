@@ -1,0 +1,264 @@
+//! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and calls them.
+
+use super::pace::Pace;
+use super::track::{Rule, Track};
+use super::{Own, Shared, WATCHED_CHUNKS};
+use crate::helpers::{Crew, Helpers, MAX_HELPERS, Registration};
+use crate::job::Placement;
+use crate::nodes::{MAX_NODES, NodeSet};
+use crate::plan;
+use crate::raw::Recruits;
+use crate::sync::atomic::Ordering;
+use crate::worker::Worker;
+use core::ops::Range;
+
+/// Posts that a caller which is short of helpers looks at between two of its chunks.
+const POSTS_PER_LOOK: usize = 4;
+/// With more helpers than this those that have come help to wake the rest.
+const WAKE_ALONE: u32 = 4;
+
+pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
+    shared: &'s Shared<'a, H, F, E>,
+    recruits: &'r mut Recruits<'p>,
+    registration: Option<Registration<'s>>,
+    /// Whether helpers may be at work.
+    together: bool,
+    /// Helpers that the job is worth.
+    target: u32,
+    /// Helpers that it may have; asked when it first wants one.
+    allowance: Option<u32>,
+    /// Where the next look for an idle post begins.
+    next_look: usize,
+}
+
+impl<'s, 'r, 'p, 'a, H, F, E> Leader<'s, 'r, 'p, 'a, H, F, E>
+where
+    H: Helpers + ?Sized,
+    F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
+    E: Send,
+{
+    pub(super) fn new(shared: &'s Shared<'a, H, F, E>, recruits: &'r mut Recruits<'p>) -> Self {
+        Self { shared, recruits, registration: None, together: false, target: 0, allowance: None, next_look: 0 }
+    }
+
+    /// Works until nothing is left to claim. Returns the caller's own chunk that failed.
+    pub(super) fn lead(mut self) -> Option<Range<u64>> {
+        let shared = self.shared;
+        let node = || shared.helpers.current_node();
+        let mut own = shared.worker(0, &node);
+        let timed = shared.job.is_guided() && self.could_have_helpers();
+        let recorded = !shared.job.statistics.is_empty();
+        let began = if timed || recorded { shared.helpers.now_ns() } else { None };
+        own.pace = began.filter(|_| timed).map(Pace::start);
+        self.call_at_once(&own);
+        let mut failed = None;
+        while !shared.stopped() {
+            let claimed = if self.together { shared.claim_together(&mut own) } else { self.claim_alone(&mut own) };
+            let Some(range) = claimed else { break };
+            let units = range.end - range.start;
+            if let Err(range) = shared.call(range, &mut own) {
+                failed = Some(range);
+                break;
+            }
+            self.reconsider(&mut own, units);
+        }
+        shared.finish(&own, began);
+        failed
+    }
+
+    fn could_have_helpers(&self) -> bool {
+        self.possible_threads() > 1
+    }
+
+    /// How many threads there could be at most, before anybody was asked.
+    fn possible_threads(&self) -> u32 {
+        let helpers = self.shared.crew.map_or(0, |crew| crew.posts.len());
+        u32::try_from(helpers).unwrap_or(u32::MAX).saturating_add(1).min(self.shared.job.max_threads)
+    }
+
+    /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be measured, and fixes the size of its chunks.
+    fn call_at_once(&mut self, own: &Own<'_>) {
+        let shared = self.shared;
+        let job = shared.job;
+        if job.min_chunk.is_some() || own.pace.is_none() {
+            let min_chunk = job.min_chunk.unwrap_or(0);
+            let threads = plan::threads_wanted(shared.size, job.align, min_chunk, job.max_threads);
+            self.target = threads - 1;
+            let reserved = self.reserve();
+            if !job.is_guided() {
+                let chunk = plan::chunk_units(shared.size, 1 + reserved, job.align, min_chunk);
+                shared.grid_chunk.store(chunk, Ordering::Relaxed);
+            }
+            self.offer(reserved, own.pace.is_some());
+        }
+    }
+
+    /// Claims while nobody else does: plain loads and stores.
+    fn claim_alone(&self, own: &mut Own<'_>) -> Option<Range<u64>> {
+        let shared = self.shared;
+        let job = shared.job;
+        let watched = job.cancel.is_some() || job.done.is_some();
+        let could_have_helpers = self.could_have_helpers();
+        shared.claim(own, |track: &Track, own| match shared.rule() {
+            Rule::Grid(chunk) => track.claim_piece(chunk, false),
+            Rule::Guided => track.claim_units(job.align, false, |rest| {
+                let units = match &own.pace {
+                    Some(pace) => pace.next_alone(shared.size, self.possible_threads()),
+                    None if could_have_helpers => rest / WATCHED_CHUNKS,
+                    None if watched => shared.size / WATCHED_CHUNKS,
+                    None => rest,
+                };
+                units.max(shared.floor)
+            }),
+        })
+    }
+
+    /// After a chunk of the caller's: is the rest worth more helpers, and are there some?
+    #[inline]
+    fn reconsider(&mut self, own: &mut Own<'_>, units: u64) {
+        if let Some(pace) = &mut own.pace {
+            let shared = self.shared;
+            let rest = shared.rest();
+            if rest == 0 {
+                return;
+            }
+            if let Some(now) = shared.helpers.now_ns() {
+                pace.lap(now, units);
+            }
+            if shared.job.min_chunk.is_none() {
+                self.estimate(pace, rest);
+            }
+        }
+        if self.registration.is_some() && self.shared.held.load(Ordering::Relaxed) < self.target {
+            let reserved = self.look();
+            self.offer(reserved, own.pace.is_some());
+        }
+    }
+
+    /// Calls as many helpers as the rest of an adaptive job is worth by now.
+    fn estimate(&mut self, pace: &Pace, rest: u64) {
+        let shared = self.shared;
+        let Some(crew) = shared.crew else { return };
+        let start_cost = shared.helpers.start_cost_ns().unwrap_or_else(|| crew.desk.start_cost_ns());
+        // A helper for each share of the rest, and not more than there are chunks.
+        let worth = pace.worthwhile_helpers(rest, start_cost).min(rest / shared.job.align);
+        let worth = u32::try_from(worth).unwrap_or(u32::MAX).min(shared.job.max_threads - 1);
+        // Few large calls rather than many small ones: the estimate creeps up and down.
+        if worth > self.target + self.target / 2 {
+            self.target = worth;
+            let reserved = self.reserve();
+            self.offer(reserved, true);
+        }
+    }
+
+    /// How many helpers the job may still get, now.
+    fn missing(&mut self) -> u32 {
+        let shared = self.shared;
+        let Some(crew) = shared.crew.filter(|_| self.target > 0) else { return 0 };
+        let posts = u32::try_from(crew.posts.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
+        let allowance = *self
+            .allowance
+            .get_or_insert_with(|| u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts));
+        self.target = self.target.min(allowance);
+        let registration = self.registration.get_or_insert_with(|| Registration::new(crew.desk));
+        let fair = if registration.others_hungry() { crew.desk.share(crew.posts.len()) } else { u32::MAX };
+        self.target.min(fair).saturating_sub(shared.held.load(Ordering::Relaxed))
+    }
+
+    #[inline(never)]
+    /// Takes all the idle posts that the job may have, in the order of its placement.
+    fn reserve(&mut self) -> u32 {
+        let missing = self.missing();
+        let Some(crew) = self.shared.crew else { return 0 };
+        // Where to go on looking, by node; the last for any node.
+        let mut from = [0; MAX_NODES as usize + 1];
+        let mut reserved = 0;
+        while reserved < missing {
+            let node = self.next_node(crew);
+            let wanted = node.and_then(|node| self.first_idle(crew, from.get_mut(node as usize)?, node));
+            let Some(helper) = wanted.or_else(|| self.first_idle(crew, from.last_mut()?, MAX_NODES)) else { break };
+            self.recruits.place(helper, node);
+            reserved += 1;
+        }
+        reserved
+    }
+
+    /// Takes the first idle post whose helper runs on `node`, or goes anywhere; with a `node` that there is not, any idle post.
+    fn first_idle(&mut self, crew: Crew<'_>, from: &mut u8, node: u32) -> Option<usize> {
+        for helper in usize::from(*from)..crew.posts.len() {
+            *from = u8::try_from(helper + 1).unwrap_or(u8::MAX);
+            let fits = node == MAX_NODES || self.shared.helpers.node_of(helper).is_none_or(|at| at == node);
+            if fits && self.recruits.reserve(helper) {
+                return Some(helper);
+            }
+        }
+        None
+    }
+
+    #[inline(never)]
+    /// Looks at a few posts for one that became idle.
+    fn look(&mut self) -> u32 {
+        let missing = self.missing();
+        let Some(crew) = self.shared.crew else { return 0 };
+        let mut reserved = 0;
+        for _ in 0..POSTS_PER_LOOK.min(crew.posts.len()) {
+            if reserved == missing {
+                break;
+            }
+            let helper = self.next_look % crew.posts.len();
+            self.next_look = helper + 1;
+            if self.recruits.reserve(helper) {
+                let node = self.next_node(crew);
+                self.recruits.place(helper, node);
+                reserved += 1;
+            }
+        }
+        reserved
+    }
+
+    fn next_node(&self, crew: Crew<'_>) -> Option<u32> {
+        let nodes = self.shared.helpers.nodes();
+        match self.shared.job.placement {
+            Placement::Node(node) => Some(node),
+            Placement::Spread => crew.desk.cursor.next(nodes),
+            Placement::Anywhere if self.shared.tracks.len() > 1 => {
+                let parts: NodeSet = self.shared.tracks.iter().map(|track| track.node).collect();
+                crew.desk.cursor.next(parts.and(nodes))
+            }
+            Placement::Anywhere => None,
+        }
+    }
+
+    #[inline(never)]
+    /// Offers the job at the posts that were reserved and wakes their helpers.
+    fn offer(&mut self, reserved: u32, adaptive: bool) {
+        let shared = self.shared;
+        let Some(crew) = shared.crew else { return };
+        if reserved != 0 {
+            if let Some(now) = shared.helpers.now_ns() {
+                shared.asked_ns.store(now, Ordering::Relaxed);
+                if !self.together && adaptive {
+                    shared.called_ns.store(now, Ordering::Relaxed);
+                }
+            }
+            if !self.together {
+                shared.tracks.iter().for_each(Track::note_call);
+                self.together = true;
+            }
+            shared.held.fetch_add(reserved, Ordering::Relaxed);
+            shared.staying.fetch_add(reserved, Ordering::Relaxed);
+            self.recruits.offer_reserved(|fresh| {
+                if reserved > WAKE_ALONE {
+                    shared.waking.store(0, Ordering::Relaxed);
+                    shared.wake_on();
+                } else {
+                    fresh.for_each(|helper| shared.helpers.wake(helper));
+                }
+            });
+        }
+        let fair = self.target.min(crew.desk.share(crew.posts.len()));
+        if let Some(registration) = &mut self.registration {
+            registration.set_hungry(shared.held.load(Ordering::Relaxed) < fair);
+        }
+    }
+}

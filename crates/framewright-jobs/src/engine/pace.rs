@@ -1,0 +1,213 @@
+//! What a worker knows about time, and what follows from it: how long the rest takes, how many helpers it is worth, how large the next chunk
+//! may be. Pure functions of clock readings; the crate documentation describes the model.
+
+/// One clock reading is taken for so much work at most, but for the first two. A reading costs 10 to 30 ns.
+const WORK_PER_READING_NS: u64 = 1_200;
+/// Less work than this tells nothing about the rest: the readings themselves would be a good part of it.
+const TRUSTED_NS: u64 = 1_000;
+/// While the caller is alone, the units of its next chunk are at most this many times those already done.
+const GROWTH: u64 = 31;
+/// While the caller is alone, its chunks are meant to take no longer, so that it sees soon when a helper becomes free.
+const LONGEST_ALONE_NS: u64 = 1_000_000;
+/// The first chunk of a job of unknown cost is this part of one thread's share, if all threads that there are took part: what it costs more to have it
+/// done alone.
+const FIRST_PART: u64 = 16;
+/// A chunk is at most this part of an equal share of the rest.
+const CHUNKS_PER_SHARE: u64 = 8;
+/// A worker's first chunk is this part of what it could be.
+const FIRST_SHARE: u64 = 8;
+/// A chunk of a slow worker takes at most this part of the time that the rest will take.
+const CHUNKS_PER_REST: u32 = 4;
+
+/// A worker's clock readings, reduced to what is needed. Times are nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    started_ns: u64,
+    last_ns: u64,
+    readings: u64,
+    units: u64,
+    /// Of the last chunk.
+    chunk_units: u64,
+    chunk_ns: u64,
+}
+
+impl Pace {
+    pub(super) const fn start(now_ns: u64) -> Self {
+        Self { started_ns: now_ns, last_ns: now_ns, readings: 1, units: 0, chunk_units: 0, chunk_ns: 0 }
+    }
+
+    /// A chunk of `units` ended just now. A clock that runs backwards stands still.
+    pub(super) fn lap(&mut self, now_ns: u64, units: u64) {
+        self.chunk_ns = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = self.last_ns.max(now_ns);
+        self.readings += 1;
+        self.chunk_units = units;
+        self.units = self.units.saturating_add(units);
+    }
+
+    const fn elapsed_ns(&self) -> u64 {
+        self.last_ns - self.started_ns
+    }
+
+    /// How many helpers `rest` units are worth, at most: every thread's share of the rest must take twice as long as a helper takes to
+    /// start. The cost of a unit is that of all units so far, those of the last chunk counted twice.
+    pub(super) fn worthwhile_helpers(&self, rest: u64, start_cost_ns: u64) -> u64 {
+        if self.elapsed_ns() < TRUSTED_NS {
+            return 0;
+        }
+        let ns = self.elapsed_ns().saturating_add(self.chunk_ns);
+        let units = self.units.saturating_add(self.chunk_units).max(1);
+        let rest_ns = ns.saturating_mul(rest) / units;
+        rest_ns / start_cost_ns.saturating_mul(2).max(1)
+    }
+
+    /// Units of the next chunk of a caller that is alone, of a job of `size` units for which there are `threads`. Larger and larger, so that readings stay few, but never so large
+    /// that a part which is unexpectedly dear is far longer than what went before.
+    pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
+        if self.units == 0 {
+            return size / (u64::from(threads.max(1)) * FIRST_PART);
+        }
+        let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
+        let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
+        let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns().max(1);
+        by_time.min(self.units.saturating_mul(GROWTH))
+    }
+
+    /// Units that this worker does in a quarter of the time that `rest` will take, if all go on as since `called_ns`, when `claimed` units had not been
+    /// claimed yet. No limit when that is unknown.
+    pub(super) fn limit(&self, rest: u64, claimed: u64, called_ns: u64) -> u64 {
+        let elapsed = self.last_ns.saturating_sub(called_ns);
+        if self.chunk_units == 0 || claimed == 0 || elapsed == 0 {
+            return u64::MAX;
+        }
+        // This worker's part of the speed of all, in 65536ths.
+        let own = u128::from(self.chunk_units) * u128::from(elapsed);
+        let all = u128::from(claimed) * u128::from(self.chunk_ns.max(1));
+        let part = own.checked_mul(1 << 16).map_or_else(|| own / (all >> 16).max(1), |own| own / all);
+        let part = u64::try_from(part).unwrap_or(u64::MAX).min(1 << 16);
+        let units = (u128::from(rest) * u128::from(part)) >> 16;
+        u64::try_from(units).unwrap_or(u64::MAX) / u64::from(CHUNKS_PER_REST)
+    }
+}
+
+/// Units of a chunk when `rest` are left for `sharers` threads and this worker's last chunk had `last` units, 0 if this is its first. Chunks of a worker
+/// begin small and double, because it may be a slow one.
+pub(super) fn share(rest: u64, sharers: u32, last: u64) -> u64 {
+    let share = rest / (u64::from(sharers.max(1)) * CHUNKS_PER_SHARE);
+    let most = if last == 0 { share / FIRST_SHARE } else { last.saturating_mul(2) };
+    share.min(most)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// Runs a serial job with `unit_ns(unit)` for each of `size` units, on a clock whose reading takes `reading_ns`, as the caller alone does.
+    /// Returns clock readings and the most helpers that were ever found worthwhile.
+    fn simulate(size: u64, reading_ns: u64, unit_ns: impl Fn(u64) -> u64) -> (u64, u64) {
+        let mut now = reading_ns;
+        let mut pace = Pace::start(now);
+        let (mut at, mut readings, mut helpers) = (0, 1, 0);
+        loop {
+            let units = pace.next_alone(size, 8).clamp(1, size - at);
+            now += (at..at + units).map(&unit_ns).sum::<u64>();
+            at += units;
+            if at == size {
+                return (readings, helpers);
+            }
+            now += reading_ns;
+            readings += 1;
+            pace.lap(now, units);
+            helpers = helpers.max(pace.worthwhile_helpers(size - at, 10_000));
+        }
+    }
+
+    #[test]
+    fn a_small_job_reads_the_clock_seldom_and_calls_nobody() {
+        for (size, ns) in [(1_000, 1), (64, 100), (5_000, 1), (10_000, 1), (100, 150), (19_000, 1), (2, 5_000)] {
+            let (readings, helpers) = simulate(size, 20, |_| ns);
+            assert_eq!(helpers, 0, "{size} units of {ns} ns");
+            let total = size * ns;
+            assert!(readings * 20 <= (total / 20).max(100), "{readings} readings for {total} ns");
+        }
+    }
+
+    #[test]
+    fn a_large_job_calls_helpers_wherever_its_work_lies() {
+        // All alike; nothing in the first half; one unit that is a thousand times the others.
+        assert!(simulate(1 << 20, 20, |_| 100).1 > 1000);
+        assert!(simulate(1 << 16, 20, |unit| if unit < 1 << 15 { 1 } else { 10_000 }).1 > 100);
+        assert!(simulate(1 << 10, 20, |unit| if unit == 0 { 10_000 } else { 100_000 }).1 > 1000);
+    }
+
+    #[test]
+    fn a_slow_worker_is_limited_and_others_are_not() {
+        // Four workers for 1 ms; this one did a hundredth of what was claimed in a chunk that took half of it.
+        let mut slow = Pace::start(0);
+        slow.lap(500_000, 0);
+        slow.lap(1_000_000, 1_000);
+        // 1000 of 100000 units in half the time: a fiftieth of the speed, rounded down a little.
+        let limit = slow.limit(400_000, 100_000, 0);
+        assert!((1_990..=2_000).contains(&limit), "{limit}");
+        let mut fast = Pace::start(0);
+        fast.lap(1_000_000, 100_000);
+        assert_eq!(fast.limit(400_000, 100_000, 0), 100_000);
+        assert_eq!(Pace::start(5).limit(400_000, 100_000, 0), u64::MAX);
+    }
+
+    /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does, and returns when the last ends. Without a clock they know
+    /// no limit.
+    fn race(slowness: &[u64], size: u64, clock: bool, unit_ns: impl Fn(u64) -> u64) -> u64 {
+        let mut workers: Vec<(u64, Pace)> = slowness.iter().map(|_| (0, Pace::start(0))).collect();
+        let sharers = u32::try_from(slowness.len()).expect("few");
+        let mut at = 0;
+        while at < size {
+            let next = (0..workers.len()).min_by_key(|&index| workers[index].0).expect("there are workers");
+            let (now, pace) = &mut workers[next];
+            let rest = size - at;
+            let limit = if clock { pace.limit(rest, at, 0) } else { u64::MAX };
+            let units = share(rest, sharers, pace.chunk_units).min(limit).max(1);
+            *now += (at..at + units).map(&unit_ns).sum::<u64>() * slowness[next] + 50;
+            pace.lap(*now, units);
+            at += units;
+        }
+        workers.iter().map(|worker| worker.0).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn uneven_work_ends_together() {
+        const SIZE: u64 = 1 << 14;
+        let even = |_: u64| 1000;
+        let heavy = |unit: u64| if unit == SIZE / 2 { 1_000_000 } else { 1000 };
+        let holes = |unit: u64| if (unit / 1000).is_multiple_of(2) { 1 } else { 1000 };
+        let dear_end = |unit: u64| if unit > SIZE * 3 / 4 { 4000 } else { 1000 };
+        let cases: [(&str, &dyn Fn(u64) -> u64); 4] =
+            [("even", &even), ("one heavy", &heavy), ("holes", &holes), ("dear end", &dear_end)];
+        for (name, unit_ns) in cases {
+            let total: u64 = (0..SIZE).map(unit_ns).sum();
+            for (slowness, least_worth, clock) in
+                [(&[1; 8], 8000, false), (&[1; 8], 8000, true), (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true)]
+            {
+                // The share of each, when all go on to the end; speeds in thousandths.
+                let ideal = total * 1000 / least_worth;
+                let end = race(slowness, SIZE, clock, unit_ns);
+                assert!(end < ideal + ideal / 8, "{name}, {slowness:?}: {end} ns instead of {ideal}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_number_is_too_large() {
+        let mut pace = Pace::start(0);
+        pace.lap(u64::MAX, u64::MAX);
+        pace.lap(1, u64::MAX);
+        assert!(pace.limit(u64::MAX, u64::MAX, 0) <= u64::MAX / 4);
+        let _ = pace.worthwhile_helpers(u64::MAX, u64::MAX);
+        let _ = pace.worthwhile_helpers(u64::MAX, 0);
+        let _ = pace.next_alone(u64::MAX, u32::MAX);
+        assert_eq!(share(u64::MAX, u32::MAX, 0), u64::MAX / (u64::from(u32::MAX) * 64));
+        assert_eq!(share(u64::MAX, 1, u64::MAX), u64::MAX / 8);
+        assert_eq!(share(7, 0, 1), 0);
+    }
+}

@@ -1,0 +1,127 @@
+//! Why a job was refused, and how one can end other than well.
+
+use core::fmt;
+use core::ops::Range;
+
+/// A field of a [`Job`](crate::Job) that makes no sense. Nothing was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InvalidJob {
+    /// `range`: its end lies before its start.
+    RangeReversed {
+        /// As given.
+        start: u64,
+        /// As given.
+        end: u64,
+    },
+    /// `size`: start and size add up to more than 2^64 - 1.
+    SizeOverflows {
+        /// As given.
+        start: u64,
+        /// As given.
+        size: u64,
+    },
+    /// `align` is 0. Every other value is allowed, powers of two or not.
+    AlignZero,
+    /// `max_threads` is 0; the caller is one.
+    MaxThreadsZero,
+    /// `placement`: a node that is not below [`MAX_NODES`](crate::MAX_NODES).
+    PlacementNode {
+        /// As given.
+        node: u32,
+    },
+    /// `parts`: more than [`MAX_PARTS`](crate::MAX_PARTS).
+    TooManyParts {
+        /// As given.
+        count: usize,
+    },
+    /// `parts`: the end of one lies before its start.
+    PartReversed {
+        /// Its place among the parts.
+        index: usize,
+    },
+    /// `parts`: one begins before the one in front of it ends. They must ascend.
+    PartOutOfOrder {
+        /// Its place among the parts.
+        index: usize,
+    },
+    /// `parts`: the node of one is not below [`MAX_NODES`](crate::MAX_NODES).
+    PartNode {
+        /// Its place among the parts.
+        index: usize,
+        /// As given.
+        node: u32,
+    },
+}
+
+impl fmt::Display for InvalidJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = crate::MAX_NODES;
+        match self {
+            Self::RangeReversed { start, end } => write!(f, "range: ends at {end}, before its start {start}"),
+            Self::SizeOverflows { start, size } => write!(f, "size: {size} units from {start} end beyond 2^64"),
+            Self::AlignZero => write!(f, "align: must not be 0"),
+            Self::MaxThreadsZero => write!(f, "max_threads: must not be 0, the caller is one"),
+            Self::PlacementNode { node } => write!(f, "placement: node {node} is beyond the limit of {nodes} nodes"),
+            Self::TooManyParts { count } => {
+                write!(f, "parts: {count} are more than the limit of {}", crate::MAX_PARTS)
+            }
+            Self::PartReversed { index } => write!(f, "parts: part {index} ends before its start"),
+            Self::PartOutOfOrder { index } => {
+                write!(f, "parts: part {index} begins before the one in front of it ends")
+            }
+            Self::PartNode { index, node } => {
+                write!(f, "parts: node {node} of part {index} is beyond the limit of {nodes} nodes")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InvalidJob {}
+
+/// How a job can end other than well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum JobError<E> {
+    /// It was never begun.
+    Invalid(InvalidJob),
+    /// A chunk failed. Other chunks may have failed after it; their errors are dropped.
+    Failed {
+        /// What the first chunk that failed returned.
+        error: E,
+        /// The range with which it was called.
+        range: Range<u64>,
+    },
+    /// It was cancelled before everything was claimed.
+    Cancelled {
+        /// Units of the chunks that returned without error. If the job has an undo, they were undone.
+        units: u64,
+    },
+}
+
+impl<E: fmt::Display> fmt::Display for JobError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why) => write!(f, "no job: {why}"),
+            Self::Failed { error, range } => write!(f, "units {}..{}: {error}", range.start, range.end),
+            Self::Cancelled { units } => write!(f, "cancelled after {units} units"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> core::error::Error for JobError<E> {}
+
+impl<E> From<InvalidJob> for JobError<E> {
+    fn from(why: InvalidJob) -> Self {
+        Self::Invalid(why)
+    }
+}
+
+/// What a job took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Workers that called a chunk, the caller among them. A helper that left for another job and came back counts twice.
+    pub threads: u32,
+    /// Calls of the chunk function.
+    pub chunks: u64,
+    /// Units covered.
+    pub units: u64,
+}

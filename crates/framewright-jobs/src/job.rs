@@ -1,0 +1,212 @@
+//! What is to be done and how: [`Job`], a description that can be used any number of times.
+
+use crate::error::InvalidJob;
+use crate::nodes::MAX_NODES;
+use crate::token::{Cancel, DoneCount, WorkerStats};
+use core::ops::Range;
+
+/// Most parts of a job.
+pub const MAX_PARTS: usize = 64;
+
+/// Where helpers should run. A wish: a helper that is free elsewhere is better than none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// Anywhere. For a job with parts: on the nodes of the parts in turn.
+    #[default]
+    Anywhere,
+    /// On the nodes that have CPUs in turn, going on where the last job stopped (SPEC 1.2, step 6).
+    Spread,
+    /// On this node.
+    Node(u32),
+}
+
+/// A piece of a job that is best done on one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The node.
+    pub node: u32,
+    /// The units.
+    pub range: Range<u64>,
+}
+
+/// A half-open range of units, and how it may be divided (SPEC 1.1). A unit is whatever the caller counts: a page, a block, a byte.
+///
+/// A job is a plain description. Running it does not change it. Fields that make no sense are found when it is run
+/// ([`JobError::Invalid`](crate::JobError::Invalid)): nothing is called then, not even for part of the range.
+///
+/// | odd input | what happens |
+/// |---|---|
+/// | an empty range, or only empty parts | returns at once, nothing is called |
+/// | a range that is reversed or ends beyond 2^64 - 1 | refused |
+/// | `align` 0 | refused |
+/// | `align` not a power of two, or above the size | allowed: chunk borders are its multiples; there may be none |
+/// | `min_chunk` 0 | allowed: chunks have at least one unit, and `align` alone limits the threads |
+/// | `min_chunk` above the size | allowed: one call for the whole range |
+/// | `max_threads` 0 | refused |
+/// | `max_threads` above 256 | allowed: 256 is the limit of the engine |
+/// | fewer [`WorkerStats`] than workers | allowed: the workers beyond are not recorded |
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a job does nothing until it is run"]
+pub struct Job<'a> {
+    pub(crate) start: u64,
+    extent: Extent,
+    pub(crate) align: u64,
+    pub(crate) min_chunk: Option<u64>,
+    pub(crate) guided: bool,
+    pub(crate) max_threads: u32,
+    pub(crate) placement: Placement,
+    pub(crate) parts: &'a [Part],
+    pub(crate) cancel: Option<&'a Cancel>,
+    pub(crate) done: Option<&'a DoneCount>,
+    pub(crate) statistics: &'a [WorkerStats],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    End(u64),
+    Size(u64),
+    Parts,
+}
+
+impl<'a> Job<'a> {
+    /// A job over `range`: any alignment, chunks that adapt, as many threads as there are, anywhere.
+    pub const fn new(range: Range<u64>) -> Self {
+        Self::with_extent(range.start, Extent::End(range.end))
+    }
+
+    /// A job over `size` units from `start` on.
+    pub const fn with_size(start: u64, size: u64) -> Self {
+        Self::with_extent(start, Extent::Size(size))
+    }
+
+    /// A job in up to [`MAX_PARTS`] parts, which ascend and do not overlap; what lies between them is not part of the job. A worker takes
+    /// chunks of its own node's parts first and then helps where most is left.
+    pub const fn of_parts(parts: &'a [Part]) -> Self {
+        let mut job = Self::with_extent(0, Extent::Parts);
+        job.parts = parts;
+        job
+    }
+
+    const fn with_extent(start: u64, extent: Extent) -> Self {
+        Self {
+            start,
+            extent,
+            align: 1,
+            min_chunk: None,
+            guided: false,
+            max_threads: u32::MAX,
+            placement: Placement::Anywhere,
+            parts: &[],
+            cancel: None,
+            done: None,
+            statistics: &[],
+        }
+    }
+
+    /// Every border between chunks is a multiple of `units`, in absolute coordinates.
+    pub const fn align(mut self, units: u64) -> Self {
+        self.align = units;
+        self
+    }
+
+    /// The smallest amount worth a call. With it, threads and chunks are those of SPEC 1.2: `size / max(min_chunk, align)` threads, and chunks of one
+    /// size, about four for each thread; one thread means one call for the whole range. Without it chunks adapt (see [the model](crate#small-jobs)).
+    pub const fn min_chunk(mut self, units: u64) -> Self {
+        self.min_chunk = Some(units);
+        self
+    }
+
+    /// With a [`min_chunk`](Self::min_chunk): as many threads, but chunks that begin large and shrink to `min_chunk` as the rest does, so that chunks of
+    /// very different cost end together. Without one chunks do so anyway.
+    pub const fn guided(mut self) -> Self {
+        self.guided = true;
+        self
+    }
+
+    /// At most this many threads, the caller among them.
+    pub const fn max_threads(mut self, threads: u32) -> Self {
+        self.max_threads = threads;
+        self
+    }
+
+    /// Where helpers should run.
+    pub const fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Stops claiming chunks once `token` is cancelled. A call for the whole range is not interrupted: its chunk function may look at
+    /// [`Worker::should_stop`](crate::Worker::should_stop).
+    pub const fn cancelled_by(mut self, token: &'a Cancel) -> Self {
+        self.cancel = Some(token);
+        self
+    }
+
+    /// Counts units done in `count`, chunk by chunk.
+    pub const fn counting_in(mut self, count: &'a DoneCount) -> Self {
+        self.done = Some(count);
+        self
+    }
+
+    /// Writes what worker `i` did to `workers[i]`.
+    pub const fn recording_in(mut self, workers: &'a [WorkerStats]) -> Self {
+        self.statistics = workers;
+        self
+    }
+
+    /// Units of the whole job.
+    ///
+    /// # Errors
+    /// The first field that makes no sense.
+    pub fn size(&self) -> Result<u64, InvalidJob> {
+        let size = match self.extent {
+            Extent::End(end) => {
+                let reversed = InvalidJob::RangeReversed { start: self.start, end };
+                end.checked_sub(self.start).ok_or(reversed)?
+            }
+            Extent::Size(size) => {
+                let overflow = InvalidJob::SizeOverflows { start: self.start, size };
+                self.start.checked_add(size).map(|_| size).ok_or(overflow)?
+            }
+            Extent::Parts => size_of_parts(self.parts)?,
+        };
+        if self.align == 0 {
+            return Err(InvalidJob::AlignZero);
+        }
+        if self.max_threads == 0 {
+            return Err(InvalidJob::MaxThreadsZero);
+        }
+        match self.placement {
+            Placement::Node(node) if node >= MAX_NODES => Err(InvalidJob::PlacementNode { node }),
+            _ => Ok(size),
+        }
+    }
+
+    /// Whether its units are given as parts.
+    pub(crate) const fn has_parts(&self) -> bool {
+        matches!(self.extent, Extent::Parts)
+    }
+}
+
+/// Units of parts that ascend.
+fn size_of_parts(parts: &[Part]) -> Result<u64, InvalidJob> {
+    if parts.len() > MAX_PARTS {
+        return Err(InvalidJob::TooManyParts { count: parts.len() });
+    }
+    let (mut size, mut end) = (0, 0);
+    for (index, part) in parts.iter().enumerate() {
+        if part.range.end < part.range.start {
+            return Err(InvalidJob::PartReversed { index });
+        }
+        if part.range.start < end {
+            return Err(InvalidJob::PartOutOfOrder { index });
+        }
+        if part.node >= MAX_NODES {
+            return Err(InvalidJob::PartNode { index, node: part.node });
+        }
+        end = part.range.end;
+        // Disjoint parts of 64-bit coordinates cannot add up to more than those.
+        size += part.range.end - part.range.start;
+    }
+    Ok(size)
+}

@@ -1,0 +1,30 @@
+//! Multithreaded jobs without a heap: a range of units, a function, and helpers that may or may not come.
+//!
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod engine;
+mod error;
+mod helpers;
+mod job;
+#[cfg(doctest)]
+mod misuse;
+mod nodes;
+pub mod plan;
+#[expect(unsafe_code, reason = "the one place where a borrowed job is handed to other threads")]
+mod raw;
+mod sync;
+mod token;
+mod worker;
+
+pub use error::{InvalidJob, JobError, Summary};
+pub use helpers::{Crew, Desk, Helpers, MAX_HELPERS, NoHelpers};
+pub use job::{Job, MAX_PARTS, Part, Placement};
+pub use nodes::{MAX_NODES, NodeCursor, NodeSet};
+pub use raw::Post;
+pub use token::{Cancel, DoneCount, WorkerStats};
+pub use worker::Worker;

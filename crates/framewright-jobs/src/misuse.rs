@@ -1,0 +1,82 @@
+//! What the compiler must refuse, each next to what it accepts, so that it is refused for the right reason.
+//!
+//! A chunk function that only one thread may call:
+//!
+//! ```compile_fail,E0277
+//! use framewright_jobs::{Job, NoHelpers};
+//! let count = std::cell::Cell::new(0);
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { count.set(count.get() + 1); Ok::<_, ()>(()) });
+//! ```
+//! ```
+//! use framewright_jobs::{Job, NoHelpers};
+//! let count = std::sync::atomic::AtomicU32::new(0);
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { count.fetch_add(1, std::sync::atomic::Ordering::Relaxed); Ok::<_, ()>(()) });
+//! ```
+//!
+//! A chunk function that changes what it captured:
+//!
+//! ```compile_fail,E0594
+//! use framewright_jobs::{Job, NoHelpers};
+//! let mut count = 0;
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { count += 1; Ok::<_, ()>(()) });
+//! ```
+//!
+//! An error that may not go to the caller's thread:
+//!
+//! ```compile_fail,E0277
+//! use framewright_jobs::{Job, NoHelpers};
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| Err(std::rc::Rc::new(1)));
+//! ```
+//! ```
+//! use framewright_jobs::{Job, NoHelpers};
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| Err(std::sync::Arc::new(1)));
+//! ```
+//!
+//! A job that outlives what it was given:
+//!
+//! ```compile_fail,E0597
+//! use framewright_jobs::{Cancel, Job, NoHelpers};
+//! let job = {
+//!     let cancel = Cancel::new();
+//!     Job::new(0..10).cancelled_by(&cancel)
+//! };
+//! let _ = job.run(&NoHelpers, |_, _| Ok::<_, ()>(()));
+//! ```
+//! ```
+//! use framewright_jobs::{Cancel, Job, NoHelpers};
+//! let cancel = Cancel::new();
+//! let job = Job::new(0..10).cancelled_by(&cancel);
+//! let _ = job.run(&NoHelpers, |_, _| Ok::<_, ()>(()));
+//! ```
+//!
+//! A worker that is kept beyond its chunk:
+//!
+//! ```compile_fail,E0521
+//! use framewright_jobs::{Job, NoHelpers, Worker};
+//! let workers: std::sync::Mutex<Vec<&Worker<'_>>> = std::sync::Mutex::new(Vec::new());
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| { workers.lock().unwrap().push(worker); Ok::<_, ()>(()) });
+//! ```
+//! ```
+//! use framewright_jobs::{Job, NoHelpers};
+//! let workers = std::sync::Mutex::new(Vec::new());
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| { workers.lock().unwrap().push(worker.index()); Ok::<_, ()>(()) });
+//! ```
+//!
+//! Helpers that several threads may not ask:
+//!
+//! ```compile_fail,E0277
+//! use framewright_jobs::{Crew, Helpers};
+//! struct Local(std::cell::Cell<u32>);
+//! impl Helpers for Local {
+//!     fn crew(&self) -> Option<Crew<'_>> { None }
+//!     fn wake(&self, _helper: usize) {}
+//! }
+//! ```
+//! ```
+//! use framewright_jobs::{Crew, Helpers};
+//! struct Shared(std::sync::atomic::AtomicU32);
+//! impl Helpers for Shared {
+//!     fn crew(&self) -> Option<Crew<'_>> { None }
+//!     fn wake(&self, _helper: usize) {}
+//! }
+//! ```

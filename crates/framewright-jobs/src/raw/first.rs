@@ -1,0 +1,38 @@
+//! The first error of a job, with the range that failed.
+
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use core::ops::Range;
+
+/// Written by the worker that comes first, read when all have stopped.
+pub(crate) struct FirstError<E> {
+    taken: AtomicBool,
+    /// Shares nothing: whoever set `taken` writes it, and it is read out of a value that is owned.
+    error: UnsafeCell<Option<(E, Range<u64>)>>,
+}
+
+// SAFETY: through a shared reference the cell is only ever written, once, by the one thread that changed `taken` (invariant 26); what
+// it holds moves to the thread that takes it out, so it must be `Send`.
+unsafe impl<E: Send> Sync for FirstError<E> {}
+
+impl<E> FirstError<E> {
+    pub(crate) fn new() -> Self {
+        Self { taken: AtomicBool::new(false), error: UnsafeCell::new(None) }
+    }
+
+    /// Keeps `error` if it is the first.
+    pub(crate) fn offer(&self, error: E, range: Range<u64>) {
+        // Relaxed: `taken` only chooses the writer. What it wrote reaches the caller through the end of its work, Release in
+        // `Post::serve_with`, Acquire in `Recruits::settle`.
+        if !self.taken.swap(true, Ordering::Relaxed) {
+            // SAFETY: only one thread finds `taken` unset, and nobody reads before the job is owned again (invariant 26).
+            self.error.with_mut(|slot| unsafe { *slot = Some((error, range)) });
+        }
+    }
+
+    /// The error. Every worker has stopped, or this would not be owned.
+    pub(crate) fn into_inner(self) -> Option<(E, Range<u64>)> {
+        // SAFETY: `self` is owned, so no thread has a reference to it (invariant 26).
+        self.error.with_mut(|slot| unsafe { (*slot).take() })
+    }
+}

@@ -1,0 +1,137 @@
+//! What a job shares with whoever watches it: [`Cancel`], [`DoneCount`] and [`WorkerStats`].
+
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::const_fn;
+
+/// Stops a job: no chunk is claimed after [`cancel`](Self::cancel), and those that run finish. May be given to several jobs.
+#[derive(Debug)]
+pub struct Cancel(AtomicBool);
+
+impl Default for Cancel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Cancel {
+    const_fn! {
+        /// Not cancelled.
+        #[must_use]
+        pub fn new() -> Self {
+            Self(AtomicBool::new(false))
+        }
+    }
+
+    /// Cancels, from any thread or interrupt handler.
+    pub fn cancel(&self) {
+        // Relaxed here and in the load: it is a wish, and carries no data.
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`cancel`](Self::cancel) was called.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Units of chunks that returned without error, for a progress bar. Counts on over several jobs.
+#[derive(Debug)]
+pub struct DoneCount(AtomicU64);
+
+impl Default for DoneCount {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DoneCount {
+    const_fn! {
+        /// Nothing done.
+        #[must_use]
+        pub fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
+    }
+
+    /// Units done so far. While a job runs this says nothing about *which*: what a chunk wrote is visible when the job has returned.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, units: u64) {
+        self.0.fetch_add(units, Ordering::Relaxed);
+    }
+}
+
+/// What one worker did. A job is given a slice of these, one for each worker; worker 0 is the caller. Counts on over several jobs.
+///
+/// Written when the worker's part ends, so meaningful when the job has returned. A worker that panicked is missing.
+#[derive(Debug)]
+pub struct WorkerStats {
+    chunks: AtomicU64,
+    units: AtomicU64,
+    busy_ns: AtomicU64,
+    node: AtomicU32,
+}
+
+impl Default for WorkerStats {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WorkerStats {
+    const_fn! {
+        /// A worker that did nothing.
+        #[must_use]
+        pub fn new() -> Self {
+            Self {
+                chunks: AtomicU64::new(0),
+                units: AtomicU64::new(0),
+                busy_ns: AtomicU64::new(0),
+                node: AtomicU32::new(0),
+            }
+        }
+    }
+
+    /// Chunks that it called, the one that failed among them.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.chunks.load(Ordering::Relaxed)
+    }
+
+    /// Units of the chunks that returned without error.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.units.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds from its first claim to its last chunk's end; 0 without a clock.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        self.busy_ns.load(Ordering::Relaxed)
+    }
+
+    /// The node on which it began, the last time.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    /// Adds what a worker did. Relaxed: it becomes visible with what the worker's chunks wrote.
+    pub(crate) fn record(&self, tally: &Tally, busy_ns: u64, node: u32) {
+        self.chunks.fetch_add(tally.chunks, Ordering::Relaxed);
+        self.units.fetch_add(tally.units, Ordering::Relaxed);
+        self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
+        self.node.store(node, Ordering::Relaxed);
+    }
+}
+
+/// What a worker counts while it works.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub chunks: u64,
+    pub units: u64,
+}

@@ -1,0 +1,205 @@
+//! When helpers are called: on a platform whose clock the chunks turn, and whose helpers never come.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use common::{Log, assert_covers};
+use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, NoHelpers, NodeSet, Placement, Post, WorkerStats};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Helpers that never come.
+struct Starved {
+    posts: Vec<Post>,
+    desk: Desk,
+    has_clock: bool,
+    now_ns: AtomicU64,
+    readings: AtomicUsize,
+    asked_allowance: AtomicUsize,
+    /// Whom it was to wake, and where the work should run.
+    woken: Mutex<Vec<(usize, Option<u32>)>>,
+}
+
+impl Starved {
+    fn new(helpers: usize) -> Self {
+        Self {
+            posts: (0..helpers).map(|_| Post::new()).collect(),
+            desk: Desk::new(),
+            has_clock: true,
+            now_ns: AtomicU64::new(1),
+            readings: AtomicUsize::new(0),
+            asked_allowance: AtomicUsize::new(0),
+            woken: Mutex::default(),
+        }
+    }
+
+    /// Runs `job`, whose units take `unit_ns`; how many helpers were woken.
+    fn run(&self, job: &Job<'_>, unit_ns: impl Fn(u64) -> u64 + Sync) -> usize {
+        let log = Log::default();
+        job.run(self, |range, _| {
+            self.now_ns.fetch_add(range.clone().map(&unit_ns).sum(), Ordering::Relaxed);
+            log.add(range);
+            Ok::<_, Infallible>(())
+        })
+        .expect("nothing fails");
+        let end = job.size().expect("it makes sense");
+        assert_covers(&log.sorted(), 0..end, 1);
+        assert!(!self.posts.iter().any(|post| post.has_work() || post.serve()), "all are withdrawn");
+        let woken: BTreeSet<usize> = self.take_woken().into_iter().map(|(helper, _)| helper).collect();
+        woken.len()
+    }
+
+    fn take_woken(&self) -> Vec<(usize, Option<u32>)> {
+        std::mem::take(&mut *self.woken.lock().expect("nobody panicked"))
+    }
+}
+
+impl Helpers for Starved {
+    fn crew(&self) -> Option<Crew<'_>> {
+        Some(Crew { posts: &self.posts, desk: &self.desk })
+    }
+
+    fn wake(&self, helper: usize) {
+        self.woken.lock().expect("nobody panicked").push((helper, self.posts[helper].node()));
+    }
+
+    fn allowance(&self) -> usize {
+        self.asked_allowance.fetch_add(1, Ordering::Relaxed);
+        self.posts.len()
+    }
+
+    fn wait_for(&self, helper: usize, _done: &dyn Fn() -> bool) {
+        panic!("nobody came, so nobody waits for {helper}");
+    }
+
+    /// Reading it takes 20 ns.
+    fn now_ns(&self) -> Option<u64> {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        self.has_clock.then(|| self.now_ns.fetch_add(20, Ordering::Relaxed))
+    }
+
+    fn start_cost_ns(&self) -> Option<u64> {
+        Some(10_000)
+    }
+
+    fn nodes(&self) -> NodeSet {
+        NodeSet::from_iter([1, 3])
+    }
+
+    fn node_of(&self, helper: usize) -> Option<u32> {
+        Some(if helper.is_multiple_of(2) { 1 } else { 3 })
+    }
+}
+
+#[test]
+fn a_small_job_touches_neither_helpers_nor_much_of_the_clock() {
+    for (units, unit_ns) in [(1, 1_000_000_000), (1000, 1), (1000, 20), (19_000, 1), (19, 1000), (2, 9000)] {
+        let platform = Starved::new(4);
+        assert_eq!(platform.run(&Job::new(0..units), |_| unit_ns), 0, "{units} units of {unit_ns} ns");
+        assert_eq!(platform.asked_allowance.load(Ordering::Relaxed), 0);
+        let readings = platform.readings.load(Ordering::Relaxed) as u64;
+        let total = units * unit_ns;
+        assert!(readings * 20 <= (total / 20).max(100), "{readings} readings in a job of {total} ns");
+    }
+    // One unit, or one thread: no clock at all.
+    let platform = Starved::new(4);
+    platform.run(&Job::new(0..1), |_| 5);
+    platform.run(&Job::new(0..1000).max_threads(1), |_| 5);
+    platform.run(&Job::new(0..1000).align(1000), |_| 5);
+    platform.run(&Job::new(0..1000).min_chunk(501), |_| 5);
+    assert_eq!(platform.readings.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_job_gets_as_many_helpers_as_pay() {
+    // Two start costs for each: 1 ms is worth about 50.
+    for (total_us, least, most) in [(19, 0, 0), (25, 1, 1), (100, 4, 5), (1000, 45, 55), (100_000, 99, 99)] {
+        let platform = Starved::new(200);
+        let woken = platform.run(&Job::new(0..total_us * 1000).max_threads(100), |_| 1);
+        assert!((least..=most).contains(&woken), "{total_us} us: {woken} helpers");
+    }
+    // No more than there are chunks to give them.
+    let platform = Starved::new(200);
+    assert!(platform.run(&Job::new(0..8), |_| 100_000_000) <= 7);
+    // Work that lies behind a hole is found; 16 us in a million units are no more than 16 us.
+    let hole = |unit| if unit < 5000 { 1 } else { 10_000 };
+    assert_eq!(Starved::new(20).run(&Job::new(0..10_000), hole), 20);
+    assert_eq!(Starved::new(20).run(&Job::new(0..1 << 20), |unit| u64::from(unit % 64 == 0)), 0);
+}
+
+#[test]
+fn without_a_clock_helpers_are_called_at_once() {
+    let mut platform = Starved::new(10);
+    platform.has_clock = false;
+    assert_eq!(platform.run(&Job::new(0..1000), |_| 1), 10);
+    assert_eq!(platform.run(&Job::new(0..1000).max_threads(4), |_| 1), 3);
+    assert_eq!(platform.run(&Job::new(0..1000).align(256), |_| 1), 2);
+    assert_eq!(platform.run(&Job::new(0..1), |_| 1), 0);
+}
+
+#[test]
+fn one_thread_without_a_smallest_chunk_is_one_call_unless_it_is_watched() {
+    let calls = |job: Job<'_>| job.run(&NoHelpers, |_, _| Ok::<_, Infallible>(())).expect("nothing fails").chunks;
+    assert_eq!(calls(Job::new(0..1 << 30)), 1);
+    let cancel = Cancel::new();
+    assert_eq!(calls(Job::new(0..1 << 30).cancelled_by(&cancel)), 64);
+    assert_eq!(calls(Job::new(0..1 << 30).cancelled_by(&cancel).min_chunk(1 << 30)), 1);
+}
+
+#[test]
+fn helpers_are_placed_as_wished() {
+    let platform = Starved::new(6);
+    let nodes = || platform.take_woken().into_iter().map(|(_, node)| node).collect::<Vec<_>>();
+    let run = |job: Job<'_>| job.run(&platform, |_, _| Ok::<_, Infallible>(())).map(|_| ()).expect("nothing fails");
+    let job = Job::new(0..64).min_chunk(16);
+    run(job);
+    assert_eq!(nodes(), [None; 3]);
+    // In turn over the nodes that have CPUs, and the next job goes on where this one stopped.
+    run(job.placement(Placement::Spread));
+    let mut first = nodes();
+    first.sort_unstable();
+    assert_eq!(first, [Some(1), Some(1), Some(3)]);
+    run(job.placement(Placement::Spread).max_threads(2));
+    assert_eq!(nodes(), [Some(3)]);
+    run(job.placement(Placement::Node(3)).max_threads(3));
+    assert_eq!(platform.take_woken(), [(1, Some(3)), (3, Some(3))]);
+    // Three helpers run on that node; more than that come from elsewhere.
+    run(Job::new(0..64).min_chunk(1).max_threads(6).placement(Placement::Node(1)));
+    let mut helpers: Vec<_> = platform.take_woken().into_iter().map(|(helper, _)| helper).collect();
+    helpers.sort_unstable();
+    assert_eq!(helpers, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn statistics_know_time_and_node() {
+    let platform = Starved::new(1);
+    let workers = [WorkerStats::new(), WorkerStats::new()];
+    for job in [Job::new(0..100).min_chunk(1), Job::new(0..100).max_threads(1)] {
+        let job = job.recording_in(&workers);
+        let before = workers[0].busy_ns();
+        let work = |range: Range<u64>, _: &framewright_jobs::Worker<'_>| {
+            platform.now_ns.fetch_add((range.end - range.start) * 1000, Ordering::Relaxed);
+            Ok::<_, Infallible>(())
+        };
+        job.run(&platform, work).expect("nothing fails");
+        assert!((100_000..101_000).contains(&(workers[0].busy_ns() - before)));
+    }
+    assert_eq!((workers[0].units(), workers[0].chunks(), workers[0].node()), (200, 9 + 1, 0));
+    assert_eq!((workers[1].units(), workers[1].chunks()), (0, 0));
+}
+
+#[test]
+fn the_start_of_helpers_is_measured() {
+    let desk = Desk::new();
+    assert_eq!(desk.start_cost_ns(), 20_000);
+    let pool = framewright_testkit::HelperPool::new(2);
+    let crew = pool.crew().expect("it has helpers");
+    for _ in 0..50 {
+        Job::new(0..64).min_chunk(16).run(&pool, |_, _| Ok::<_, Infallible>(())).expect("nothing fails");
+    }
+    let measured = crew.desk.start_cost_ns();
+    assert!((1..1_000_000_000_000).contains(&measured), "{measured} ns");
+}

@@ -1,0 +1,69 @@
+//! What is told of a page's past, in one line.
+
+use crate::units::Order;
+use core::fmt;
+use core::panic::Location;
+
+/// Who allocated a page last and who freed it (`page_owner=on`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageHistory {
+    /// Whether it is allocated now.
+    pub allocated: bool,
+    /// The smallest order that holds what was allocated with it.
+    pub order: Order,
+    /// The line that allocated it; unknown when there are too many lines to remember.
+    pub allocated_at: Option<&'static Location<'static>>,
+    /// The CPU that allocated it; unknown from 1023 on.
+    pub allocated_on: Option<u32>,
+    /// The line that freed it; of a page that is allocated, the one that freed it before.
+    pub freed_at: Option<&'static Location<'static>>,
+    /// The CPU that freed it.
+    pub freed_on: Option<u32>,
+    /// When the last of both was, on the platform's clock, to 65 microseconds.
+    pub last_ns: Option<u64>,
+}
+
+/// "by src/a.rs:1:2 on CPU 3".
+struct By(Option<&'static Location<'static>>, Option<u32>);
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(place) => write!(f, "by {place}")?,
+            None => f.write_str("somewhere")?,
+        }
+        self.1.map_or(Ok(()), |cpu| write!(f, " on CPU {cpu}"))
+    }
+}
+
+impl fmt::Display for PageHistory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "allocated as {:?} {}", self.order, By(self.allocated_at, self.allocated_on))?;
+        if !self.allocated {
+            write!(f, ", freed {}", By(self.freed_at, self.freed_on))?;
+        }
+        self.last_ns.map_or(Ok(()), |ns| {
+            let ms = ns / 1_000_000;
+            write!(f, " at {}.{:03} s", ms / 1000, ms % 1000)
+        })
+    }
+}
+
+/// Free memory that somebody wrote to (`page_poison=1`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// The first byte that is not poison.
+    pub address: u64,
+    /// What it is.
+    pub found: u8,
+    /// Who had the page and who freed it, with `page_owner=on`.
+    pub history: Option<PageHistory>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, found, history } = self;
+        write!(f, "free memory was written to at {address:#x}: {found:#04x} in place of {:#04x}", super::POISON)?;
+        history.map_or(Ok(()), |history| write!(f, "; the page was {history}"))
+    }
+}

@@ -1,0 +1,73 @@
+//! Source lines as small numbers, so that a page's record is two words.
+
+use crate::sync::table_atomic::{AtomicPtr, Ordering};
+use core::panic::Location;
+use core::ptr;
+
+/// A line of source.
+pub(crate) type Place = &'static Location<'static>;
+
+/// Lines that can be told apart; further ones are unknown.
+pub(crate) const PLACES: usize = 4096;
+/// Slots that are looked at for one line.
+const PROBES: usize = 64;
+
+/// All lines that allocated or freed anything, by hash. A slot is written once.
+#[derive(Clone, Copy)]
+pub(crate) struct Places(pub(crate) &'static [AtomicPtr<Location<'static>>]);
+
+impl Places {
+    /// The number of a place: its slot and one, or 0 when there is no room.
+    pub(crate) fn number(self, place: Place) -> u16 {
+        let wanted = ptr::from_ref(place).cast_mut();
+        let hash = wanted.addr().wrapping_mul(0x9e37_79b9) >> 7;
+        for probe in 0..PROBES.min(self.0.len()) {
+            let index = (hash + probe) % self.0.len();
+            let slot = &self.0[index];
+            let found = match slot.compare_exchange(ptr::null_mut(), wanted, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => wanted,
+                Err(found) => found,
+            };
+            if found == wanted {
+                return u16::try_from(index + 1).unwrap_or(0);
+            }
+        }
+        0
+    }
+
+    /// The place of a number.
+    pub(crate) fn place(self, number: u16) -> Option<Place> {
+        let slot = self.0.get(usize::from(number.checked_sub(1)?))?;
+        // SAFETY: null, or one of the references that `number` was given, which live for ever and are never written (invariant 20).
+        unsafe { slot.load(Ordering::Relaxed).as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[track_caller]
+    fn here() -> Place {
+        Location::caller()
+    }
+
+    fn places(count: usize) -> Places {
+        let slots: Vec<_> = (0..count).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        Places(slots.leak())
+    }
+
+    #[test]
+    fn a_place_keeps_its_number_until_there_is_no_room() {
+        let places = places(2);
+        let (one, two, three) = (here(), here(), here());
+        let numbers = [one, two, three, one].map(|place| places.number(place));
+        assert!(numbers[0] != numbers[1] && numbers[0] == numbers[3], "{numbers:?}");
+        assert_eq!(numbers[2], 0);
+        assert_eq!(places.place(numbers[0]), Some(one));
+        assert_eq!(places.place(numbers[1]), Some(two));
+        assert_eq!((places.place(0), places.place(9)), (None, None));
+        assert_eq!(Places(&[]).number(one), 0);
+    }
+}

@@ -1,0 +1,278 @@
+//! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when `Quiet` says that something wants attention.
+//!
+//! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the range is validated first, because nothing may be
+//! written into memory that is not the caller's; then its records are taken back, then it is filled, and then it goes where freed memory goes.
+
+use super::bring_up::{BringUpError, Obtained};
+use super::{AllocateError, Manager};
+use crate::block::State;
+use crate::carve::{Carver, room};
+use crate::debug::{
+    Aids, Allocation, Damage, Event, Filled, Misuse, Owners, PLACES, POISON, PageHistory, PageRecord, Place, Places,
+    fill, first_other,
+};
+use crate::map_space::BlockNumber;
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+use crate::sync::table_atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use crate::zone::{FreeError, Segment};
+use core::ops::Range;
+use core::ptr;
+
+/// What is kept of the pages of one segment.
+struct SegmentAids {
+    records: &'static [PageRecord],
+    filled: Filled,
+}
+
+/// The aids of a manager.
+pub(super) struct Debug {
+    aids: Aids,
+    places: Places,
+    /// One for each segment of the directory; none when no aid keeps anything.
+    segments: &'static [SegmentAids],
+    serial: AtomicU32,
+    /// How often damage was found, and what was found last.
+    damage: SpinLock<(u64, Option<Damage>)>,
+}
+
+/// How much memory the tables of the aids take.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Blocks with records, and with marks of what is filled.
+    recorded: u64,
+    marked: u64,
+    segments: u64,
+}
+
+impl Size {
+    fn of(aids: Aids, directory: &[Segment]) -> Self {
+        let blocks: u64 = directory.iter().map(|segment| u64::from(segment.blocks)).sum();
+        Self {
+            recorded: if aids.page_owner { blocks } else { 0 },
+            marked: if aids.page_poison { blocks } else { 0 },
+            segments: directory.len() as u64,
+        }
+    }
+
+    fn bytes(self) -> u64 {
+        if self.recorded == 0 && self.marked == 0 {
+            return 0;
+        }
+        room::<PageRecord>(self.recorded * PAGES_PER_BLOCK)
+            + room::<AtomicU64>(self.marked * (PAGES_PER_BLOCK / 64))
+            + room::<SegmentAids>(self.segments)
+            + room::<AtomicPtr<()>>(PLACES as u64)
+    }
+}
+
+fn count(pages: u64) -> usize {
+    usize::try_from(pages).unwrap_or(0)
+}
+
+impl Debug {
+    /// The aids with their tables, and where these lie; that is empty when there are none.
+    pub(super) fn allocate<P: Platform>(
+        platform: &'static P,
+        memory: &mut Obtained<'_, P>,
+        directory: &[Segment],
+        aids: Aids,
+    ) -> Result<(Self, PhysRange), BringUpError> {
+        let mut debug = Self {
+            aids,
+            places: Places(&[]),
+            segments: &[],
+            serial: AtomicU32::new(0),
+            damage: SpinLock::new((0, None)),
+        };
+        let size = Size::of(aids, directory);
+        if size.bytes() == 0 {
+            return Ok((debug, PhysRange::new(0, 0)));
+        }
+        let range = memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
+        let mut records: &'static [PageRecord] = carver.any(count(size.recorded * PAGES_PER_BLOCK));
+        let mut marks: &'static [AtomicU64] = carver.any(count(size.marked * (PAGES_PER_BLOCK / 64)));
+        debug.segments = carver.values(directory.len(), |index| {
+            let pages = count(u64::from(directory[index].blocks) * PAGES_PER_BLOCK);
+            let (mine, others) = records.split_at(pages.min(records.len()));
+            let (my_marks, other_marks) = marks.split_at((pages / 64).min(marks.len()));
+            (records, marks) = (others, other_marks);
+            SegmentAids { records: mine, filled: Filled(my_marks) }
+        });
+        Ok((debug, range))
+    }
+
+    fn owners(&self, segment: &SegmentAids) -> Owners {
+        Owners { records: segment.records, places: self.places }
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Which debug aids are on.
+    #[must_use]
+    pub const fn aids(&self) -> Aids {
+        self.debug.aids
+    }
+
+    /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that was never allocated.
+    #[must_use]
+    pub fn page_history(&self, pfn: Pfn) -> Option<PageHistory> {
+        let (segment, pages) = self.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
+        self.debug.owners(segment).history(pages.start)
+    }
+
+    /// How often memory that was free turned out to have been written to, and where it was found last (`page_poison=1`). Each time the allocation
+    /// failed with [`AllocateError::Damaged`].
+    pub fn damage(&self) -> Option<(u64, Damage)> {
+        let (times, last) = *self.debug.damage.lock(self.platform);
+        Some((times, last?))
+    }
+
+    /// What is kept of a range, which lies in one segment, with its pages counted from the segment's first block.
+    fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
+        let block = BlockNumber::containing(range.start);
+        let index = self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
+        let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
+        let first = count(range.start.0 - segment.start.start().0);
+        (block < segment.end()).then(|| (aids, first..first + count(range.pages())))
+    }
+
+    fn event(&self, place: Place) -> Event {
+        let cpu = self.platform.pin();
+        let event = Event { place, cpu: cpu.index(), now_ns: self.platform.now_ns() };
+        self.platform.unpin(cpu);
+        event
+    }
+
+    /// The part of a range that can be written to.
+    fn reachable(&self, range: PfnRange) -> PfnRange {
+        let limit = self.platform.direct_limit() / PAGE_SIZE;
+        PfnRange::new(range.start.0, range.end.0.min(limit).max(range.start.0))
+    }
+
+    /// Looks at what was just allocated and makes it what its new owner wants. On an error all of it is free again.
+    #[cold]
+    pub(super) fn after_allocation(
+        &self,
+        runs: impl Iterator<Item = PfnRange> + Clone,
+        zeroed: bool,
+        place: Place,
+    ) -> Result<(), AllocateError> {
+        let aids = &self.debug.aids;
+        if aids.page_poison {
+            let mut damage = None;
+            for run in runs.clone() {
+                let found = self.find_damage(run);
+                damage = damage.or(found);
+            }
+            if let Some(damage) = damage {
+                for run in runs {
+                    self.fill_freed(run);
+                    // Just allocated and nobody else's, so that this cannot fail.
+                    let _ = self.free_bare(run);
+                }
+                let mut known = self.debug.damage.lock(self.platform);
+                *known = (known.0 + 1, Some(damage));
+                return Err(AllocateError::Damaged(damage));
+            }
+        }
+        if aids.init_on_alloc || zeroed {
+            // Who asks for zeros asks for memory that can be written to.
+            let writable = |run| if zeroed { run } else { self.reachable(run) };
+            runs.clone().for_each(|run| fill(self.platform, writable(run), 0));
+        }
+        if aids.page_owner {
+            let event = self.event(place);
+            for run in runs {
+                if let Some((segment, pages)) = self.aids_of(run) {
+                    let serial = self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                    let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
+                    self.debug.owners(segment).allocate(pages, &Allocation { event, order, serial });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first byte of a run that is not poison where poison was put; its marks are gone then.
+    fn find_damage(&self, run: PfnRange) -> Option<Damage> {
+        let (segment, pages) = self.aids_of(run)?;
+        let first = pages.start;
+        let mut damage = None;
+        segment.filled.take(pages, |page| {
+            if damage.is_none() {
+                let start = run.start.add((page - first) as u64);
+                let frame = PfnRange { start, end: start.add(1) };
+                let other = first_other(self.platform, frame, POISON);
+                damage = other.map(|(address, found)| Damage {
+                    address,
+                    found,
+                    history: self.debug.owners(segment).history(page),
+                });
+            }
+        });
+        damage
+    }
+
+    /// Looks at what is about to be freed, and fills it. An error leaves everything as it was.
+    #[cold]
+    pub(super) fn before_free(&self, range: PfnRange, neighbours: bool, place: Place) -> Result<(), FreeError> {
+        if !self.debug.aids.watch() {
+            return Ok(());
+        }
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.check_allocated(self.platform, segment, range).map_err(|error| self.explained(error))?;
+        if self.debug.aids.page_owner
+            && let Some((segment, pages)) = self.aids_of(range)
+        {
+            let (owners, first) = (self.debug.owners(segment), pages.start);
+            owners.free(pages, neighbours, &self.event(place)).map_err(|misuse| {
+                let pfn = |page: usize| range.start.add((page - first) as u64);
+                match misuse {
+                    Misuse::NotAllocated(page) => self.explained(FreeError::free_already(pfn(page))),
+                    Misuse::OtherAllocation(page) => {
+                        FreeError::WrongSize { range, allocation: owners.history(first), pfn: pfn(page) }
+                    }
+                }
+            })?;
+        }
+        self.fill_freed(range);
+        Ok(())
+    }
+
+    /// Fills memory that nobody has any more.
+    fn fill_freed(&self, range: PfnRange) {
+        let aids = &self.debug.aids;
+        let reachable = self.reachable(range);
+        if aids.init_on_free {
+            fill(self.platform, reachable, 0);
+        }
+        if !aids.page_poison {
+            return;
+        }
+        let Some((segment, pages)) = self.aids_of(range) else { return };
+        let sparsely = aids.poison_sparsely && range.pages() > PAGES_PER_BLOCK;
+        let step = if sparsely { PAGES_PER_BLOCK } else { 1 };
+        let mut pfn = if sparsely { range.start.0.next_multiple_of(step) } else { range.start.0 };
+        while pfn < reachable.end.0 {
+            fill(self.platform, PfnRange::new(pfn, pfn + 1), POISON);
+            segment.filled.set(pages.start + count(pfn - range.start.0));
+            pfn += step;
+        }
+    }
+
+    /// An error with what is known of the page that it names.
+    pub(super) fn explained(&self, error: FreeError) -> FreeError {
+        match error {
+            FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => match self.page_history(pfn) {
+                None if state == Some(State::Free) => FreeError::NeverAllocated(pfn),
+                history => FreeError::NotAllocated { pfn, state, history },
+            },
+            other => other,
+        }
+    }
+}

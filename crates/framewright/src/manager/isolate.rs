@@ -1,0 +1,222 @@
+//! Blocks out of circulation: isolating them, looking what is still in use, putting them back, claiming them when all of them is free.
+//!
+//! Frames in the caches of CPUs belong to no block's books, so caches are emptied once the blocks are marked, and from then on keep out of the isolated range: what they
+//! keep is the larger part of their zone that lies wholly below or above all isolated blocks.
+
+use super::Manager;
+use crate::map_space::BlockRange;
+use crate::page::CpuCache;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::PfnRange;
+use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
+use core::ops::Range;
+
+/// Blocks that are changed under one hold of a zone lock: 1 GiB.
+const BLOCKS_AT_ONCE: u32 = 512;
+
+/// What is isolated, over all zones.
+pub(super) struct Isolations {
+    /// Blocks with managed frames that are isolated.
+    blocks: u64,
+    /// From the first to the last since there was none.
+    hull: PfnRange,
+}
+
+impl Isolations {
+    pub(super) const NONE: Self = Self { blocks: 0, hull: PfnRange::new(0, 0) };
+}
+
+/// The part of `span` that caches keep.
+fn kept(span: PfnRange, hull: PfnRange) -> PfnRange {
+    if hull.is_empty() {
+        return span;
+    }
+    let below = PfnRange::new(span.start.0, span.end.0.min(hull.start.0));
+    let above = PfnRange::new(span.start.0.max(hull.end.0), span.end.0);
+    if below.pages() > above.pages() { below } else { above }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of them stays. Says what their pages are at that moment; what is in use then can
+    /// be moved or freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are divided. The range lies in one zone, without a hole of more
+    /// than 128 MiB.
+    ///
+    /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is isolated, neither do frees next to it, so that this is for a while, not for ever.
+    ///
+    /// # Errors
+    /// See [`IsolateError`]. Nothing has then changed.
+    pub fn isolate(&self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
+        if self.platform.cpus() > 1 && !self.platform.can_wait() {
+            return Err(IsolateError::CannotWait);
+        }
+        let (zone, segment) = self.place_of_blocks(range)?;
+        let indices = indices(segment, range);
+        let blocks = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        {
+            let mut isolations = self.isolations.lock(self.platform);
+            let hull = isolations.hull;
+            isolations.hull = if isolations.blocks == 0 {
+                pages
+            } else {
+                PfnRange { start: hull.start.min(pages.start), end: hull.end.max(pages.end) }
+            };
+            isolations.blocks += blocks;
+        }
+        if !self.rehome_caches() {
+            // What was isolated by this call is so still.
+            let _ = self.unisolate(range);
+            return Err(IsolateError::CannotWait);
+        }
+        Ok(self.survey_blocks(zone, &indices))
+    }
+
+    /// Puts isolated blocks back into circulation, what is free of them and what will be. A part of what was isolated may be put back alone.
+    ///
+    /// # Errors
+    /// See [`IsolateError`]. Nothing has then changed.
+    pub fn unisolate(&self, range: BlockRange) -> Result<(), IsolateError> {
+        let (zone, segment) = self.place_of_blocks(range)?;
+        match self.change_blocks(zone, segment, &indices(segment, range), Change::PutBack, Change::Isolate) {
+            Ok(blocks) => {
+                self.forget(blocks);
+                Ok(())
+            }
+            Err(error) => {
+                // Some may have been in circulation for a moment.
+                self.rehome_if_possible();
+                Err(error)
+            }
+        }
+    }
+
+    /// What the pages of blocks are: how many are in use still, of isolated ones. Other blocks can be looked at, too.
+    ///
+    /// # Errors
+    /// [`IsolateError::Empty`], [`IsolateError::Place`].
+    pub fn survey(&self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
+        let (zone, segment) = self.place_of_blocks(range)?;
+        Ok(self.survey_blocks(zone, &indices(segment, range)))
+    }
+
+    /// Takes isolated blocks, when all of them is free: they are the caller's, as if allocated, in one run of frames of any length, and are isolated no more. Free them as a
+    /// whole or in parts.
+    ///
+    /// # Errors
+    /// See [`IsolateError`]. Nothing has then changed.
+    pub fn claim_isolated(&self, range: BlockRange) -> Result<PfnRange, IsolateError> {
+        let (zone, segment) = self.place_of_blocks(range)?;
+        let blocks = self.change_blocks(zone, segment, &indices(segment, range), Change::Claim, Change::Unclaim)?;
+        self.forget(blocks);
+        Ok(PfnRange { start: range.start.start(), end: range.end.start() })
+    }
+
+    /// Changes all blocks, some at a time; what was changed before one could not is changed back.
+    fn change_blocks(
+        &self,
+        zone: &Zone,
+        segment: &Segment,
+        indices: &Range<u32>,
+        change: Change,
+        undo: Change,
+    ) -> Result<u64, IsolateError> {
+        let mut blocks = 0;
+        for slice in slices(indices) {
+            let start = slice.start;
+            let changed = zone.change(self.platform, segment, slice, change);
+            // What comes back into circulation is free to those who were refused.
+            self.pressure.quiet.stir();
+            match changed {
+                Ok(changed) => blocks += changed,
+                Err(error) => {
+                    for done in slices(&(indices.start..start)) {
+                        let undone = zone.change(self.platform, segment, done, undo);
+                        debug_assert!(undone.is_ok(), "only who changed them changes them back");
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn survey_blocks(&self, zone: &Zone, indices: &Range<u32>) -> IsolatedPages {
+        let mut pages = IsolatedPages::default();
+        for slice in slices(indices) {
+            pages += zone.survey(self.platform, &slice);
+        }
+        pages
+    }
+
+    /// So many blocks less are isolated. With the last, caches keep all of their zone again, if they can be reached from here.
+    fn forget(&self, blocks: u64) {
+        let mut isolations = self.isolations.lock(self.platform);
+        isolations.blocks = isolations.blocks.saturating_sub(blocks);
+        let none = isolations.blocks == 0;
+        if none {
+            isolations.hull = PfnRange::new(0, 0);
+        }
+        drop(isolations);
+        if none {
+            self.rehome_if_possible();
+        }
+    }
+
+    fn rehome_if_possible(&self) {
+        if self.platform.cpus() == 1 || self.platform.can_wait() {
+            self.rehome_caches();
+        }
+    }
+
+    /// Empties the caches and tells them what they keep from now on; false when that is not possible from here.
+    fn rehome_caches(&self) -> bool {
+        self.with_caches(&mut |cache| {
+            let hull = self.isolations.lock(self.platform).hull;
+            if let Some(zone) = self.zones.get(cache.zone) {
+                cache.set_home(kept(zone.span(), hull));
+            }
+            // What is wrong in a cache is its user's fault and does not matter here; all else goes back.
+            let _ = self.drain_cache(cache);
+            self.pressure.quiet.stir();
+        })
+    }
+
+    /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from here.
+    fn with_caches(&self, body: &mut dyn FnMut(&CpuCache)) -> bool {
+        if self.platform.cpus() == 1 {
+            return self.inside(|cache| body(cache)).is_some();
+        }
+        // Acquire and Release: drainers follow one another.
+        while self.draining.swap(true, Ordering::Acquire) {
+            self.platform.relax();
+        }
+        self.caches.iter().for_each(|cache| cache.ownership.revoke());
+        self.platform.cpu_barrier();
+        for cache in self.caches {
+            cache.ownership.wait(self.platform);
+            body(cache);
+            cache.ownership.give_back();
+        }
+        self.draining.store(false, Ordering::Release);
+        true
+    }
+
+    fn place_of_blocks(&self, range: BlockRange) -> Result<(&'static Zone, &'static Segment), IsolateError> {
+        if range.blocks() == 0 {
+            return Err(IsolateError::Empty(range));
+        }
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        self.zone_of_range(pages).map_err(IsolateError::Place)
+    }
+}
+
+fn indices(segment: &Segment, range: BlockRange) -> Range<u32> {
+    let start = segment.index_of(range.start);
+    start..start + range.blocks()
+}
+
+fn slices(indices: &Range<u32>) -> impl Iterator<Item = Range<u32>> + use<> {
+    let end = indices.end;
+    indices.clone().step_by(BLOCKS_AT_ONCE as usize).map(move |start| start..end.min(start + BLOCKS_AT_ONCE))
+}

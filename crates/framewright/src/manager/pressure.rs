@@ -1,0 +1,241 @@
+//! What happens when a request finds too little memory: caches are drained, the adopter is asked to give something up, and only then may a
+//! request that is allowed to use the reserves have them.
+//!
+//! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from the beginning of a drain to the first
+//! free or refill on any CPU the caches are known to be empty, and a request that failed fails again, so neither is tried twice.
+
+use super::allocate::{Mark, Search};
+use super::{Manager, Request};
+use crate::block::MigrateType;
+use crate::early::NodeChoice;
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::{Quiet, SpinLock};
+use crate::units::Order;
+use crate::zone::ZoneKind;
+
+/// How often one request asks the hook, however much that says it freed; Linux gives up after as many rounds without progress.
+const RECLAIM_ROUNDS: u32 = 16;
+/// Tasks that can be in the hook at once; others go on without it.
+const RECLAIM_TASKS: usize = 16;
+/// Requests that are remembered to have failed.
+const FAILURES: usize = 4;
+/// How often somebody else's drain is waited for before the request goes on without one of its own.
+const DRAIN_TRIES: u32 = 8;
+/// Who is in the hook on a platform that cannot tell its tasks apart.
+const SOMEBODY: u64 = u64::MAX;
+
+/// What a request lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shortage {
+    /// The order of the run that was not found.
+    pub order: Order,
+    /// How many pages are missing; more than one run of `order` for a request for many.
+    pub pages: u64,
+    /// Where memory is wanted.
+    pub node: NodeChoice,
+    /// The highest zone that will do.
+    pub zone: ZoneKind,
+    /// One past the highest address that will do.
+    pub max_address: u64,
+    /// What for.
+    pub migrate_type: MigrateType,
+    /// How often this request has asked before.
+    pub round: u32,
+}
+
+/// Somebody who can give memory up when it is short: a page cache, a balloon, an object cache.
+///
+/// The manager calls it with no lock held, not pinned, interrupts on, and only where [`Platform::can_wait`] says that the context may wait. Several
+/// CPUs may be in it at once, each for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not, one at a time, and
+/// requests that run out of memory meanwhile go on without.
+///
+/// It may free and allocate. A request that runs out of memory inside the hook does not call it again but fails. A caller that holds a lock
+/// which the hook takes sets [`Request::fail_fast`].
+pub trait Reclaim: Sync {
+    /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere. With 0 the request stops asking.
+    fn reclaim(&self, wanted: &Shortage) -> u64;
+}
+
+/// A request as far as it decides whether memory is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    order: Order,
+    search: Search,
+    reserves: bool,
+}
+
+/// Failed requests; each holds for the quiet of its number.
+struct Failures {
+    kept: [Option<(u64, Key)>; FAILURES],
+    next: usize,
+}
+
+/// See the module documentation.
+pub(super) struct Pressure {
+    pub(super) quiet: Quiet,
+    failures: SpinLock<Failures>,
+    hook: SpinLock<Option<&'static dyn Reclaim>>,
+    /// Who is in the hook; 0 is nobody.
+    tasks: [AtomicU64; RECLAIM_TASKS],
+}
+
+impl Pressure {
+    pub(super) fn new(aids: bool) -> Self {
+        Self {
+            quiet: Quiet::new(aids),
+            failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
+            hook: SpinLock::new(None),
+            tasks: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
+        let Some(quiet) = self.quiet.number() else { return false };
+        self.failures.lock(platform).kept.contains(&Some((quiet, *key)))
+    }
+
+    fn note_failure<P: Platform>(&self, platform: &P, quiet: Option<u64>, key: Key) {
+        let Some(quiet) = quiet else { return };
+        let mut failures = self.failures.lock(platform);
+        let next = failures.next;
+        failures.kept[next] = Some((quiet, key));
+        failures.next = (next + 1) % FAILURES;
+    }
+
+    /// Lets a task into the hook, unless it is there already or too many others are.
+    fn enter_hook(&self, task: Option<u64>) -> Option<InHook<'_>> {
+        let (task, places) = match task {
+            Some(task) => (task, &self.tasks[..]),
+            None => (SOMEBODY, &self.tasks[..1]),
+        };
+        if places.iter().any(|place| place.load(Ordering::Relaxed) == task) {
+            return None;
+        }
+        let free = |place: &&AtomicU64| place.compare_exchange(0, task, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        places.iter().find(free).map(InHook)
+    }
+}
+
+/// A task is in the hook while this lives.
+struct InHook<'a>(&'a AtomicU64);
+
+impl Drop for InHook<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Marks that ordinary requests keep: first memory where there is plenty, then where it will do.
+pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
+/// What is kept for emergencies, too.
+const RESERVES: &[Mark] = &[Mark::Nothing];
+
+impl<P: Platform> Manager<P> {
+    /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at any time; calls that have begun end with the
+    /// hook that they began with.
+    pub fn set_reclaim(&self, hook: Option<&'static dyn Reclaim>) {
+        *self.pressure.hook.lock(self.platform) = hook;
+    }
+
+    /// Whether a request just like this one has failed above the ordinary marks and nothing was freed since.
+    pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
+        self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
+    }
+
+    /// Everything that is done once memory is short. `attempt` looks for memory above the given marks; when it does not find what it wants, it
+    /// says how many pages are missing. `hopeless` as [`is_hopeless`](Self::is_hopeless) said.
+    pub(super) fn press<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        order: Order,
+        hopeless: bool,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        let key = |reserves| Key { order, search: *search, reserves };
+        let mut missing = order.pages();
+        if !request.fail_fast {
+            if !hopeless {
+                self.drain_for_more();
+                let quiet = self.pressure.quiet.number();
+                match attempt(ORDINARY) {
+                    Ok(found) => return Some(found),
+                    Err(pages) => missing = pages,
+                }
+                self.pressure.note_failure(self.platform, quiet, key(false));
+            }
+            if let Some(found) = self.reclaim(request, order, missing, attempt) {
+                return Some(found);
+            }
+        }
+        if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
+            return None;
+        }
+        let quiet = self.pressure.quiet.number();
+        let found = attempt(RESERVES).ok();
+        if found.is_none() {
+            self.pressure.note_failure(self.platform, quiet, key(true));
+        }
+        found
+    }
+
+    /// Asks the hook as long as it frees something that does not suffice.
+    fn reclaim<T>(
+        &self,
+        request: &Request,
+        order: Order,
+        mut missing: u64,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        if !self.platform.can_wait() {
+            return None;
+        }
+        let hook = (*self.pressure.hook.lock(self.platform))?;
+        let task = self.platform.current_task().map(core::num::NonZeroU64::get);
+        let _inside = self.pressure.enter_hook(task)?;
+        for round in 0..RECLAIM_ROUNDS {
+            let freed = hook.reclaim(&Shortage {
+                order,
+                pages: missing,
+                node: request.node,
+                zone: request.zone,
+                max_address: request.max_address,
+                migrate_type: request.migrate_type,
+                round,
+            });
+            // Others may have freed meanwhile, whatever the hook says; and what it freed may be in caches.
+            for drained in [false, true] {
+                if drained {
+                    self.drain_for_more();
+                }
+                match attempt(ORDINARY) {
+                    Ok(found) => return Some(found),
+                    Err(pages) => missing = pages,
+                }
+            }
+            if freed == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they are known to be empty. Bad frames that are found there do not
+    /// keep the good ones back.
+    fn drain_for_more(&self) {
+        if self.platform.cpus() == 1 || !self.platform.can_wait() {
+            if self.pressure.quiet.number().is_none() {
+                let _ = self.drain_own();
+            }
+            return;
+        }
+        for _ in 0..DRAIN_TRIES {
+            if self.pressure.quiet.number().is_some() || self.drain_all().is_some() {
+                return;
+            }
+            // Somebody else drains, and may have passed the cache that has what we lack: wait, and look again.
+            self.wait_for_drain();
+        }
+    }
+}

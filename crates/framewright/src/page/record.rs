@@ -1,0 +1,112 @@
+//! A page's descriptor.
+
+use crate::sync::ReferenceCount;
+use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::units::PAGES_PER_BLOCK;
+
+/// What is kept of one page of a split block: 64 bytes, a cache line. 64 zero bytes are a page that is free, or nobody's yet.
+///
+/// Node, zone and migrate type are asked of the block, and freedom of its free map, so nothing here says them.
+///
+/// ```text
+///  0.. 3  reference count             8..15  flags, the owner's
+///  4.. 7  part of which run          16..63  owner words: six of 64 bits, the owner's
+/// ```
+///
+/// Flags and owner words belong to who has the page: the manager never looks at them, and clears them when the last reference is put. Who frees
+/// a page in another way leaves its descriptor zero, with [`clear`](Self::clear).
+#[repr(C, align(64))]
+pub struct Page {
+    references: ReferenceCount<AtomicU32>,
+    run: AtomicU32,
+    flags: AtomicU64,
+    owner_words: [AtomicU64; Self::OWNER_WORDS],
+}
+
+const _: () = assert!(size_of::<Page>() == 64 && align_of::<Page>() == 64);
+const _: () = assert!(core::mem::offset_of!(Page, references) == 0 && core::mem::offset_of!(Page, run) == 4);
+const _: () = assert!(core::mem::offset_of!(Page, flags) == 8 && core::mem::offset_of!(Page, owner_words) == 16);
+
+/// Which part of a run of pages with one reference count a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartOf {
+    /// A page by itself.
+    Single,
+    /// The first page of a run, whose count counts.
+    Head {
+        /// Pages in the run, at least 2.
+        pages: u32,
+    },
+    /// Another page of a run.
+    Tail {
+        /// How many pages before this one the head is.
+        pages_to_head: u32,
+    },
+}
+
+/// Set in the run of a head.
+const HEAD: u32 = 1 << 31;
+
+impl Page {
+    /// 64-bit words that are the owner's.
+    pub const OWNER_WORDS: usize = 6;
+
+    /// References at some moment: 0 is frozen or free, `u32::MAX` saturated. A tail has none: its head has.
+    #[must_use]
+    pub fn references(&self) -> u32 {
+        self.references.get()
+    }
+
+    /// Which part of a run it is.
+    #[must_use]
+    pub fn part_of(&self) -> PartOf {
+        match self.run.load(Ordering::Relaxed) {
+            0 => PartOf::Single,
+            word if word & HEAD != 0 => PartOf::Head { pages: word & !HEAD },
+            pages_to_head => PartOf::Tail { pages_to_head },
+        }
+    }
+
+    /// 64 bits for the owner.
+    #[must_use]
+    pub const fn flags(&self) -> &AtomicU64 {
+        &self.flags
+    }
+
+    /// 48 bytes for the owner.
+    #[must_use]
+    pub const fn owner_words(&self) -> &[AtomicU64; Self::OWNER_WORDS] {
+        &self.owner_words
+    }
+
+    /// Makes flags and owner words zero.
+    pub fn clear(&self) {
+        self.flags.store(0, Ordering::Relaxed);
+        self.owner_words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// Whether all of it is zero.
+    #[must_use]
+    pub fn is_clear(&self) -> bool {
+        self.references() == 0
+            && self.run.load(Ordering::Relaxed) == 0
+            && self.flags.load(Ordering::Relaxed) == 0
+            && self.owner_words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    pub(crate) const fn count(&self) -> &AtomicU32 {
+        &self.references.0
+    }
+
+    pub(crate) fn set_part_of(&self, part: PartOf) {
+        let word = match part {
+            PartOf::Single => 0,
+            PartOf::Head { pages } => HEAD | pages,
+            PartOf::Tail { pages_to_head } => pages_to_head,
+        };
+        self.run.store(word, Ordering::Relaxed);
+    }
+}
+
+/// A run of pages with one count lies in one block.
+const _: () = assert!(PAGES_PER_BLOCK < HEAD as u64);

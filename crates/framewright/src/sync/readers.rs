@@ -1,0 +1,77 @@
+//! Who reads what may go away, and who takes it away.
+//!
+//! Descriptors inside a block go when the block becomes whole, and a whole block's links are its count only while it is allocated. Who looks at
+//! either without the zone lock is *inside* meanwhile, with interrupts off and for a few instructions. Who takes them away, under the zone lock, first says so
+//! in the block's state word and then waits until nobody is inside (invariant 22). A reader that comes later sees the word.
+//!
+//! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are as short.
+
+use super::atomic::{AtomicU32, Ordering, fence};
+use crate::platform::Platform;
+
+/// See the module documentation. A cache line of its own, as all CPUs write it.
+#[repr(align(64))]
+pub struct Readers {
+    inside: AtomicU32,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Readers {
+    /// Nobody is inside.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { inside: AtomicU32::new(0) }
+    }
+
+    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken: who waits holds one. What says whether there is something to
+    /// read is loaded sequentially consistent afterwards.
+    #[inline]
+    pub fn enter(&self) -> Reading<'_> {
+        // Either the word that is loaded next is the changed one, or `wait` sees this.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        Self::order_for_the_model();
+        Reading { readers: self }
+    }
+
+    /// The processor has one total order of these; the model checker has it for fences only.
+    #[cfg(not(loom))]
+    fn order_for_the_model() {}
+
+    #[cfg(loom)]
+    fn order_for_the_model() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits until nobody is inside who came before the state word was changed.
+    pub fn wait<P: Platform + ?Sized>(&self, platform: &P) {
+        fence(Ordering::SeqCst);
+        // Acquire pairs with the Release in the guard's drop: what readers did is done.
+        while self.inside.load(Ordering::Acquire) != 0 {
+            platform.relax();
+        }
+    }
+}
+
+/// Somebody is inside.
+pub struct Reading<'a> {
+    readers: &'a Readers,
+}
+
+impl Reading<'_> {
+    /// Whether it is inside these.
+    pub(crate) fn is_of(&self, readers: &Readers) -> bool {
+        core::ptr::eq(self.readers, readers)
+    }
+}
+
+impl Drop for Reading<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.readers.inside.fetch_sub(1, Ordering::Release);
+    }
+}

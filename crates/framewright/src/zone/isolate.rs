@@ -1,0 +1,270 @@
+//! Taking blocks out of circulation, under the zone lock, a bounded number at a time.
+//!
+//! A free block that is isolated is in no list and merges with nothing; a block that is allocated or in pieces keeps its place, but what is freed of it stays
+//! (SPEC 3.3: the migrate type *isolate*; here it is a bit, so that the type of before is not lost).
+
+use super::{FreeError, Zone};
+use crate::block::lists::{FreeLists, Position};
+use crate::block::table::blocks_of;
+use crate::block::{BlockState, Segment, State, buddy};
+use crate::map_space::BlockRange;
+use crate::platform::Platform;
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use core::fmt;
+use core::ops::{AddAssign, Range};
+
+/// What the pages of a range of blocks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IsolatedPages {
+    /// Nobody has them; in an isolated block nobody gets them either.
+    pub free_pages: u64,
+    /// Allocated.
+    pub in_use_pages: u64,
+    /// They hold descriptors of others.
+    pub map_pages: u64,
+    /// Memory that the manager was not given.
+    pub reserved_pages: u64,
+    /// No memory, or memory of another zone.
+    pub absent_pages: u64,
+}
+
+impl AddAssign for IsolatedPages {
+    fn add_assign(&mut self, other: Self) {
+        self.free_pages += other.free_pages;
+        self.in_use_pages += other.in_use_pages;
+        self.map_pages += other.map_pages;
+        self.reserved_pages += other.reserved_pages;
+        self.absent_pages += other.absent_pages;
+    }
+}
+
+/// Why blocks were not isolated, put back or claimed. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IsolateError {
+    /// There is no block in the range.
+    Empty(BlockRange),
+    /// The range does not lie in one segment of one zone.
+    Place(FreeError),
+    /// The block at this frame is isolated already.
+    Isolated(Pfn),
+    /// The block at this frame is not isolated.
+    NotIsolated(Pfn),
+    /// The block with its head at this frame is larger than what lies of it in the range and cannot be divided: it has a reference count, or is a pool's.
+    Indivisible(Pfn),
+    /// Not all of the range is free.
+    InUse(IsolatedPages),
+    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]).
+    CannotWait,
+}
+
+impl fmt::Display for IsolateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty(range) => write!(f, "there is no block in {range:?}"),
+            Self::Place(_) => f.write_str("the blocks do not lie in one run of one zone"),
+            Self::Isolated(pfn) => write!(f, "the block at pfn {pfn} is isolated already"),
+            Self::NotIsolated(pfn) => write!(f, "the block at pfn {pfn} is not isolated"),
+            Self::Indivisible(pfn) => {
+                write!(f, "the block at pfn {pfn} is in use as one and only a part of it lies in the range")
+            }
+            Self::InUse(pages) => write!(
+                f,
+                "{} pages are in use, {} reserved, {} absent",
+                pages.in_use_pages + pages.map_pages,
+                pages.reserved_pages,
+                pages.absent_pages
+            ),
+            Self::CannotWait => f.write_str("the caches of CPUs cannot be emptied from here"),
+        }
+    }
+}
+
+impl core::error::Error for IsolateError {}
+
+/// What is to happen to blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// Nobody gets what is free.
+    Isolate,
+    /// The opposite.
+    PutBack,
+    /// Isolated blocks that are free become allocated ones.
+    Claim,
+    /// The opposite.
+    Unclaim,
+}
+
+impl Zone {
+    /// Changes the blocks at `range`, all or none. `segment` holds them; they are so few that the lock may be held meanwhile. Returns how many were changed: those with at
+    /// least one frame that is managed.
+    pub(crate) fn change<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        range: Range<u32>,
+        change: Change,
+    ) -> Result<u64, IsolateError> {
+        let mut lists = self.lists.lock(platform);
+        self.heads(&range, &mut |index, head, state| {
+            let pfn = segment.block_of(index).start();
+            let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
+            match change {
+                _ if !is_managed(state) && change != Change::Claim => Ok(()),
+                Change::Isolate if isolated => Err(IsolateError::Isolated(pfn)),
+                Change::PutBack if !isolated => Err(IsolateError::NotIsolated(pfn)),
+                Change::Claim if !isolated && is_managed(state) => Err(IsolateError::NotIsolated(pfn)),
+                Change::Claim if !state.is(State::Isolated) => Err(IsolateError::InUse(self.survey_of(&range))),
+                _ if is_indivisible(state) && !is_inside(head, state, &range) => {
+                    Err(IsolateError::Indivisible(segment.block_of(head).start()))
+                }
+                _ => Ok(()),
+            }
+        })?;
+        if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none()) {
+            return Err(IsolateError::InUse(self.survey_of(&range)));
+        }
+        let mut changed = 0;
+        let mut index = range.start;
+        while index < range.end {
+            let Some((head, state)) = self.table.head_of(index) else {
+                index += 1;
+                continue;
+            };
+            if is_managed(state) {
+                let blocks = self.change_one(&mut lists, segment, (index, range.end), state, change);
+                changed += u64::from(blocks);
+                index += blocks;
+            } else {
+                index = head + blocks_of(state.order());
+            }
+        }
+        self.publish(&lists);
+        Ok(changed)
+    }
+
+    /// Changes the block that begins at `index`, cut out of what it is a part of, and says how many blocks of 2 MiB that are.
+    fn change_one(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Segment,
+        (index, end): (u32, u32),
+        state: BlockState,
+        change: Change,
+    ) -> u32 {
+        let indices = segment.indices();
+        if state.is(State::Split) {
+            let mut tier = self.tier(lists);
+            match change {
+                Change::Isolate => tier.isolate(&indices, index),
+                Change::PutBack => tier.put_back(&indices, index),
+                Change::Claim | Change::Unclaim => {}
+            }
+            return 1;
+        }
+        let migrate_type = state.migrate_type();
+        let order = if state.is(State::Free) {
+            let order = largest_piece(index, end, state.order());
+            let head = index & !(blocks_of(state.order()) - 1);
+            buddy::take_from(lists, &self.table, head, index, order, migrate_type);
+            order
+        } else {
+            // One that cannot be divided lies in the range.
+            buddy::divide_whole(&self.table, index, end).unwrap_or(state.order())
+        };
+        let now = self.table.state(index);
+        match (change, state.state()) {
+            (Change::Isolate, Some(State::Free)) | (Change::Unclaim, _) => {
+                lists.isolated_pages += order.pages();
+                self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
+            }
+            (Change::Claim, _) => {
+                lists.isolated_pages -= order.pages();
+                self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+            }
+            (Change::Isolate, _) => self.table.set_state(index, now.with(BlockState::ISOLATED)),
+            (Change::PutBack, Some(State::Isolated)) => {
+                lists.isolated_pages -= order.pages();
+                buddy::free(lists, &self.table, &indices, index, order, migrate_type, Position::Tail);
+            }
+            (Change::PutBack, _) => self.table.set_state(index, now.without(BlockState::ISOLATED)),
+        }
+        blocks_of(order)
+    }
+
+    /// What the pages of the blocks at `range` are.
+    pub(crate) fn survey<P: Platform>(&self, platform: &P, range: &Range<u32>) -> IsolatedPages {
+        let _lists = self.lists.lock(platform);
+        self.survey_of(range)
+    }
+
+    fn survey_of(&self, range: &Range<u32>) -> IsolatedPages {
+        let mut all = IsolatedPages::default();
+        let mut described_blocks = 0;
+        let counted: Result<(), IsolateError> = self.heads(range, &mut |index, head, state| {
+            let blocks = (head + blocks_of(state.order())).min(range.end) - index;
+            let pages = u64::from(blocks) * PAGES_PER_BLOCK;
+            described_blocks += u64::from(blocks);
+            all += match state.state() {
+                Some(State::Free | State::Isolated) => IsolatedPages { free_pages: pages, ..IsolatedPages::default() },
+                Some(State::Whole | State::Pool) => IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() },
+                Some(State::Split) => IsolatedPages {
+                    free_pages: state.free_pages(),
+                    in_use_pages: state.managed_pages() - state.free_pages() - state.map_pages(),
+                    map_pages: state.map_pages(),
+                    reserved_pages: state.present_pages() - state.managed_pages(),
+                    absent_pages: PAGES_PER_BLOCK - state.present_pages(),
+                },
+                _ => IsolatedPages { reserved_pages: pages, ..IsolatedPages::default() },
+            };
+            Ok(())
+        });
+        debug_assert!(counted.is_ok());
+        all.absent_pages += (u64::from(range.end - range.start) - described_blocks) * PAGES_PER_BLOCK;
+        all
+    }
+
+    /// Calls `look` for everything that has a part in `range`: where the part begins, the head, and its word.
+    fn heads(
+        &self,
+        range: &Range<u32>,
+        look: &mut dyn FnMut(u32, u32, BlockState) -> Result<(), IsolateError>,
+    ) -> Result<(), IsolateError> {
+        let mut index = range.start;
+        while index < range.end {
+            index = match self.table.head_of(index) {
+                Some((head, state)) => {
+                    look(index, head, state)?;
+                    head + blocks_of(state.order())
+                }
+                None => index + 1,
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Whether some of a block's frames may be managed.
+fn is_managed(state: BlockState) -> bool {
+    matches!(state.state(), Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated))
+}
+
+fn is_indivisible(state: BlockState) -> bool {
+    state.is(State::Pool) || state.is(State::Whole) && state.has(BlockState::COUNTED)
+}
+
+fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {
+    range.start <= head && head + blocks_of(state.order()) <= range.end
+}
+
+/// The largest order at most `most` of a piece that begins at `index` and does not reach over `end`.
+fn largest_piece(index: u32, end: u32, most: Order) -> Order {
+    let mut order = Order::BLOCK;
+    while order < most
+        && let Some(next) = Order::new(order.get() + 1)
+        && index.is_multiple_of(blocks_of(next))
+        && blocks_of(next) <= end - index
+    {
+        order = next;
+    }
+    order
+}
