@@ -39,7 +39,7 @@ fn drain(model: &Model) {
 
 #[test]
 fn owners_get_and_put_while_another_drains() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         use_cache(model, 0);
         let other = on(model, 1, move || drain(model));
         let held = take_movable(model, 0);
@@ -66,7 +66,7 @@ fn owners_get_twice_while_another_drains_twice() {
 #[test]
 fn an_empty_cache_refills_while_another_drains() {
     for of in [0, 3, 9] {
-        explore(blocks(9, 2), None, move |model| {
+        explore(blocks(9, 2), Some(3), move |model| {
             let other = on(model, 1, move || {
                 let held = take_movable(model, of);
                 model.drain().expect("only good frames are cached");
@@ -80,7 +80,7 @@ fn an_empty_cache_refills_while_another_drains() {
 
 #[test]
 fn two_caches_refill_from_the_last_block() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         // 64 pages are left: one word, which one of them takes whole.
         let rest: Vec<PfnRange> = [8, 7, 6].map(|of| take_movable(model, of).expect("there is memory")).to_vec();
         let other = on(model, 1, move || take_movable(model, 0));
@@ -93,7 +93,7 @@ fn two_caches_refill_from_the_last_block() {
 
 #[test]
 fn each_type_has_a_word_of_its_own() {
-    explore(blocks(2, 2), None, |model| {
+    explore(blocks(2, 2), Some(3), |model| {
         let other =
             on(model, 1, move || [take(model, 1, MigrateType::Unmovable), take(model, 1, MigrateType::Movable)]);
         let mine = [take(model, 1, MigrateType::Reclaimable), take(model, 1, MigrateType::Unmovable)];
@@ -105,7 +105,7 @@ fn each_type_has_a_word_of_its_own() {
 
 #[test]
 fn what_one_cpu_allocated_another_frees_into_its_cache() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let held: Vec<PfnRange> = (0..3).filter_map(|_| take_movable(model, 0)).collect();
         let (one, other, kept) = (held[0], held[1], held[2]);
         let theirs = on(model, 1, move || {
@@ -149,7 +149,7 @@ fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
 
 #[test]
 fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let rest: Vec<PfnRange> = [8, 7, 6].map(|of| take_movable(model, of).expect("there is memory")).to_vec();
         let other = on(model, 1, move || bulk(model, 40));
         let mine = take_movable(model, 0);
@@ -163,19 +163,19 @@ fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
 
 #[test]
 fn a_full_stack_makes_room_while_another_drains() {
-    explore(blocks(6, 2), None, |model| {
-        let mut held = bulk(model, 6 * 512);
-        // One page of each word, so that each takes an entry of the stack.
-        let mut given = held.iter().copied().step_by(64).take(41);
+    explore(blocks(1, 2), Some(3), |model| {
+        let mut held = bulk(model, 512);
+        // One page of each word, so that each takes an entry of what was freed, of which a model has three.
+        let mut given = held.iter().copied().step_by(64).take(4);
         let last = given.next().expect("there are some");
         for page in given {
             give(model, page);
         }
-        assert_eq!(model.cached_pages(), 40);
+        assert_eq!(model.cached_pages(), 3);
         held = held
             .into_iter()
             .enumerate()
-            .filter(|(index, _)| index % 64 != 0 || *index >= 41 * 64)
+            .filter(|(index, _)| index % 64 != 0 || *index >= 4 * 64)
             .map(|(_, page)| page)
             .collect();
         let other = on(model, 1, move || drain(model));
@@ -187,7 +187,7 @@ fn a_full_stack_makes_room_while_another_drains() {
 
 #[test]
 fn blocks_are_kept_while_another_wants_a_larger_one() {
-    explore(blocks(8, 2), None, |model| {
+    explore(blocks(8, 2), Some(3), |model| {
         // A refill takes eight blocks at once; draining merges them again.
         let other = on(model, 1, move || model.allocate(&Request::new(order(11))).ok());
         let mine = take_movable(model, 9).expect("there is memory");
@@ -201,7 +201,7 @@ fn blocks_are_kept_while_another_wants_a_larger_one() {
 
 #[test]
 fn a_second_free_is_found_when_the_cache_is_emptied() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let held = take_movable(model, 5).expect("there is memory");
         let page = PfnRange { start: held.start, end: held.start.add(1) };
         let rest = PfnRange { start: page.end, end: held.end };

@@ -245,7 +245,7 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
     pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
         // Acquire and Release: drainers follow one another.
-        if self.draining.swap(true, Ordering::Acquire) {
+        if self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
         self.pressure.quiet.begin_drain();
@@ -259,6 +259,9 @@ impl<P: Platform> Manager<P> {
         }
         self.pressure.quiet.end_drain();
         self.draining.store(false, Ordering::Release);
+        // The model wakes those who wait when a CPU lets something of the platform go.
+        #[cfg(loom)]
+        self.platform.unpin(self.platform.pin());
         Some(drained)
     }
 
