@@ -73,6 +73,15 @@ impl Pace {
         by_time.min(self.units.saturating_mul(GROWTH))
     }
 
+    /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk. No limit when `ns` is `u64::MAX`.
+    pub(super) fn units_within(&self, ns: u64) -> u64 {
+        if ns == u64::MAX {
+            return u64::MAX;
+        }
+        let units = u128::from(self.chunk_units) * u128::from(ns) / u128::from(self.chunk_ns.max(1));
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     /// Units that this worker does in a quarter of the time that `rest` will take, if all go on as since `called_ns`, when `claimed` units had not been
     /// claimed yet. No limit when that is unknown.
     pub(super) fn limit(&self, rest: u64, claimed: u64, called_ns: u64) -> u64 {
@@ -154,6 +163,20 @@ mod tests {
         fast.lap(1_000_000, 100_000);
         assert_eq!(fast.limit(400_000, 100_000, 0), 100_000);
         assert_eq!(Pace::start(5).limit(400_000, 100_000, 0), u64::MAX);
+    }
+
+    #[test]
+    fn a_chunk_is_no_longer_than_it_may_be() {
+        let mut pace = Pace::start(0);
+        assert_eq!(pace.units_within(1_000_000), 0);
+        assert_eq!(pace.units_within(u64::MAX), u64::MAX);
+        pace.lap(2_000, 4);
+        assert_eq!(pace.units_within(1_000_000), 2_000);
+        pace.lap(1_002_000, 1);
+        assert_eq!(pace.units_within(1_000_000), 1);
+        assert_eq!(pace.units_within(999_999), 0);
+        pace.lap(1_002_000, u64::MAX);
+        assert_eq!(pace.units_within(1_000_000), u64::MAX);
     }
 
     /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does, and returns when the last ends. Without a clock they know
