@@ -149,14 +149,14 @@ proptest! {
             tree = tree.with(&format!("sys/fs/cgroup{path}/cpu.max"), &text);
         }
         tree = tree.with("proc/self/cgroup", &format!("0::{path}\n"));
-        let least = quotas.iter().flatten().map(|&(quota, period)| quota as f64 / period as f64).min_by(f64::total_cmp);
+        let least = quotas.iter().flatten().map(|&(quota, period)| usize::try_from(quota / period).expect("small")).min();
         let read = tree.quota();
         prop_assert_eq!(read.is_some(), least.is_some());
         let one = quotas.iter().flatten().filter_map(|&(quota, period)| CpuQuota::new(quota, period));
         let equal = one.into_iter().filter(|one| Some(*one) == read).count();
         prop_assert!(read.is_none() || equal != 0);
         if let (Some(read), Some(least)) = (read, least) {
-            prop_assert_eq!(read.cpus(), (least as usize).max(1));
+            prop_assert_eq!(read.cpus(), 1.max(least));
         }
     }
 }
