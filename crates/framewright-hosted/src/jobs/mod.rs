@@ -46,6 +46,10 @@ use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
 
+/// What a helper is taken to cost at least and at most before it does its first unit.
+const LEAST_START_NS: u64 = 2_000;
+const MOST_START_NS: u64 = 40_000;
+
 /// See the module documentation. Dropping it ends its threads; no job can be running then.
 pub struct HostedHelpers {
     pool: PerProcess<Pool>,
@@ -152,6 +156,12 @@ impl Helpers for HostedHelpers {
 
     fn now_ns(&self) -> Option<u64> {
         Some(system::now_ns())
+    }
+
+    /// What was measured, within bounds. While CPUs are busy helpers come late or never and the mean grows; a job that therefore asks for none would never find out
+    /// that they are free again. Asking in vain costs a wake-up call, a few microseconds.
+    fn start_cost_ns(&self) -> Option<u64> {
+        Some(self.mean_start_ns().clamp(LEAST_START_NS, MOST_START_NS))
     }
 
     fn nodes(&self) -> NodeSet {
