@@ -376,7 +376,7 @@ impl Shared {
     }
 
     fn is_over(&self, age: u32) -> bool {
-        self.closing.load(Ordering::SeqCst) || self.age.load(Ordering::Relaxed) != age
+        self.closing.load(Ordering::SeqCst) || self.age.load(Ordering::SeqCst) != age
     }
 }
 

@@ -65,7 +65,8 @@ impl Pace {
     /// that a part which is unexpectedly dear is far longer than what went before.
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
-            return size / (u64::from(threads.max(1)) * FIRST_PART);
+            // Up: with two threads the second chunk, 31 times this one, is then all the rest.
+            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART);
         }
         let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
