@@ -11,7 +11,7 @@ use framewright::units::PfnRange;
 use model::{Shape, explore, on, order, run, take, take_all, take_movable};
 
 const fn blocks(blocks: u64, cpus: u32) -> Shape {
-    Shape { blocks, cpus }
+    Shape::new(blocks, cpus)
 }
 
 fn join<T>(handle: loom::thread::JoinHandle<T>) -> T {

@@ -68,17 +68,17 @@ fn traffic(model: &'static Model, cpus: u32, operations: u64) -> Vec<PfnRange> {
 
 #[test]
 fn traffic_of_three_cpus_on_little_memory() {
-    explore(400, Shape { blocks: 2, cpus: 3 }, |model| traffic(model, 3, 60));
+    explore(400, Shape::new(2, 3), |model| traffic(model, 3, 60));
 }
 
 #[test]
 fn traffic_of_six_cpus() {
-    explore(120, Shape { blocks: 10, cpus: 6 }, |model| traffic(model, 6, 80));
+    explore(120, Shape::new(10, 6), |model| traffic(model, 6, 80));
 }
 
 #[test]
 fn caches_are_used_while_two_others_drain() {
-    explore(4000, Shape { blocks: 2, cpus: 4 }, |model| {
+    explore(4000, Shape::new(2, 4), |model| {
         let users = [1, 2].map(|cpu| {
             on(model, cpu, move || {
                 let mut held = Vec::new();
@@ -103,7 +103,7 @@ fn caches_are_used_while_two_others_drain() {
 fn parts_of_one_run_at_every_order() {
     for of in 1..=18_u8 {
         let blocks = if of > 9 { 1 << (of - 9) } else { 1 };
-        explore(300, Shape { blocks, cpus: 4 }, move |model| {
+        explore(300, Shape::new(blocks, 4), move |model| {
             let whole = model.allocate(&Request::new(order(of))).expect("there is memory");
             let quarter = whole.pages().div_ceil(4);
             let part = move |number: u64| {

@@ -262,10 +262,8 @@ impl<P: Platform> Manager<P> {
 
     /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
     pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
-        // Acquire and Release: drainers follow one another.
-        if self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return None;
-        }
+        // Acquire and Release: drainers follow one another. Who comes second writes nothing.
+        self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         self.pressure.quiet.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();

@@ -188,7 +188,7 @@ impl<P: Platform> Manager<P> {
             return self.inside(|cache| body(cache)).is_some();
         }
         // Acquire and Release: drainers follow one another.
-        while self.draining.swap(true, Ordering::Acquire) {
+        while self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.platform.relax();
         }
         self.caches.iter().for_each(|cache| cache.ownership.revoke());

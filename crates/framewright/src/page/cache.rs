@@ -21,19 +21,19 @@ const WORD_ORDERS: usize = 4;
 const STACK_ORDERS: usize = BLOCK_ORDER as usize + 1 - WORD_ORDERS;
 /// Migrate types that are cached: the mergeable ones, which come first.
 const TYPES: usize = 3;
-/// Model checkers see small caches on tiny machines, so that a few operations fill and empty them.
-const MODEL: bool = cfg!(any(loom, shuttle));
 /// No frame has this number.
 const NOWHERE: u64 = u64::MAX;
+/// The model checkers have tiny caches: what a full one does is reached in few steps, and their machines are so small that a share is all of the zone's part.
+const TINY: bool = cfg!(any(loom, shuttle));
 /// A class of a cache (an order's words, an order's stack) keeps at most this part of what its CPU's share of the zone is. All of them together then keep about the
 /// eighth that Linux allows (SPEC 3.4).
-const SHARE: u64 = if MODEL { 1 } else { 64 };
+const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order.
-const FREED: [usize; WORD_ORDERS] = if MODEL { [3, 2, 2, 2] } else { [56, 14, 14, 14] };
+const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 14, 14, 14] };
 /// Most words that are ready, by order.
-const READY: [usize; WORD_ORDERS] = if MODEL { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
+const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] = if MODEL { [2, 2, 2, 2, 2, 16] } else { [16, 16, 16, 16, 16, 64] };
+const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 16, 64] };
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
 /// The most runs that any stack has.

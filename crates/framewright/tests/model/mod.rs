@@ -44,9 +44,20 @@ pub struct Shape {
     /// Whole blocks, from [`START`] on.
     pub blocks: u64,
     pub cpus: u32,
+    /// Blocks before [`START`], which are a zone of their own.
+    pub below: u64,
 }
 
 impl Shape {
+    /// One zone.
+    pub const fn new(blocks: u64, cpus: u32) -> Self {
+        Self { blocks, cpus, below: 0 }
+    }
+
+    const fn start(self) -> u64 {
+        START - self.below * 512
+    }
+
     const fn end(self) -> u64 {
         START + self.blocks * 512 + TABLE_PAGES
     }
@@ -63,7 +74,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub fn new(shape: Shape) -> Self {
-        let bytes = usize::try_from((shape.end() - START) << 12).expect("small");
+        let bytes = usize::try_from((shape.end() - shape.start()) << 12).expect("small");
         let layout = Layout::from_size_align(bytes, 4096).expect("small");
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -115,8 +126,9 @@ fn this_cpu() -> u32 {
 // no interrupts. The owner of a cache has a fence of its own in a model, so that one here is a barrier.
 unsafe impl Platform for Machine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
-        assert!(START << 12 <= pa && pa < self.shape.end() << 12, "direct({pa:#x})");
-        let offset = usize::try_from(pa - (START << 12)).expect("small");
+        let start = self.shape.start() << 12;
+        assert!(start <= pa && pa < self.shape.end() << 12, "direct({pa:#x})");
+        let offset = usize::try_from(pa - start).expect("small");
         // SAFETY: the offset is inside the memory.
         unsafe { self.memory.0.add(offset) }
     }
@@ -193,8 +205,8 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
 fn bring_up(platform: &'static Machine) -> Model {
     let mut ranges = [MapRange::EMPTY; 4];
     let mut builder = MapBuilder::new(&mut ranges);
-    let bytes = (platform.shape.end() - START) << 12;
-    builder.add(START << 12, bytes, MemoryKind::Conventional).expect("a map");
+    let start = platform.shape.start();
+    builder.add(start << 12, (platform.shape.end() - start) << 12, MemoryKind::Conventional).expect("a map");
     let map = builder.finish().expect("a map");
     let mut claims = [MemoryAffinity::EMPTY; 2];
     let mut topology = Topology::new(&mut claims);
@@ -213,12 +225,13 @@ fn bring_up(platform: &'static Machine) -> Model {
 fn set_aside(model: &Model) -> u64 {
     let end = START + model.platform().shape.blocks * 512;
     let mut left = [Pfn(0); 64];
-    let spare = model.totals().free_pages - (end - START);
+    let managed = end - model.platform().shape.start();
+    let spare = model.totals().free_pages - managed;
     let spare = usize::try_from(spare).expect("the tables fit behind the blocks");
     // The fullest block is used first, which is this.
     let taken = model.allocate_bulk(&Request::pages(1), &mut left[..spare]).expect("they are free");
     assert!(taken == spare && left[..spare].iter().all(|page| page.0 >= end), "{left:?}");
-    end - START
+    managed
 }
 
 fn settle(model: &Model, free: u64) {
@@ -271,6 +284,11 @@ pub fn take_all(model: &Model) -> Vec<PfnRange> {
     taken
 }
 
+/// A run that comes out of the zone, past the cache.
+pub fn take_past(model: &Model, of: u8) -> PfnRange {
+    model.allocate(&Request::new(order(of))).expect("there is memory")
+}
+
 /// Starts a thread that is CPU `cpu`.
 pub fn on<T: Send + 'static>(
     model: &'static Model,
@@ -295,7 +313,8 @@ pub fn explore(
 ) {
     let memory = Memory::new(shape);
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = preemptions;
+    // Without a bound the environment may still set one.
+    model.preemption_bound = preemptions.or(model.preemption_bound);
     model.max_branches = 20_000;
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let (counted, started) = (std::sync::Arc::clone(&executions), std::time::Instant::now());
