@@ -55,7 +55,7 @@ pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
 
 /// Parameters that ask for descriptors or for none.
 pub fn with_pages(pages: Pages) -> Parameters {
-    let mut parameters = Parameters::default();
+    let mut parameters = parameters("");
     parameters.pages = pages;
     parameters
 }
