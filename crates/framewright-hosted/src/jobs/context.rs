@@ -67,3 +67,32 @@ impl Adopted {
         self.context.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a helper does on a thread of its own, with fewer CPUs than this machine has.
+    #[test]
+    fn cpus_are_taken_over_all_or_none() {
+        let all = Context::of_this_thread(false).expect("the system says");
+        let first = (0..8192).find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1).expect("there is a CPU");
+        let with = |cpus: CpuMask| Arc::new(Context { cpus, policy: all.policy, nice: 0 });
+        let here = || CpuMask::of_this_thread().expect("the system says");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut adopted = Adopted::default();
+                let one = CpuMask::of([first]);
+                assert!(adopted.adopt(&with(one.clone()), None));
+                assert_eq!((here().count(), here().and(&one).count()), (1, 1));
+                assert!(adopted.adopt(&all, None) && here() == all.cpus);
+                // A node narrows it, unless the caller may not go there.
+                assert!(adopted.adopt(&all, Some((0, &one))) && here().count() == 1);
+                assert!(adopted.adopt(&all, Some((1, &CpuMask::of([])))) && here() == all.cpus);
+                // CPUs that there are not.
+                assert!(!adopted.adopt(&with(CpuMask::of([8191])), None));
+                assert!(adopted.adopt(&all, None));
+            });
+        });
+    }
+}

@@ -57,3 +57,26 @@ impl Nodes {
         self.of_cpu.get(system::cpu() as usize).copied().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn nodes_of_a_tree_and_of_one_without() {
+        let root = std::env::temp_dir().join(format!("framewright-nodes-{}", std::process::id()));
+        let folder = root.join("sys/devices/system/node");
+        assert_eq!(Nodes::read(&root).set(), NodeSet::EMPTY.with(0));
+        for (node, cpus) in [(0, "0-1,4\n"), (2, "2-3\n"), (3, "\n"), (9, "nonsense")] {
+            fs::create_dir_all(folder.join(format!("node{node}"))).expect("a folder");
+            fs::write(folder.join(format!("node{node}/cpulist")), cpus).expect("a file");
+        }
+        let nodes = Nodes::read(&root);
+        fs::remove_dir_all(&root).expect("it is there");
+        // One without CPUs, and one that cannot be read, are left out.
+        assert_eq!(nodes.set(), NodeSet::EMPTY.with(0).with(2));
+        assert_eq!(nodes.of_cpu, [0, 0, 2, 2, 0]);
+        assert_eq!([0, 2, 3].map(|node| nodes.cpus(node).map(CpuMask::count)), [Some(3), Some(2), None]);
+    }
+}
