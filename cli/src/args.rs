@@ -100,6 +100,8 @@ pub enum Bench {
     Alloc(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two other allocators
     Fragment(BenchOptions),
+    /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
+    Jobs(BenchOptions),
 }
 
 /// Options of the benchmarks that have no others.

@@ -25,6 +25,15 @@ pub const ALL: &[Step] = &[
 
 /// Integration tests of the program that boot machines begin with this.
 const QEMU_TESTS: &str = "qemu";
+/// Tests say so past their harness when a machine or a user does not allow what they try.
+const NOT_POSSIBLE: &str = "NOT POSSIBLE HERE: ";
+/// Programs that show how something is used, by package.
+const EXAMPLES: [(&str, &str); 4] = [
+    ("framewright", "smallest_adopter"),
+    ("framewright", "kernel_heap"),
+    ("framewright-hosted", "parallel_prefault"),
+    ("framewright-hosted", "parallel_checksum"),
+];
 
 fn format() -> Result<Passed, Failure> {
     Run::cargo(&["fmt", "--all", "--check", "--", "--color", "never"]).output()?;
@@ -60,10 +69,18 @@ fn docs() -> Result<Passed, Failure> {
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
     let libraries = ["test", "--no-fail-fast", "--workspace", "--exclude", "guest", "--exclude", "framewright-cli"];
-    tally.add(Tally::of(&Run::cargo(&libraries).args(["--all-features"]).output()?));
+    let output = Run::cargo(&libraries).args(["--all-features"]).output()?;
+    tally.add(Tally::of(&output));
+    // What a test could not try on this machine, or as this user.
+    let not_possible: Vec<&str> =
+        output.lines().filter_map(|line| line.split_once(NOT_POSSIBLE)).map(|(_, what)| what).collect();
+    let note = match not_possible.as_slice() {
+        [] => String::new(),
+        some => format!("{} not possible here: {}", some.len(), some.join("; ")),
+    };
     // An example checks its own claims.
-    for example in ["smallest_adopter", "kernel_heap"] {
-        Run::cargo(&["run", "-p", "framewright", "--example", example]).output()?;
+    for (package, example) in EXAMPLES {
+        Run::cargo(&["run", "-p", package, "--example", example]).output()?;
     }
     let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
     let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
@@ -74,7 +91,7 @@ fn tests() -> Result<Passed, Failure> {
             return Err(failure);
         }
     }
-    Ok(Passed { tests: tally, note: String::new() })
+    Ok(Passed { tests: tally, note })
 }
 
 /// Seed of the careful run, unless the environment has one.

@@ -1,12 +1,14 @@
 //! `framewright bench`: measurements, as rows for people or for programs.
 //!
-//! `bring_up` times the library's bring-up; `alloc` and `fragment` put the manager beside allocators of others, all behind `subject`.
+//! `bring_up` times the library's bring-up; `alloc` and `fragment` put the manager beside allocators of others, all behind `subject`;
+//! `jobs` puts parallel jobs beside other ways to run a loop.
 
 mod alloc;
 mod bring_up;
 mod common;
 mod fragment;
 mod host;
+mod jobs;
 mod page_set;
 mod random;
 mod subject;
@@ -23,5 +25,6 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::BringUp(options) => bring_up::run(options),
         Bench::Alloc(options) => alloc::run(options),
         Bench::Fragment(options) => fragment::run(options),
+        Bench::Jobs(options) => jobs::run(options),
     }
 }

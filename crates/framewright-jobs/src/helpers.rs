@@ -124,7 +124,7 @@ pub struct Crew<'a> {
 /// 2. Each helper, a thread or an idle CPU, loops as shown at [`Post`].
 /// 3. [`wake`](Self::wake): a futex call, or an interrupt to the CPU.
 /// 4. If helpers cost more to wait for than a busy wait: [`wait_for`](Self::wait_for). A platform with priorities lends the caller's here.
-/// 5. With resource control: [`allowance`](Self::allowance).
+/// 5. With resource control: [`allowance`](Self::allowance), [`prepare`](Self::prepare).
 /// 6. With a clock: [`now_ns`](Self::now_ns), which makes small jobs cheap. It is read at the borders of chunks, so it should take
 ///    some ten nanoseconds.
 /// 7. With nodes: [`nodes`](Self::nodes), [`node_of`](Self::node_of), [`current_node`](Self::current_node).
@@ -133,7 +133,7 @@ pub struct Crew<'a> {
 /// Nothing in it is `unsafe`. An implementation that answers nonsense makes jobs slow, never wrong; one whose helper takes work and never returns
 /// from it makes its job wait for ever.
 ///
-/// Contexts: everything but `current_node`, `relax` and `now_ns` is called on the thread that runs the job; `wake` on helpers too.
+/// Contexts: everything but `current_node`, `relax`, `now_ns` and `longest_chunk_ns` is called on the thread that runs the job; `wake` on helpers too.
 pub trait Helpers: Sync {
     /// The posts and the desk; nothing when there are no helpers at all. Called once a job.
     fn crew(&self) -> Option<Crew<'_>>;
@@ -145,6 +145,18 @@ pub trait Helpers: Sync {
     /// Called when a job first wants one.
     fn allowance(&self) -> usize {
         MAX_HELPERS
+    }
+
+    /// Post `helper` was reserved for a job of the calling context; its helper does not see the work yet. A platform whose helpers take on what
+    /// their caller may do (its CPUs, its memory policy) writes it down here, and the helper adopts it in [`Post::serve_with`].
+    fn prepare(&self, helper: usize) {
+        let _ = helper;
+    }
+
+    /// How long a chunk may take while others take part, as far as its cost is known: for a platform on which a caller that waits for a helper cannot
+    /// hurry it. Heeded by chunks that adapt, where there is a clock; a `min_chunk` is not undercut.
+    fn longest_chunk_ns(&self) -> u64 {
+        u64::MAX
     }
 
     /// Waits for `helper`, which still works for the calling job when all is claimed; called for one helper after the other. `done` says

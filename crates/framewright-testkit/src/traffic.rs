@@ -89,8 +89,18 @@ pub fn shapes() -> Vec<Shape> {
                 .nodes(4),
             &[0, 1, 3],
         ),
+        shape("islands", islands(), ONE_NODE),
         shape("9 MiB", FakeMachine::builder().ram(mib(16, 25)), ONE_NODE),
     ]
+}
+
+/// Whole blocks, one to three together, so far apart that each group is a segment of its own: in the table they are neighbours, in memory not.
+fn islands() -> Builder {
+    let machine = FakeMachine::builder().ram(PhysRange::new(8 << 20, 24 << 20));
+    (1..=16).fold(machine, |machine, island| {
+        let start = island * (150 << 20) + (island % 3) * (2 << 20);
+        machine.ram(PhysRange::new(start, start + (1 + island % 3) * (2 << 20)))
+    })
 }
 
 /// Traffic on one manager.

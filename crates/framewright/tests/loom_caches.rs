@@ -107,7 +107,8 @@ fn two_caches_refill_from_the_last_word() {
         let mine = take_movable(model, 0);
         let theirs = join(other);
         // While one is in the middle of its refill the word is nowhere. Who missed it finds it in the other's cache the next time.
-        let found = [mine, theirs].map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
+        let found =
+            [mine, theirs].map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
         rest.into_iter().chain(found).collect()
     });
 }

@@ -20,7 +20,7 @@ fn join<T>(handle: loom::thread::JoinHandle<T>) -> T {
 
 #[test]
 fn two_cpus_split_one_block() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let other = on(model, 1, move || [take_movable(model, 8), take_movable(model, 6)]);
         let mine = [take_movable(model, 7), take_movable(model, 5)];
         let held: Vec<PfnRange> = mine.into_iter().chain(join(other)).flatten().collect();
@@ -31,7 +31,7 @@ fn two_cpus_split_one_block() {
 
 #[test]
 fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let other = on(model, 1, move || take_movable(model, 8));
         let mine = model.allocate(&Request::new(order(9))).ok();
         let theirs = join(other);
@@ -42,7 +42,7 @@ fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
 
 #[test]
 fn halves_that_two_cpus_free_are_whole_again() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let halves = [take_movable(model, 8), take_movable(model, 8)].map(|half| half.expect("there is memory"));
         let other = on(model, 1, move || model.free(halves[0]).expect("it is held"));
         model.free(halves[1]).expect("it is held");
@@ -55,7 +55,7 @@ fn halves_that_two_cpus_free_are_whole_again() {
 
 #[test]
 fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
-    explore(blocks(4, 2), None, |model| {
+    explore(blocks(4, 2), Some(3), |model| {
         let all = model.allocate(&Request::new(order(11))).expect("there is memory");
         let part = move |first: u64, blocks: u64| {
             PfnRange::new(all.start.0 + first * 512, all.start.0 + (first + blocks) * 512)
@@ -73,7 +73,7 @@ fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
 
 #[test]
 fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
-    explore(blocks(2, 2), None, |model| {
+    explore(blocks(2, 2), Some(3), |model| {
         // Two blocks become free at once: one is kept split, the other is made whole.
         let held: Vec<PfnRange> = (0..4).map(|_| take_movable(model, 8).expect("there is memory")).collect();
         let (mine, theirs) = ([held[0], held[2]], [held[1], held[3]]);
@@ -88,7 +88,7 @@ fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
 
 #[test]
 fn one_cpu_steals_a_split_block_while_another_fills_it() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         // The only block is split and of another type.
         let held = take(model, 7, MigrateType::Movable).expect("there is memory");
         let other = on(model, 1, move || {
@@ -102,7 +102,7 @@ fn one_cpu_steals_a_split_block_while_another_fills_it() {
 
 #[test]
 fn two_types_want_the_only_free_blocks() {
-    explore(blocks(2, 2), None, |model| {
+    explore(blocks(2, 2), Some(3), |model| {
         let other =
             on(model, 1, move || [take(model, 8, MigrateType::Unmovable), take(model, 5, MigrateType::Unmovable)]);
         let mine = [take(model, 8, MigrateType::Reclaimable), take(model, 4, MigrateType::Movable)];
@@ -114,7 +114,7 @@ fn two_types_want_the_only_free_blocks() {
 
 #[test]
 fn one_place_is_given_once() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let place = run(128, 6);
         let at = move || model.allocate_at(place.start, order(6), MigrateType::Movable).ok();
         let other = on(model, 1, at);
@@ -127,7 +127,7 @@ fn one_place_is_given_once() {
 
 #[test]
 fn a_run_freed_twice_at_once_is_taken_back_once() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let held = take_movable(model, 6).expect("there is memory");
         let other = on(model, 1, move || model.free(held).is_ok());
         let mine = model.free(held).is_ok();

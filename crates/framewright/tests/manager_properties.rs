@@ -300,12 +300,12 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                         let zone = (shape.node_of(range.start.0), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
                         assert!(allowed(zone.0, zone.1, range.end.0), "{range:?} is not what {step:?} wants");
-                        check_described(&manager, range, pages);
+                        check_described(manager, range, pages);
                         model.take(range);
                         held.push(range);
                     }
                     Err(AllocateError::OutOfMemory { .. }) => {
-                        assert!(!model.could(&manager, shape, of, &allowed), "{step:?} failed for no reason");
+                        assert!(!model.could(manager, shape, of, &allowed), "{step:?} failed for no reason");
                     }
                     Err(error) => panic!("{step:?}: {error}"),
                 }
@@ -318,12 +318,12 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 match manager.allocate_at(range.start, order(of), MigrateType::Movable) {
                     Ok(taken) => {
                         assert_eq!(taken, range);
-                        check_described(&manager, range, pages);
+                        check_described(manager, range, pages);
                         model.take(taken);
                         held.push(taken);
                     }
                     Err(error) => {
-                        let could = model.is_free(range) && zones[0] == zones[1] && is_available(&manager, range);
+                        let could = model.is_free(range) && zones[0] == zones[1] && is_available(manager, range);
                         assert!(!could, "{step:?}: {error}");
                     }
                 }

@@ -20,11 +20,11 @@ mod log_line;
 mod nodes;
 mod reader;
 mod reshape;
-mod size;
+pub(crate) mod size;
 mod split;
 mod srat_line;
 mod synthetic;
-mod system;
+pub(crate) mod system;
 mod text;
 
 pub use error::{Place, SizeError, SourceError};

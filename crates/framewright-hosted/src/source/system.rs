@@ -39,7 +39,7 @@ pub(super) fn read(root: &Path) -> Result<Machine, SourceError> {
 }
 
 /// The content of a file of one value, trimmed.
-pub(super) fn value(path: &Path) -> Result<String, String> {
+pub(crate) fn value(path: &Path) -> Result<String, String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(error.to_string()),
@@ -47,7 +47,7 @@ pub(super) fn value(path: &Path) -> Result<String, String> {
 }
 
 /// The numbers `N` of the entries `prefixN` of a folder, ascending.
-pub(super) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
+pub(crate) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
     let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut numbers: Vec<u64> = entries
         .filter_map(Result::ok)

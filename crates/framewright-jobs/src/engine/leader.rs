@@ -178,6 +178,7 @@ where
             let wanted = node.and_then(|node| self.first_idle(crew, from.get_mut(node as usize)?, node));
             let Some(helper) = wanted.or_else(|| self.first_idle(crew, from.last_mut()?, MAX_NODES)) else { break };
             self.recruits.place(helper, node);
+            self.shared.helpers.prepare(helper);
             reserved += 1;
         }
         reserved
@@ -210,6 +211,7 @@ where
             if self.recruits.reserve(helper) {
                 let node = self.next_node(crew);
                 self.recruits.place(helper, node);
+                self.shared.helpers.prepare(helper);
                 reserved += 1;
             }
         }

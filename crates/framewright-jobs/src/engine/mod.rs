@@ -359,8 +359,10 @@ where
                 let called_ns = self.called_ns.load(Ordering::Relaxed);
                 track.claim_units(self.job.align, true, |rest| {
                     let share = pace::share(rest, sharers, own.last);
-                    let limit =
-                        own.pace.map_or(u64::MAX, |pace| pace.limit(rest, track.claimed_since_call(), called_ns));
+                    let longest_ns = self.helpers.longest_chunk_ns();
+                    let limit = own.pace.map_or(u64::MAX, |pace| {
+                        pace.limit(rest, track.claimed_since_call(), called_ns).min(pace.units_within(longest_ns))
+                    });
                     share.min(limit).max(self.floor)
                 })
             }

@@ -65,12 +65,22 @@ impl Pace {
     /// that a part which is unexpectedly dear is far longer than what went before.
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
-            return size / (u64::from(threads.max(1)) * FIRST_PART);
+            // Up: with two threads the second chunk, 31 times this one, is then all the rest.
+            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART);
         }
         let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
         let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns().max(1);
         by_time.min(self.units.saturating_mul(GROWTH))
+    }
+
+    /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk. No limit when `ns` is `u64::MAX`.
+    pub(super) fn units_within(&self, ns: u64) -> u64 {
+        if ns == u64::MAX {
+            return u64::MAX;
+        }
+        let units = u128::from(self.chunk_units) * u128::from(ns) / u128::from(self.chunk_ns.max(1));
+        u64::try_from(units).unwrap_or(u64::MAX)
     }
 
     /// Units that this worker does in a quarter of the time that `rest` will take, if all go on as since `called_ns`, when `claimed` units had not been
@@ -154,6 +164,20 @@ mod tests {
         fast.lap(1_000_000, 100_000);
         assert_eq!(fast.limit(400_000, 100_000, 0), 100_000);
         assert_eq!(Pace::start(5).limit(400_000, 100_000, 0), u64::MAX);
+    }
+
+    #[test]
+    fn a_chunk_is_no_longer_than_it_may_be() {
+        let mut pace = Pace::start(0);
+        assert_eq!(pace.units_within(1_000_000), 0);
+        assert_eq!(pace.units_within(u64::MAX), u64::MAX);
+        pace.lap(2_000, 4);
+        assert_eq!(pace.units_within(1_000_000), 2_000);
+        pace.lap(1_002_000, 1);
+        assert_eq!(pace.units_within(1_000_000), 1);
+        assert_eq!(pace.units_within(999_999), 0);
+        pace.lap(1_002_000, u64::MAX);
+        assert_eq!(pace.units_within(1_000_000), u64::MAX);
     }
 
     /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does, and returns when the last ends. Without a clock they know

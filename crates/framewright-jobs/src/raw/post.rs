@@ -141,6 +141,13 @@ impl Post {
         tag(self.word.load(Ordering::Relaxed)) == OFFERED
     }
 
+    /// Whether no job has this post at this moment: nobody is asked here, and nobody works.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        // Acquire pairs with the Release at the end of `serve_with`.
+        self.word.load(Ordering::Acquire).is_null()
+    }
+
     /// On which node the work that waits here should run, when it matters. For the platform, in or after
     /// [`Helpers::wake`](crate::Helpers::wake).
     #[must_use]

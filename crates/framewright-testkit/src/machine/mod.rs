@@ -291,6 +291,10 @@ unsafe impl Platform for FakeMachine {
         self.cpus.len()
     }
 
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
+    }
+
     fn init_threads(&self, node: NodeId) -> u32 {
         self.topology.cpus(node).max(1)
     }

@@ -85,23 +85,27 @@ pub(crate) fn free(
     position: Position,
 ) -> Order {
     let (mut index, mut order) = (index, order);
-    table.set_inner(index);
     while let Some(next) = higher(order) {
         let size = blocks_of(order);
         let buddy = index ^ size;
         if buddy < segment.start || buddy + size > segment.end {
             break;
         }
-        let state = table.state(buddy);
-        if !state.is(State::Free) || state.order() != order {
-            break;
+        let entry = table.entry(buddy);
+        let state = entry.state();
+        if state != BlockState::head(State::Free, order, migrate_type) {
+            // Nearly always it is in use; else it is smaller, or of another type.
+            let other = state.migrate_type();
+            let mergeable = other.is_mergeable() && migrate_type.is_mergeable();
+            if !mergeable || state != BlockState::head(State::Free, order, other) {
+                break;
+            }
         }
-        let other = state.migrate_type();
-        if other != migrate_type && !(other.is_mergeable() && migrate_type.is_mergeable()) {
-            break;
+        lists.remove_entry(table, entry);
+        if buddy < index {
+            table.set_inner(index);
+            index = buddy;
         }
-        lists.remove(table, buddy);
-        index &= !size;
         order = next;
     }
     lists.insert(table, index, order, migrate_type, position);
@@ -128,7 +132,7 @@ pub(crate) fn free_shattered(
     order: Order,
     migrate_type: MigrateType,
 ) {
-    for piece in index..index + blocks_of(order) {
+    for piece in index + 1..index + blocks_of(order) {
         table.set_inner(piece);
     }
     free(lists, table, segment, index, order, migrate_type, Position::Head);

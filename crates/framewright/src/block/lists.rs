@@ -1,10 +1,10 @@
 //! Free blocks of a zone: a list per migrate type and order, linked through the table.
 
 use super::state::{BlockState, MigrateType, State};
-use super::table::{BlockTable, blocks_of};
+use super::table::{BlockEntry, BlockTable};
 use crate::debug::Placement;
 use crate::page::Room;
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 
 /// Orders that have lists: 9..=18.
 pub const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
@@ -41,11 +41,9 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 }
 
-/// See the module documentation.
+/// See the module documentation. What every operation changes comes first, in one cache line.
+#[repr(C)]
 pub(crate) struct FreeLists {
-    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
-    /// Per type, bit n says that the list of order 9 + n is not empty.
-    occupied: [u16; MigrateType::COUNT],
     /// Frames in all lists.
     pages: u64,
     /// Free frames in split blocks, which are in no list.
@@ -54,12 +52,15 @@ pub(crate) struct FreeLists {
     pub(crate) map_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(crate) isolated_pages: u64,
-    /// Split blocks with free frames.
-    pub(crate) room: Room,
-    /// A split block all of whose frames are free, kept as it is.
-    pub(crate) spare: u32,
     /// Which of equally good places is taken.
     pub(crate) placement: Placement,
+    /// Per type, bit n says that the list of order 9 + n is not empty.
+    occupied: [u16; MigrateType::COUNT],
+    /// A split block all of whose frames are free, kept as it is.
+    pub(crate) spare: u32,
+    /// Split blocks with free frames.
+    pub(crate) room: Room,
+    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
 }
 
 fn slot(order: Order) -> usize {
@@ -109,6 +110,7 @@ impl FreeLists {
     }
 
     /// Writes the head and links it.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         table: &BlockTable,
@@ -118,51 +120,56 @@ impl FreeLists {
         position: Position,
     ) {
         let list = &mut self.lists[migrate_type as usize][slot(order)];
-        table.set_state(index, BlockState::head(State::Free, order, migrate_type));
+        let entry = table.entry(index);
+        entry.set_state(BlockState::head(State::Free, order, migrate_type));
         match if self.placement.coin() { position.other() } else { position } {
             Position::Head => {
-                table.set_previous(index, NONE);
-                table.set_next(index, list.first);
+                entry.set_links(NONE, list.first);
                 match list.first {
                     NONE => list.last = index,
-                    first => table.set_previous(first, index),
+                    first => table.entry(first).set_previous(index),
                 }
                 list.first = index;
             }
             Position::Tail => {
-                table.set_previous(index, list.last);
-                table.set_next(index, NONE);
+                entry.set_links(list.last, NONE);
                 match list.last {
                     NONE => list.first = index,
-                    last => table.set_next(last, index),
+                    last => table.entry(last).set_next(index),
                 }
                 list.last = index;
             }
         }
         list.blocks += 1;
         self.occupied[migrate_type as usize] |= 1 << slot(order);
-        self.pages += u64::from(blocks_of(order)) * PAGES_PER_BLOCK;
+        self.pages += order.pages();
     }
 
     /// Unlinks a free head and leaves its entry inner.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) {
-        let state = table.state(index);
+        self.remove_entry(table, table.entry(index));
+    }
+
+    /// The same for who has its entry.
+    #[inline]
+    pub(crate) fn remove_entry(&mut self, table: &BlockTable, entry: &BlockEntry) {
+        let state = entry.state();
         let (order, migrate_type) = (state.order(), state.migrate_type());
         let list = &mut self.lists[migrate_type as usize][slot(order)];
-        let (previous, next) = table.links(index);
+        let (previous, next) = entry.links();
         match previous {
             NONE => list.first = next,
-            previous => table.set_next(previous, next),
+            previous => table.entry(previous).set_next(next),
         }
         match next {
             NONE => list.last = previous,
-            next => table.set_previous(next, previous),
+            next => table.entry(next).set_previous(previous),
         }
         list.blocks -= 1;
         if list.blocks == 0 {
             self.occupied[migrate_type as usize] &= !(1 << slot(order));
         }
-        self.pages -= u64::from(blocks_of(order)) * PAGES_PER_BLOCK;
-        table.set_inner(index);
+        self.pages -= order.pages();
+        entry.clear();
     }
 }

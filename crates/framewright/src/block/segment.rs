@@ -34,6 +34,11 @@ impl Segment {
         self.index..self.index + self.blocks
     }
 
+    /// Its blocks and their indices.
+    pub(crate) fn place(&self) -> (Range<BlockNumber>, Range<u32>) {
+        (self.start..self.end(), self.indices())
+    }
+
     /// The index of a block, which must lie in the segment.
     pub(crate) const fn index_of(&self, block: BlockNumber) -> u32 {
         self.index + (block.0 - self.start.0)

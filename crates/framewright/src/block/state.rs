@@ -16,7 +16,7 @@
 //! lie inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that tells where the others are.
 
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::units::{MAX_ORDER, Order};
+use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
 use core::fmt;
 
 /// What a block is.
@@ -340,6 +340,14 @@ impl BlockState {
     #[must_use]
     pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
+    }
+
+    /// Whether it is a split block with nothing special: managed whole, without descriptors inside, nothing held back.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(self) -> bool {
+        const LOOKED_AT: u64 = STATE_BITS | 3 << FORM_SHIFT | COUNT_BITS << MANAGED_SHIFT | BlockState::HELD_BACK;
+        self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
     /// The same with another number of free frames.

@@ -32,10 +32,42 @@ pub struct BlockEntry {
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
 impl BlockEntry {
-    fn clear(&self) {
+    #[inline]
+    pub(crate) fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
-        self.previous.store(0, Ordering::Relaxed);
-        self.next.store(0, Ordering::Relaxed);
+        self.set_links(0, 0);
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> BlockState {
+        BlockState::from_word(self.state.load(Ordering::Relaxed))
+    }
+
+    /// Release pairs with `state_as_reader`.
+    #[inline]
+    pub(crate) fn set_state(&self, state: BlockState) {
+        self.state.store(state.word(), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn links(&self) -> (u32, u32) {
+        (self.previous.load(Ordering::Relaxed), self.next.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_links(&self, previous: u32, next: u32) {
+        self.set_previous(previous);
+        self.set_next(next);
+    }
+
+    #[inline]
+    pub(crate) fn set_previous(&self, previous: u32) {
+        self.previous.store(previous, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set_next(&self, next: u32) {
+        self.next.store(next, Ordering::Relaxed);
     }
 }
 
@@ -67,7 +99,9 @@ impl BlockTable {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    fn entry(&self, index: u32) -> &BlockEntry {
+    /// The entry at `index`, for who looks at more than one part of it: finding it is a good part of the work.
+    #[inline]
+    pub(crate) fn entry(&self, index: u32) -> &BlockEntry {
         if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
     }
 

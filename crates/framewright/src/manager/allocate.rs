@@ -6,7 +6,7 @@ use crate::block::MigrateType;
 use crate::debug::Damage;
 use crate::early::NodeChoice;
 use crate::frames;
-use crate::map_space::BlockNumber;
+use crate::map_space::{BlockNumber, MAP_PAGES_PER_BLOCK};
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
@@ -296,7 +296,9 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
-        let left = zone.free_pages().checked_sub(order.pages())?;
+        // The block that is kept split gives back its descriptors' frames when a whole block is missing.
+        let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
+        let left = (zone.free_pages() + of_spare).checked_sub(order.pages())?;
         if left < mark.keeps(zone, search.highest) {
             return None;
         }

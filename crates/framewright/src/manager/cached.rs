@@ -7,7 +7,7 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::page::{CpuCache, MOST_FREED, Put, Runs};
+use crate::page::{CpuCache, MOST_FREED, MOST_STACKED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
@@ -22,7 +22,9 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        let start = match self.inside(|cache| cache.get(order, migrate_type)) {
+        // Larger ones are in no cache.
+        let cached = if order <= Order::BLOCK { self.inside(|cache| cache.get(order, migrate_type)) } else { None };
+        let start = match cached {
             Some(Some(start)) => start,
             _ => self.allocate_slowly(order, migrate_type)?,
         };
@@ -53,11 +55,14 @@ impl<P: Platform> Manager<P> {
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        let cpu = self.platform.pin();
+        let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
+        self.platform.unpin(cpu);
+        let search = |zone: &Zone| Search::near(zone.id().node, migrate_type);
+        if self.pressure.quiet.wants_attention() && zone.is_some_and(|zone| self.is_beyond_hope(&search(zone), order)) {
+            return Err(AllocateError::OutOfMemory { order });
+        }
         let near = if order > Order::BLOCK {
-            let cpu = self.platform.pin();
-            let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
-            self.platform.unpin(cpu);
-            let search = |zone: &Zone| Search::near(zone.id().node, migrate_type);
             zone.and_then(|zone| self.try_zone(zone, &search(zone), order, Mark::Low)).map(|range| range.start)
         } else {
             self.inside(|cache| self.refill(cache, order, migrate_type)).flatten()
@@ -79,9 +84,6 @@ impl<P: Platform> Manager<P> {
         }
         let home = self.zones.get(cache.zone)?;
         let search = Search::near(home.id().node, migrate_type);
-        if self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order) {
-            return None;
-        }
         let from = |zone: &Zone, mark: Mark, runs| {
             let keep = mark.keeps(zone, ZoneKind::Normal);
             zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
@@ -115,6 +117,9 @@ impl<P: Platform> Manager<P> {
     pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_allocated(start, order).map_err(|error| self.explained(error))?;
+        }
+        if order > Order::BLOCK {
+            return self.free_large(start, order, Location::caller());
         }
         let put = self.inside(|cache| {
             let usual = !self.pressure.quiet.wants_attention() && cache.keeps(start, order) && start.is_aligned(order);
@@ -160,8 +165,21 @@ impl<P: Platform> Manager<P> {
         if let Some(result) = kept.flatten() {
             return result;
         }
+        self.free_into_zone(start, order, (!told).then_some(place))
+    }
+
+    /// Frees what no cache keeps.
+    #[inline(never)]
+    fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        self.free_into_zone(start, order, Some(place))
+    }
+
+    /// `place` is absent when those who want to know of every free have been told.
+    fn free_into_zone(&self, start: Pfn, order: Order, place: Option<Place>) -> Result<(), FreeError> {
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
-        if !told && self.pressure.quiet.wants_attention() {
+        if let Some(place) = place
+            && self.pressure.quiet.wants_attention()
+        {
             self.before_free(range, false, place)?;
         }
         let (zone, segment) = self.zone_of_range(range)?;
@@ -178,7 +196,14 @@ impl<P: Platform> Manager<P> {
 
     /// Gives the oldest `count` entries that wait back to their zones.
     fn return_oldest(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
-        let mut batch = [Runs::NONE; MOST_FREED];
+        if order < Order::BLOCK {
+            return self.return_some::<MOST_FREED>(cache, order, count);
+        }
+        self.return_some::<MOST_STACKED>(cache, order, count)
+    }
+
+    fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
+        let mut batch = [Runs::NONE; MOST];
         let count = cache.copy_waiting(order, &mut batch).min(count);
         cache.forget_oldest(order, count);
         if order >= Order::BLOCK && batch[0].base > batch[count.saturating_sub(1)].base {
@@ -250,6 +275,9 @@ impl<P: Platform> Manager<P> {
         }
         self.pressure.quiet.end_drain();
         self.draining.store(false, Ordering::Release);
+        // The model wakes those who wait when a CPU lets something of the platform go.
+        #[cfg(loom)]
+        self.platform.unpin(self.platform.pin());
         Some(drained)
     }
 

@@ -9,7 +9,7 @@ use super::{Manager, Request};
 use crate::block::MigrateType;
 use crate::early::NodeChoice;
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Quiet, SpinLock};
 use crate::units::Order;
 use crate::zone::ZoneKind;
@@ -76,6 +76,8 @@ pub(super) struct Pressure {
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
     hook: SpinLock<Option<&'static dyn Reclaim>>,
+    /// Whether there is a hook, for who would fail at once without one.
+    has_hook: AtomicBool,
     /// Who is in the hook; 0 is nobody.
     tasks: [AtomicU64; RECLAIM_TASKS],
 }
@@ -86,6 +88,7 @@ impl Pressure {
             quiet: Quiet::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             hook: SpinLock::new(None),
+            has_hook: AtomicBool::new(false),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -135,12 +138,19 @@ impl<P: Platform> Manager<P> {
     /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at any time; calls that have begun end with the
     /// hook that they began with.
     pub fn set_reclaim(&self, hook: Option<&'static dyn Reclaim>) {
-        *self.pressure.hook.lock(self.platform) = hook;
+        let mut current = self.pressure.hook.lock(self.platform);
+        *current = hook;
+        self.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
     /// Whether a request just like this one has failed above the ordinary marks and nothing was freed since.
     pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
+    }
+
+    /// Whether in addition there is nobody to ask.
+    pub(super) fn is_beyond_hope(&self, search: &Search, order: Order) -> bool {
+        !self.pressure.has_hook.load(Ordering::Relaxed) && self.is_hopeless(search, order)
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given marks; when it does not find what it wants, it
@@ -188,7 +198,7 @@ impl<P: Platform> Manager<P> {
         mut missing: u64,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
-        if !self.platform.can_wait() {
+        if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
             return None;
         }
         let hook = (*self.pressure.hook.lock(self.platform))?;

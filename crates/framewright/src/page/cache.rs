@@ -29,13 +29,15 @@ const TINY: bool = cfg!(any(loom, shuttle));
 /// eighth that Linux allows (SPEC 3.4).
 const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order.
-const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 20, 20, 20] };
+const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 14, 14, 14] };
 /// Most words that are ready, by order.
-const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 8] };
+const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 16, 32] };
+const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 16, 64] };
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
+/// The most runs that any stack has.
+pub(crate) const MOST_STACKED: usize = 64;
 /// The most words of frees that any order has.
 pub(crate) const MOST_FREED: usize = 56;
 
@@ -232,7 +234,10 @@ impl CpuCache {
             words: core::array::from_fn(|_| Word::empty()),
             freed: Place::all(FREED, 0, |order| share >> order),
             ready: Place::all(READY, sum(&FREED), |_| share / 64),
-            stacks: Place::all(STACK, 0, |stack| share >> (stack + WORD_ORDERS)),
+            // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
+            stacks: Place::all(STACK, 0, |stack| {
+                (share >> (stack + WORD_ORDERS)) << u32::from(stack + 1 == STACK_ORDERS)
+            }),
             entries: core::array::from_fn(|_| Word::empty()),
             starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
         }
@@ -385,7 +390,7 @@ impl CpuCache {
     }
 
     /// The entries that wait to go back, oldest first, into `out`; returns how many.
-    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs; MOST_FREED]) -> usize {
+    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs]) -> usize {
         self.contents.touch();
         match word_order(order) {
             Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
@@ -461,7 +466,7 @@ impl CpuCache {
     }
 }
 
-fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs; MOST_FREED], read: impl Fn(&T) -> Runs) -> usize {
+fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> Runs) -> usize {
     let entries = entries.get(place.entries()).unwrap_or(&[]);
     out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
 }

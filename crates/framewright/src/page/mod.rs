@@ -13,7 +13,7 @@ mod record;
 mod room;
 mod tier;
 
-pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, Put, Runs};
+pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, MOST_STACKED, Put, Runs};
 pub(crate) use inside::{Descriptors, MAP_FRAMES, Map};
 pub(crate) use partial::{Partial, first_unmanaged};
 pub use record::{Page, PartOf};

@@ -15,11 +15,12 @@ const SETS: usize = ORDERS * MigrateType::COUNT;
 const LEVELS: usize = 6;
 
 /// See the module documentation. Changed under the zone lock only.
+#[repr(C)]
 pub(crate) struct Room {
-    words: &'static [AtomicU64],
-    shape: Shape,
     /// Per type, bit n says that the set of order n is not empty.
     occupied: [u16; MigrateType::COUNT],
+    words: &'static [AtomicU64],
+    shape: Shape,
 }
 
 /// Where words lie. The levels of all sets lie together, the top first, so that a zone that splits nothing touches one or two lines.

@@ -400,6 +400,7 @@ impl Tier<'_> {
 
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map. All
     /// or none.
+    #[inline]
     pub(crate) fn free_word(
         &mut self,
         segment: &Range<u32>,
@@ -408,11 +409,33 @@ impl Tier<'_> {
         runs: u64,
         order: Order,
     ) -> bool {
-        if runs & runs.wrapping_sub(1) == 0 {
-            return self.free_run(segment, index, start + runs.trailing_zeros() as usize, order);
-        }
         if !self.table.is_ready(index) {
             return false;
+        }
+        let state = self.table.state(index);
+        if !state.is_plain() {
+            return self.free_special_word(segment, index, start, runs, order);
+        }
+        let pages = u64::from(runs.count_ones()) << order.get();
+        if !self.table.free_map(index).give_word(start, runs, order.get()) {
+            return false;
+        }
+        let free = state.free_pages() + pages;
+        if free != PAGES_PER_BLOCK && state.room() >= most_order(free) {
+            self.lists.split_pages += pages;
+            self.table.set_state(index, state.with_free_pages(free));
+        } else {
+            self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
+        }
+        true
+    }
+
+    /// The same for a block with something special about it.
+    #[cold]
+    #[inline(never)]
+    fn free_special_word(&mut self, segment: &Range<u32>, index: u32, start: usize, runs: u64, order: Order) -> bool {
+        if runs & runs.wrapping_sub(1) == 0 {
+            return self.free_run(segment, index, start + runs.trailing_zeros() as usize, order);
         }
         let state = self.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
@@ -431,7 +454,6 @@ impl Tier<'_> {
     }
 
     /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run they are part of.
-    #[inline]
     fn freed(
         &mut self,
         segment: &Range<u32>,

@@ -48,7 +48,7 @@ impl Zone {
                 continue;
             }
             let state = self.table.state(index);
-            let (free, lists) = (state.free_pages(), self.lists.get_mut());
+            let (free, lists) = (state.free_pages(), self.changing.lists.get_mut());
             let mut tier = Tier { lists, table: &self.table, partials: self.partials, descriptors: Some(&descriptors) };
             if free > MAP_PAGES_PER_BLOCK {
                 tier.describe_if_possible(index);
@@ -95,7 +95,7 @@ impl Zone {
         index: u32,
         order: Order,
     ) -> Option<Result<(), u32>> {
-        let _lists = self.lists.lock(platform);
+        let _lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         if head != index || !state.is(State::Whole) || state.order() != order {
             return None;
@@ -127,7 +127,7 @@ impl Zone {
 
     /// The frames of a block that hold its descriptors, ascending.
     pub(crate) fn map_frames<P: Platform>(&self, platform: &P, index: u32, block: Pfn) -> Option<[Pfn; MAP_FRAMES]> {
-        let lists = self.lists.lock(platform);
+        let lists = self.changing.lists.lock(platform);
         let (head, _) = self.table.head_of(index)?;
         let frames = self.descriptors.as_ref()?.locked(&lists, &self.table, head).filter(|_| head == index)?.frames();
         let mut pfns = [block; MAP_FRAMES];

@@ -35,6 +35,15 @@ use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 
+/// What CPUs change, on cache lines of its own, so that what they only read stays in all their caches.
+#[repr(C, align(128))]
+struct Changing {
+    free_pages: AtomicU64,
+    map_pages: AtomicU64,
+    isolated_pages: AtomicU64,
+    lists: SpinLock<FreeLists>,
+}
+
 /// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
 pub struct Zone {
     id: ZoneId,
@@ -43,9 +52,6 @@ pub struct Zone {
     stray_pages: u64,
     managed_pages: u64,
     reserved_pages: u64,
-    free_pages: AtomicU64,
-    map_pages: AtomicU64,
-    isolated_pages: AtomicU64,
     marks: Watermarks,
     reserve: [u64; ZoneKind::COUNT],
     table: BlockTable,
@@ -53,7 +59,7 @@ pub struct Zone {
     segments: &'static [Segment],
     partials: &'static [Partial],
     descriptors: Option<Descriptors>,
-    lists: SpinLock<FreeLists>,
+    changing: Changing,
 }
 
 impl Zone {
@@ -66,9 +72,6 @@ impl Zone {
             stray_pages: 0,
             managed_pages: 0,
             reserved_pages: 0,
-            free_pages: AtomicU64::new(0),
-            map_pages: AtomicU64::new(0),
-            isolated_pages: AtomicU64::new(0),
             marks: Watermarks::default(),
             reserve: [0; ZoneKind::COUNT],
             table: BlockTable::EMPTY,
@@ -76,7 +79,12 @@ impl Zone {
             segments: &[],
             partials: &[],
             descriptors: None,
-            lists: SpinLock::new(FreeLists::EMPTY),
+            changing: Changing {
+                free_pages: AtomicU64::new(0),
+                map_pages: AtomicU64::new(0),
+                isolated_pages: AtomicU64::new(0),
+                lists: SpinLock::new(FreeLists::EMPTY),
+            },
         }
     }
 
@@ -119,20 +127,20 @@ impl Zone {
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).
     #[must_use]
     pub fn map_pages(&self) -> u64 {
-        self.map_pages.load(Ordering::Relaxed)
+        self.changing.map_pages.load(Ordering::Relaxed)
     }
 
     /// Frames of isolated blocks that nobody has: not free, for nobody gets them.
     #[must_use]
     pub fn isolated_pages(&self) -> u64 {
-        self.isolated_pages.load(Ordering::Relaxed)
+        self.changing.isolated_pages.load(Ordering::Relaxed)
     }
 
     /// Frames that are free. Where pages have descriptors, up to eight of them in each block that somebody allocated whole and freed in part wait until there are more, as
     /// their descriptors would need just as many.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
-        self.free_pages.load(Ordering::Relaxed)
+        self.changing.free_pages.load(Ordering::Relaxed)
     }
 
     /// Free-page marks.
@@ -155,7 +163,7 @@ impl Zone {
 
     /// Free blocks by order, 9 first, over all migrate types.
     pub fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
-        let lists = self.lists.lock(platform);
+        let lists = self.changing.lists.lock(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
             order.map_or(0, |order| MigrateType::ALL.iter().map(|&kind| lists.blocks(kind, order)).sum())
@@ -179,7 +187,7 @@ impl Zone {
 
     /// Leaves it to chance which of equally good places memory is taken from.
     pub(crate) fn randomise_placement(&mut self, seed: u64) {
-        self.lists.get_mut().placement = Placement::random(seed);
+        self.changing.lists.get_mut().placement = Placement::random(seed);
     }
 
     pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {

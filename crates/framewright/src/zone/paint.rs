@@ -48,7 +48,7 @@ fn parts(range: PfnRange) -> Parts {
 impl Zone {
     /// Gives the zone its place: span, segments, table, and the sets of split blocks.
     pub(crate) fn furnish(&mut self, span: PfnRange, segments: &'static [Segment], table: BlockTable, room: Room) {
-        self.lists.get_mut().room = room;
+        self.changing.lists.get_mut().room = room;
         self.span = span;
         self.segments = segments;
         self.table = table;
@@ -101,10 +101,10 @@ impl Zone {
 
     /// Publishes the free count. The last step.
     pub(crate) fn finish_painting(&mut self) {
-        let lists = self.lists.get_mut();
+        let lists = self.changing.lists.get_mut();
         let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
-        self.free_pages.store(free_pages, Ordering::Relaxed);
-        self.map_pages.store(map_pages, Ordering::Relaxed);
+        self.changing.free_pages.store(free_pages, Ordering::Relaxed);
+        self.changing.map_pages.store(map_pages, Ordering::Relaxed);
     }
 
     /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which
@@ -178,13 +178,13 @@ impl Zone {
         let state = self.table.state(index);
         let (free, managed) = (state.free_pages() + changed, state.managed_pages() + changed);
         self.table.set_state(index, state.with_pages(free, managed, present));
-        let lists = self.lists.get_mut();
+        let lists = self.changing.lists.get_mut();
         lists.split_pages += changed;
         let largest = self.table.free_map(index).largest_order();
         Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
-            let lists = self.lists.get_mut();
+            let lists = self.changing.lists.get_mut();
             lists.split_pages -= PAGES_PER_BLOCK;
             Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
@@ -215,7 +215,7 @@ impl Zone {
             }
             Paint::Free => {
                 let Some(segment) = super::segment::find_index(self.segments, index) else { return };
-                let lists = self.lists.get_mut();
+                let lists = self.changing.lists.get_mut();
                 // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
                 buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
             }

@@ -81,9 +81,9 @@ impl FreeError {
 
 impl Zone {
     pub(super) fn publish(&self, lists: &FreeLists) {
-        self.free_pages.store(lists.free_pages(), Ordering::Relaxed);
-        self.map_pages.store(lists.map_pages, Ordering::Relaxed);
-        self.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
+        self.changing.free_pages.store(lists.free_pages(), Ordering::Relaxed);
+        self.changing.map_pages.store(lists.map_pages, Ordering::Relaxed);
+        self.changing.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
@@ -121,7 +121,7 @@ impl Zone {
         if self.span.end > max {
             return self.allocate_below(platform, order, migrate_type, max);
         }
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         let (index, offset) = self.take(&mut lists, order, migrate_type)?;
         self.publish(&lists);
         drop(lists);
@@ -137,7 +137,7 @@ impl Zone {
         pages: &mut [Pfn],
     ) -> usize {
         let mut done = 0;
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         while done < pages.len() {
             let spare = lists.free_pages().saturating_sub(keep);
             let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
@@ -163,7 +163,7 @@ impl Zone {
         segment: &Segment,
         range: PfnRange,
     ) -> Result<(), FreeError> {
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         self.check(&mut lists, segment, range)
     }
 
@@ -196,7 +196,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end && segment.block_of(index).start() < max {
-                let mut lists = self.lists.lock(platform);
+                let mut lists = self.changing.lists.lock(platform);
                 if order >= Order::BLOCK {
                     self.release_spare(&mut lists);
                 }
@@ -258,7 +258,7 @@ impl Zone {
     ) -> Option<PfnRange> {
         let block = BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
             if !self.tier(&mut lists).take_at(index, offset, order) {
@@ -282,7 +282,7 @@ impl Zone {
         if let Some(order) = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages()) {
             return self.free_order(platform, segment, range.start, order);
         }
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         self.check(&mut lists, segment, range)?;
         self.give(&mut lists, segment, range);
         self.publish(&lists);
@@ -297,7 +297,7 @@ impl Zone {
         start: Pfn,
         order: Order,
     ) -> Result<(), FreeError> {
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         let index = segment.index_of(BlockNumber::containing(start));
         if !self.give_exactly(&mut lists, segment, index, start, order) {
             let range = PfnRange { start, end: start.add(order.pages()) };
@@ -412,7 +412,7 @@ impl Zone {
     /// What the block of `block` is, with the order of the block that covers it.
     pub(crate) fn state_of<P: Platform>(&self, platform: &P, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.segments, block)?;
-        let lists = self.lists.lock(platform);
+        let lists = self.changing.lists.lock(platform);
         let head = self.table.head_of(segment.index_of(block));
         drop(lists);
         head.map(|(_, state)| state)

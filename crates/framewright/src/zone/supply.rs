@@ -1,7 +1,7 @@
 //! Between a zone and the caches of CPUs: much at once under one hold of the lock.
 
 use super::Zone;
-use super::segment;
+use super::segment::{self, Segment};
 use super::serve::offset_in_block;
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
@@ -35,7 +35,7 @@ impl Zone {
         // Without the lock: a zone that is full says so at once.
         self.free_pages().checked_sub(keep + order.pages())?;
         let batch = cache.batch(order, migrate_type);
-        let mut lists = self.lists.lock(platform);
+        let mut lists = self.changing.lists.lock(platform);
         let spare = lists.free_pages().saturating_sub(keep) / order.pages();
         let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(most);
         let first = if order.get() < WORDS_BELOW {
@@ -164,7 +164,6 @@ impl Zone {
 
     /// Frees words of runs of one order below 9, or blocks of order 9, under one hold of the lock. Those that are not wholly as they should be go to
     /// `refused`, unchanged and when the lock is open again.
-    #[inline]
     pub(crate) fn free_batch<P: Platform>(
         &self,
         platform: &P,
@@ -172,13 +171,40 @@ impl Zone {
         order: Order,
         refused: &mut dyn FnMut(Runs),
     ) {
-        let mut near = self.segments.first();
+        // Each kind has its own loop: what is decided once here would be decided for each entry there.
+        if order.get() < WORDS_BELOW {
+            self.free_each(platform, batch, order, refused, |lists, segment, index, rest| {
+                let offset = offset_in_block(rest[0].base);
+                usize::from(self.tier(lists).free_word(segment, index, offset, rest[0].runs, order))
+            });
+        } else if order < Order::BLOCK {
+            self.free_each(platform, batch, order, refused, |lists, segment, index, rest| {
+                self.give_runs(lists, segment, index, rest, order)
+            });
+        } else {
+            self.free_each(platform, batch, Order::BLOCK, refused, |lists, segment, index, rest| {
+                self.give_blocks(lists, segment, index, rest)
+            });
+        }
+    }
+
+    /// Calls `give` with the lock, the segment and index of the first entry that is left, and all that are left; it says how many it gave back.
+    #[inline]
+    fn free_each<P: Platform>(
+        &self,
+        platform: &P,
+        batch: &[Runs],
+        order: Order,
+        refused: &mut dyn FnMut(Runs),
+        give: impl Fn(&mut FreeLists, &Range<u32>, u32, &[Runs]) -> usize,
+    ) {
+        let mut near = self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
         let mut place = |start: Pfn| {
             let block = BlockNumber::containing(start);
-            if !near.is_some_and(|segment| segment.start <= block && block < segment.end()) {
-                near = segment::find(self.segments, block);
+            if !near.0.contains(&block) {
+                near = Segment::place(segment::find(self.segments, block)?);
             }
-            near.map(|segment| (segment.indices(), segment.index_of(block)))
+            Some((near.1.clone(), near.1.start + (block.0 - near.0.start.0)))
         };
         for entry in batch {
             if let Some((_, index)) = place(entry.base) {
@@ -187,22 +213,12 @@ impl Zone {
         }
         let mut rest = batch;
         while !rest.is_empty() {
-            let mut lists = self.lists.lock(platform);
+            let mut lists = self.changing.lists.lock(platform);
             let mut wrong = None;
             while let Some(&entry) = rest.first() {
-                let freed = match place(entry.base) {
-                    None => 0,
-                    Some((segment, index)) if order.get() < WORDS_BELOW => {
-                        let offset = offset_in_block(entry.base);
-                        usize::from(self.tier(&mut lists).free_word(&segment, index, offset, entry.runs, order))
-                    }
-                    Some((segment, index)) if order < Order::BLOCK => {
-                        self.give_runs(&mut lists, &segment, index, rest, order)
-                    }
-                    Some((segment, index)) => self.give_blocks(&mut lists, &segment, index, rest),
-                };
-                rest = &rest[freed.max(1)..];
-                if freed == 0 {
+                let given = place(entry.base).map_or(0, |(segment, index)| give(&mut lists, &segment, index, rest));
+                rest = &rest[given.max(1)..];
+                if given == 0 {
                     wrong = Some(entry);
                     break;
                 }

@@ -110,7 +110,7 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
-        let lists = self.lists.lock(platform);
+        let lists = self.changing.lists.lock(platform);
         let mut counts =
             Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
         let mut listed_blocks = 0;

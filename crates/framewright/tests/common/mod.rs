@@ -44,7 +44,9 @@ pub fn bring_up_with(
 /// Brings up a machine and checks all invariants. In `manager_inside`, which runs tests of other files once more, pages have descriptors.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
     let inside = env!("CARGO_CRATE_NAME") == "manager_inside";
-    let parameters = with_pages(if inside { Pages::Inside } else { Pages::None });
+    let mut parameters =
+        if inside || env!("CARGO_CRATE_NAME") == "manager_cached" { parameters("") } else { Parameters::default() };
+    parameters.pages = if inside { Pages::Inside } else { Pages::None };
     bring_up_with(machine, &[], &parameters).expect("bring-up")
 }
 

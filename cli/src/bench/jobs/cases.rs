@@ -1,0 +1,174 @@
+//! What jobs consist of: [`Case`] and [`Load`].
+
+use super::Scale;
+use std::hint::black_box;
+
+/// Words of a unit that is memory to be read.
+const UNIT_WORDS: usize = 512;
+/// What a unit costs besides its steps, about.
+const CALL_NS: u64 = 1;
+/// How much dearer the one heavy unit is.
+const HEAVY: u64 = 1000;
+
+/// What a unit is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Nothing.
+    Empty,
+    /// Arithmetic, the same for each unit.
+    Uniform,
+    /// One unit in the middle is a thousand times the others.
+    OneHeavy,
+    /// From nothing to twice the mean.
+    Ramp,
+    /// A page of memory that is read.
+    Memory,
+}
+
+/// A job that all engines do.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What rows call it.
+    pub name: String,
+    /// What a unit is.
+    pub kind: Kind,
+    /// How many units.
+    pub units: u64,
+    /// About what a unit costs on the mean, but for the heavy one.
+    pub unit_ns: u64,
+    /// Whether another process has one of the CPUs.
+    pub busy: bool,
+}
+
+impl Case {
+    fn new(name: &str, kind: Kind, units: u64, unit_ns: u64) -> Self {
+        Self { name: name.to_owned(), kind, units, unit_ns, busy: false }
+    }
+
+    fn beside_a_busy_process(mut self) -> Self {
+        self.name.insert_str(0, "busy-");
+        self.busy = true;
+        self
+    }
+
+    /// What one thread needs, about.
+    pub fn nanoseconds(&self) -> u64 {
+        let heavy = if self.kind == Kind::OneHeavy { HEAVY * self.unit_ns } else { 0 };
+        self.units * self.unit_ns + heavy
+    }
+}
+
+/// All cases, and what is left out and why.
+pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
+    let mut cases = vec![Case::new("two-empty", Kind::Empty, 2, 0)];
+    let longest = u64::try_from(scale.longest.as_nanos()).unwrap_or(u64::MAX);
+    let mut left_out = Vec::new();
+    for unit_ns in [1, 10, 100] {
+        for exponent in 2..=9 {
+            let case = Case::new("uniform", Kind::Uniform, 10_u64.pow(exponent), unit_ns);
+            if case.nanoseconds() <= longest {
+                cases.push(case);
+            } else {
+                left_out.push(format!("1e{exponent} units of {unit_ns} ns"));
+            }
+        }
+    }
+    for (name, kind) in [("one-heavy", Kind::OneHeavy), ("ramp", Kind::Ramp)] {
+        for units in [1_000, 10_000, 100_000, 1_000_000] {
+            let case = Case::new(name, kind, units, 100);
+            if case.nanoseconds() <= longest {
+                cases.push(case);
+            } else {
+                left_out.push(format!("{name} with {units} units"));
+            }
+        }
+    }
+    let pages = (scale.memory_bytes / (UNIT_WORDS * 8)) as u64;
+    cases.push(Case::new("memory", Kind::Memory, pages, 400));
+    for (units, unit_ns) in [(100, 10), (100_000, 10), (100_000, 100), (1_000_000, 100)] {
+        let case = Case::new("uniform", Kind::Uniform, units, unit_ns).beside_a_busy_process();
+        if case.nanoseconds() <= longest {
+            cases.push(case);
+        }
+    }
+    let left_out = match left_out.as_slice() {
+        [] => Vec::new(),
+        some => vec![format!("what takes one thread longer than {:?}: {}", scale.longest, some.join(", "))],
+    };
+    (cases, left_out)
+}
+
+/// A case ready to be done, unit by unit.
+#[derive(Clone, Copy)]
+pub struct Load<'a> {
+    kind: Kind,
+    units: u64,
+    steps: u64,
+    memory: &'a [u64],
+}
+
+impl<'a> Load<'a> {
+    /// `steps_per_ns` thousandths of a step take a nanosecond.
+    pub fn new(case: &Case, memory: &'a [u64], steps_per_us: u64) -> Self {
+        // The call is the rest of the unit.
+        let steps = (case.unit_ns.saturating_sub(CALL_NS) * steps_per_us).div_ceil(1000).max(1);
+        Self { kind: case.kind, units: case.units, steps, memory }
+    }
+
+    /// Does one unit; the result depends on all of it. A function that is called, so that no engine gets better code than another.
+    #[inline(never)]
+    pub fn unit(&self, unit: u64) -> u64 {
+        match self.kind {
+            Kind::Empty => unit,
+            Kind::Uniform => chain(unit, self.steps),
+            Kind::OneHeavy => chain(unit, if unit == self.units / 2 { self.steps * HEAVY } else { self.steps }),
+            Kind::Ramp => chain(unit, 2 * self.steps * unit / self.units),
+            Kind::Memory => {
+                let begin = usize::try_from(unit).unwrap_or(usize::MAX).saturating_mul(UNIT_WORDS);
+                let page = self.memory.get(begin..).unwrap_or_default();
+                page.iter().take(UNIT_WORDS).fold(0, |sum, word| sum ^ word)
+            }
+        }
+    }
+
+    /// Does units one after the other.
+    #[inline]
+    pub fn range(&self, range: std::ops::Range<u64>) -> u64 {
+        range.fold(0, |sum: u64, unit| sum.wrapping_add(self.unit(unit)))
+    }
+}
+
+/// Multiplications that wait for one another.
+#[inline]
+pub fn chain(seed: u64, steps: u64) -> u64 {
+    (0..steps).fold(black_box(seed), |value, _| value.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::jobs::{FULL, QUICK};
+
+    #[test]
+    fn nothing_takes_too_long_and_what_is_left_out_is_said() {
+        for scale in [FULL, QUICK] {
+            let (cases, left_out) = all(scale);
+            let longest = u64::try_from(scale.longest.as_nanos()).expect("short");
+            let bounded = |case: &&Case| case.kind != Kind::Memory;
+            assert!(cases.iter().filter(bounded).all(|case| case.nanoseconds() <= longest));
+            assert!(left_out.concat().contains("1e9 units of 100 ns"));
+        }
+        let (full, _) = all(FULL);
+        assert!(full.iter().any(|case| case.units == 1_000_000_000));
+    }
+
+    #[test]
+    fn every_unit_counts_once_however_a_load_is_cut() {
+        let memory: Vec<u64> = (0..10 * UNIT_WORDS as u64).map(|word| word * word).collect();
+        for kind in [Kind::Empty, Kind::Uniform, Kind::OneHeavy, Kind::Ramp, Kind::Memory] {
+            let load = Load::new(&Case::new("any", kind, 10, 7), &memory, 1000);
+            let cut = load.range(0..3).wrapping_add(load.range(3..10));
+            assert_eq!(cut, load.range(0..10), "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `framewright bench jobs`: what parallel jobs cost, beside a plain loop, rayon and threads that are started for the occasion.
+
+mod busy;
+mod cases;
+mod engines;
+mod measure;
+mod table;
+
+use super::common::wrapped;
+use super::host;
+use crate::args::BenchOptions;
+use crate::error::Error;
+use crate::output::Output;
+use cases::Case;
+use engines::Pools;
+use framewright_hosted::HostedHelpers;
+use measure::Effort;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+seconds for one job, from the call to its return; short jobs are timed many at a time. The engines of a case take turns, with a pause before each \
+sample; a row is the median of its repetitions, with the least and the most. \
+A unit is a chain of multiplications that takes about unit_ns, or, in memory, 4 KiB that are read. \
+uniform: all units alike; one-heavy: one in the middle costs a thousand of the others; ramp: costs rise from nothing to twice the mean; \
+two-empty: two units without work, for which two threads are asked; \
+busy-*: while another process spins on one CPU. \
+rayon is called from a thread that is not one of its own, as a program does; rayon-inside from one of its own, in short jobs only. \
+scoped: threads of std::thread::scope, one share each";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// How often each case is measured.
+    pub effort: Effort,
+    /// The most work of a case, if one thread did it.
+    pub longest: Duration,
+    /// Bytes that are read where memory is what counts.
+    pub memory_bytes: usize,
+}
+
+const FULL: Scale = Scale {
+    effort: Effort { repetitions: 15, enough: Duration::from_millis(2000) },
+    longest: Duration::from_millis(1100),
+    memory_bytes: 256 << 20,
+};
+
+const QUICK: Scale = Scale {
+    effort: Effort { repetitions: 3, enough: Duration::from_millis(150) },
+    longest: Duration::from_millis(11),
+    memory_bytes: 16 << 20,
+};
+
+/// Measures all engines on all cases.
+///
+/// # Errors
+/// Threads or the other process cannot be started.
+pub fn run(options: &BenchOptions) -> Result<(), Error> {
+    let scale = if options.quick { QUICK } else { FULL };
+    let mut output = Output::new();
+    let style = output.style();
+    let cpus = host::cpus()?;
+    let pools = Pools::new(cpus.len())?;
+    let memory: Vec<u64> = (0..scale.memory_bytes as u64 / 8).collect();
+    let (cases, left_out) = cases::all(scale);
+    let mut rows: Vec<Value> = Vec::new();
+    let (quiet, busy): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| !case.busy);
+    for case in quiet {
+        rows.extend(measure::rows(case, &pools, &memory, scale.effort));
+    }
+    if let Some(&last) = cpus.last() {
+        let _spinning = busy::Spinner::on(last)?;
+        for case in busy {
+            rows.extend(measure::rows(case, &pools, &memory, scale.effort));
+        }
+    }
+    let priority = HostedHelpers::shared().priority();
+    if options.json {
+        let object = json!({
+            "bench": "jobs",
+            "repetitions": scale.effort.repetitions,
+            "cpus": cpus.len(),
+            "priority": priority.to_string(),
+            "timed": TIMED,
+            "left_out": left_out,
+            "rows": rows,
+        });
+        return output.line(&object.to_string());
+    }
+    table::grid(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
+    output.line("")?;
+    for reason in &left_out {
+        wrapped(&format!("Left out: {reason}.")).iter().try_for_each(|line| output.line(&style.dim(line)))?;
+    }
+    let heading = format!("{} CPUs; {priority}. Up to {} repetitions; {TIMED}.", cpus.len(), scale.effort.repetitions);
+    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+}

@@ -1,0 +1,98 @@
+//! What a helper takes on from the caller of its job: [`Context`].
+
+use super::system::{self, CpuMask, MemoryPolicy};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// What the caller may use.
+#[derive(PartialEq)]
+pub(super) struct Context {
+    pub cpus: CpuMask,
+    policy: Option<MemoryPolicy>,
+    /// Looked at where helpers keep a priority.
+    pub nice: i32,
+}
+
+thread_local! {
+    /// What the thread's last job found: mostly it is the same again.
+    static LAST: RefCell<Option<Arc<Context>>> = const { RefCell::new(None) };
+}
+
+impl Context {
+    /// That of the calling thread, now; `None` when the system does not say on which CPUs it may run.
+    pub fn of_this_thread(with_nice: bool) -> Option<Arc<Self>> {
+        let nice = if with_nice { system::nice().ok()? } else { 0 };
+        let now = Self { cpus: CpuMask::of_this_thread().ok()?, policy: MemoryPolicy::of_this_thread(), nice };
+        let last = LAST.try_with(|last| {
+            let mut last = last.try_borrow_mut().ok()?;
+            if last.as_deref() != Some(&now) {
+                *last = Some(Arc::new(Self { cpus: now.cpus.clone(), ..now }));
+            }
+            last.clone()
+        });
+        // A thread that is ending has nothing to remember it in.
+        last.ok().flatten().or_else(|| Some(Arc::new(now)))
+    }
+
+    /// What [`Context::of_this_thread`] found last in this thread.
+    pub fn last(with_nice: bool) -> Option<Arc<Self>> {
+        let last = LAST.try_with(|last| last.try_borrow().ok()?.clone()).ok().flatten();
+        last.or_else(|| Self::of_this_thread(with_nice))
+    }
+}
+
+/// What a helper has taken on.
+#[derive(Default)]
+pub(super) struct Adopted {
+    context: Option<Arc<Context>>,
+    node: Option<u32>,
+}
+
+impl Adopted {
+    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their number. Returns whether it does so; if not, it must not work.
+    pub fn adopt(&mut self, context: &Arc<Context>, node: Option<(u32, &CpuMask)>) -> bool {
+        let number = node.map(|(number, _)| number);
+        if self.node == number && self.context.as_ref().is_some_and(|adopted| Arc::ptr_eq(adopted, context)) {
+            return true;
+        }
+        let policy_is_new = self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
+        // Nothing is adopted unless all is.
+        *self = Self::default();
+        let near = node.map(|(_, cpus)| context.cpus.and(cpus)).filter(|near| near.count() != 0);
+        let adopted = near.is_some_and(|near| near.adopt().is_ok()) || context.cpus.adopt().is_ok();
+        let policy = context.policy.filter(|_| policy_is_new);
+        if adopted && policy.is_none_or(|policy| policy.adopt().is_ok()) {
+            *self = Self { context: Some(Arc::clone(context)), node: number };
+        }
+        self.context.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a helper does on a thread of its own, with fewer CPUs than this machine has.
+    #[test]
+    fn cpus_are_taken_over_all_or_none() {
+        let all = Context::of_this_thread(false).expect("the system says");
+        let first = (0..8192).find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1).expect("there is a CPU");
+        let with = |cpus: CpuMask| Arc::new(Context { cpus, policy: all.policy, nice: 0 });
+        let here = || CpuMask::of_this_thread().expect("the system says");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut adopted = Adopted::default();
+                let one = CpuMask::of([first]);
+                assert!(adopted.adopt(&with(one.clone()), None));
+                assert_eq!((here().count(), here().and(&one).count()), (1, 1));
+                assert!(adopted.adopt(&all, None) && here() == all.cpus);
+                // A node narrows it, unless the caller may not go there.
+                assert!(adopted.adopt(&all, Some((0, &one))) && here().count() == 1);
+                assert!(adopted.adopt(&all, Some((1, &CpuMask::of([])))) && here() == all.cpus);
+                // CPUs that there are not.
+                assert!(!adopted.adopt(&with(CpuMask::of([8191])), None));
+                assert!(adopted.adopt(&all, None));
+            });
+        });
+    }
+}

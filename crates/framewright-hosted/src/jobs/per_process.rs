@@ -1,0 +1,124 @@
+//! A value that a child process does not inherit: [`PerProcess`]. After a fork the child has the memory of the parent's threads, but not the threads.
+
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// How many forks lie between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Which process this is, among those that came from one another by fork.
+pub(super) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Counts forks from now on.
+fn count_forks() {
+    static ONCE: Once = Once::new();
+    // A fork in the middle of this would leave the child waiting for ever; the thread that forks there must be another one, at first use.
+    ONCE.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which a child may do.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// At most one `T` for each process, made when it is first wanted. Nothing here waits for another thread, so that a child can use it whatever the parent's
+/// threads were doing.
+pub(super) struct PerProcess<T> {
+    made: AtomicPtr<Made<T>>,
+    owns: PhantomData<T>,
+}
+
+struct Made<T> {
+    generation: u32,
+    value: T,
+}
+
+impl<T> PerProcess<T> {
+    pub const fn new() -> Self {
+        Self { made: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
+    }
+
+    /// This process's value, if there is one.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        // Acquire pairs with the Release of the exchange in `get_or_make`.
+        let made = self.made.load(Ordering::Acquire);
+        // SAFETY: null, or a box that is given up only by `drop` (invariant 27).
+        let made = unsafe { made.as_ref() }?;
+        (made.generation == generation()).then_some(&made.value)
+    }
+
+    /// This process's value. The parent's is left alone: threads that exist only there may have been in the middle of changing it.
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        count_forks();
+        let old = self.made.load(Ordering::Acquire);
+        let new = Box::into_raw(Box::new(Made { generation: generation(), value: make() }));
+        let made = match self.made.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(theirs) => {
+                // SAFETY: it was made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                theirs
+            }
+        };
+        // SAFETY: a box that is given up only by `drop` (invariant 27).
+        unsafe { &(*made).value }
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        let made = *self.made.get_mut();
+        // SAFETY: as in `get`; nobody has a reference while this is dropped.
+        let of_this_process = unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation());
+        if of_this_process {
+            // SAFETY: it came from a box, and is given up once (invariant 27).
+            drop(unsafe { Box::from_raw(made) });
+        }
+    }
+}
+
+// SAFETY: it hands out shared references to a `T` and drops it, as a box would (invariant 27).
+unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
+// SAFETY: likewise.
+unsafe impl<T: Send> Send for PerProcess<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_is_made_and_dropped() {
+        let value = Arc::new(());
+        let cell = PerProcess::new();
+        assert!(cell.get().is_none());
+        for _ in 0..2 {
+            assert!(Arc::ptr_eq(cell.get_or_make(|| Arc::clone(&value)), &value));
+        }
+        assert_eq!(Arc::strong_count(&value), 2);
+        drop(cell);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn many_threads_get_the_same() {
+        for _ in 0..200 {
+            let cell = PerProcess::new();
+            let made: Vec<usize> = std::thread::scope(|scope| {
+                let get = || scope.spawn(|| ptr::from_ref(cell.get_or_make(|| [0_u64; 4])).addr());
+                [get(), get(), get()].map(|thread| thread.join().expect("no panic")).to_vec()
+            });
+            assert!(made.iter().all(|&address| address == made[0]));
+        }
+    }
+}

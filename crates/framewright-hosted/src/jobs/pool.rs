@@ -1,0 +1,399 @@
+//! The helper threads of one process: [`Pool`].
+
+use super::context::{Adopted, Context};
+use super::loan::Loan;
+use super::nodes::Nodes;
+use super::per_process::generation;
+use super::priority::Priority;
+use super::quota::CpuQuota;
+use super::system::{self, Schedule};
+use framewright_jobs::{Desk, Post};
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A helper looks for more work so long before it sleeps, and a caller waits so long before it sleeps and lends its priority: about what it takes to
+/// send a thread to sleep and wake it again.
+const SPIN_NS: u64 = 20_000;
+/// Looks between two clock readings while spinning.
+const LOOKS: u32 = 16;
+/// How old what is known of the quota may be. Reading it takes some 50 us.
+const QUOTA_AGE_NS: u64 = 1_000_000_000;
+/// A helper that waits for a helper of its own, and has no priority to lend, looks so often whether it was lent one.
+const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
+/// What starting a thread needs; chunks have their captures elsewhere, but run on this.
+const STACK_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static IS_HELPER: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(super) type Payload = Box<dyn Any + Send>;
+
+/// What one helper shares with its callers. On lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Slot {
+    /// Of the job at the post; written by its caller before the offer.
+    context: Mutex<Option<Arc<Context>>>,
+    panic: Mutex<Option<Payload>>,
+    /// 1: the helper sleeps, or is about to.
+    sleeping: AtomicU32,
+    /// Counts the ends of its work; callers sleep on it.
+    ended: AtomicU32,
+    /// A caller sleeps on `ended`, or is about to.
+    awaited: AtomicBool,
+    loan: Loan,
+    tid: AtomicI32,
+}
+
+/// See the module documentation.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Threads {
+    handles: Vec<JoinHandle<()>>,
+    /// After a thread could not be started.
+    not_before_ns: u64,
+}
+
+struct Shared {
+    generation: u32,
+    posts: Vec<Post>,
+    desk: Desk,
+    slots: Vec<Slot>,
+    nodes: Nodes,
+    threads: Mutex<Threads>,
+    /// Threads of an older age end. A new one begins when priorities turn out not to be raised any more.
+    age: AtomicU32,
+    closing: AtomicBool,
+    /// What is possible was found out, or chosen.
+    priority_is_known: AtomicBool,
+    keeps_priority: AtomicBool,
+    /// Threads of this age. Changed under the lock of `threads`, as the age is.
+    started: AtomicUsize,
+    /// Helpers that work, and how many may because of the quota.
+    working: AtomicUsize,
+    quota_helpers: AtomicUsize,
+    quota_read_ns: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks is left half done by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// Room for `helpers`, of which none runs yet.
+    pub fn new(helpers: usize, priority: Option<Priority>) -> Self {
+        let shared = Shared {
+            generation: generation(),
+            posts: (0..helpers).map(|_| Post::new()).collect(),
+            desk: Desk::new(),
+            slots: (0..helpers).map(|_| Slot::default()).collect(),
+            nodes: Nodes::read(Path::new("/")),
+            threads: Mutex::default(),
+            age: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            priority_is_known: AtomicBool::new(priority.is_some()),
+            keeps_priority: AtomicBool::new(priority == Some(Priority::Kept)),
+            started: AtomicUsize::new(0),
+            working: AtomicUsize::new(0),
+            quota_helpers: AtomicUsize::new(usize::MAX),
+            quota_read_ns: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub fn posts(&self) -> &[Post] {
+        &self.shared.posts
+    }
+
+    pub fn desk(&self) -> &Desk {
+        &self.shared.desk
+    }
+
+    pub fn nodes(&self) -> &Nodes {
+        &self.shared.nodes
+    }
+
+    /// How helpers are scheduled. Found out at the first call, which takes two thread switches.
+    pub fn priority(&self) -> Priority {
+        let shared = &self.shared;
+        if !shared.priority_is_known.load(Ordering::Acquire) {
+            let _one_probe = lock(&shared.threads);
+            if !shared.priority_is_known.load(Ordering::Acquire) {
+                shared.keeps_priority.store(Priority::probe() == Priority::Kept, Ordering::Relaxed);
+                // Pairs with the Acquire above.
+                shared.priority_is_known.store(true, Ordering::Release);
+            }
+        }
+        if shared.keeps_priority() { Priority::Kept } else { Priority::Lent }
+    }
+
+    /// Whether chunks are to be short.
+    pub fn keeps_priority(&self) -> bool {
+        self.shared.keeps_priority()
+    }
+
+    /// Threads that run.
+    pub fn started(&self) -> usize {
+        self.shared.started.load(Ordering::Relaxed)
+    }
+
+    /// How many helpers a job of this thread may have; they are started if they do not run yet.
+    pub fn allowance(&self) -> usize {
+        let shared = &self.shared;
+        let quota = shared.quota_helpers();
+        let keeps_priority = self.priority() == Priority::Kept;
+        let Some(context) = Context::of_this_thread(keeps_priority) else { return 0 };
+        let wanted = context.cpus.count().saturating_sub(1).min(quota).min(shared.posts.len());
+        if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
+    }
+
+    /// Starts helpers until there are so many; returns how many there are.
+    #[cold]
+    fn start(&self, wanted: usize) -> usize {
+        let shared = &self.shared;
+        let mut threads = lock(&shared.threads);
+        let age = shared.age.load(Ordering::Relaxed);
+        let now = system::now_ns();
+        for index in self.started()..wanted {
+            if now < threads.not_before_ns {
+                break;
+            }
+            let own = Arc::clone(shared);
+            let builder = std::thread::Builder::new().name(format!("jobs-{index}")).stack_size(STACK_BYTES);
+            match system::without_signals(|| builder.spawn(move || own.help(index, age))) {
+                Ok(handle) => threads.handles.push(handle),
+                Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
+            }
+            if now >= threads.not_before_ns {
+                shared.started.store(index + 1, Ordering::Relaxed);
+            }
+        }
+        self.started()
+    }
+
+    /// The job of this thread has post `helper`.
+    pub fn prepare(&self, helper: usize) {
+        if let Some(slot) = self.shared.slots.get(helper) {
+            let context = Context::last(self.shared.keeps_priority());
+            let mut place = lock(&slot.context);
+            let same = matches!((&*place, &context), (Some(old), Some(new)) if Arc::ptr_eq(old, new));
+            if !same {
+                *place = context;
+            }
+        }
+    }
+
+    pub fn wake(&self, helper: usize) {
+        if let Some(slot) = self.shared.slots.get(helper) {
+            slot.wake();
+        }
+    }
+
+    pub fn take_panic(&self, helper: usize) -> Option<Payload> {
+        lock(&self.shared.slots.get(helper)?.panic).take()
+    }
+
+    /// Waits until `done`, which `helper` makes true.
+    pub fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
+        let Some(slot) = self.shared.slots.get(helper) else { return };
+        if spin_until(done) {
+            return;
+        }
+        let mut lent = false;
+        while !done() {
+            // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
+            if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
+                forked_inside_a_job();
+            }
+            lent = lent || self.shared.lend(slot, done);
+            let seen = slot.ended.load(Ordering::Acquire);
+            if done() {
+                return;
+            }
+            slot.awaited.store(true, Ordering::SeqCst);
+            let longest = (IS_HELPER.get() && !lent).then_some(LOOK_FOR_LOAN);
+            system::sleep_while(&slot.ended, seen, longest);
+        }
+    }
+}
+
+/// A child of fork in the middle of a job waits for a thread of its parent.
+#[cold]
+fn forked_inside_a_job() -> ! {
+    eprintln!(
+        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have"
+    );
+    std::process::abort()
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.slots.iter().for_each(Slot::wake);
+        let handles = std::mem::take(&mut lock(&self.shared.threads).handles);
+        for thread in handles {
+            // What chunks threw was caught.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Spins until `done`, for a short while. Returns whether it is.
+fn spin_until(done: &dyn Fn() -> bool) -> bool {
+    let began = system::now_ns();
+    loop {
+        for _ in 0..LOOKS {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if system::now_ns().saturating_sub(began) > SPIN_NS {
+            return done();
+        }
+    }
+}
+
+impl Slot {
+    fn wake(&self) {
+        // The fence before it in the engine makes this see a helper that did not see the work.
+        if self.sleeping.load(Ordering::SeqCst) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0 {
+            system::wake_one(&self.sleeping);
+        }
+    }
+
+    /// The helper's work is over and its caller can see it.
+    fn tell_end(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        if self.awaited.swap(false, Ordering::SeqCst) {
+            system::wake_one(&self.ended);
+        }
+    }
+}
+
+impl Shared {
+    fn keeps_priority(&self) -> bool {
+        self.keeps_priority.load(Ordering::Relaxed)
+    }
+
+    /// Helpers that the quota leaves room for, beside their caller.
+    fn quota_helpers(&self) -> usize {
+        let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
+        if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
+            // Of several callers one reads.
+            let mine = self.quota_read_ns.compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if mine {
+                let helpers = CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
+                self.quota_helpers.store(helpers, Ordering::Relaxed);
+            }
+        }
+        self.quota_helpers.load(Ordering::Relaxed)
+    }
+
+    /// Lends the caller's priority to the helper of `slot`.
+    fn lend(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
+        if self.keeps_priority() {
+            return false;
+        }
+        let Ok(own) = Schedule::of_this_thread() else { return false };
+        if own.is_idle() {
+            return false;
+        }
+        slot.loan.lend(done, || {
+            let raised = own.give_to(slot.tid.load(Ordering::Relaxed)).is_ok();
+            if !raised {
+                self.keep_priority();
+            }
+            raised
+        })
+    }
+
+    /// Priorities cannot be raised any more. The helpers that were lowered end, others are started for the next job.
+    #[cold]
+    fn keep_priority(&self) {
+        let _nobody_starts = lock(&self.threads);
+        if !self.keeps_priority.swap(true, Ordering::SeqCst) {
+            self.age.fetch_add(1, Ordering::SeqCst);
+            self.started.store(0, Ordering::SeqCst);
+            self.slots.iter().for_each(Slot::wake);
+        }
+    }
+
+    /// The life of a helper.
+    fn help(&self, index: usize, age: u32) {
+        let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else { return };
+        IS_HELPER.set(true);
+        slot.tid.store(system::tid(), Ordering::Relaxed);
+        let lowered = !self.keeps_priority();
+        let _ = if lowered { system::be_idle() } else { Ok(()) };
+        let nice = system::nice().unwrap_or(0);
+        let mut adopted = Adopted::default();
+        while !self.is_over(age) {
+            let worked = post.serve_with(|work| {
+                let Some(_room) = Room::enter(self) else { return };
+                let context = lock(&slot.context).clone();
+                let Some(context) = context.filter(|context| lowered || context.nice <= nice) else { return };
+                let node = post.node().and_then(|node| Some((node, self.nodes.cpus(node)?)));
+                if !adopted.adopt(&context, node) {
+                    return;
+                }
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+                    *lock(&slot.panic) = Some(payload);
+                }
+            });
+            if generation() != self.generation {
+                // The child of a fork inside a chunk: this is its only thread, and it has nowhere to go back to.
+                forked_inside_a_job();
+            }
+            if worked {
+                slot.tell_end();
+                slot.loan.end_stint(|| {
+                    let _ = system::be_idle();
+                });
+                // Time that a quota counts is not spent on waiting.
+                if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
+                    spin_until(&|| post.has_work() || self.is_over(age));
+                }
+                continue;
+            }
+            slot.sleeping.store(1, Ordering::SeqCst);
+            if !post.has_work() && !self.is_over(age) {
+                system::sleep_while(&slot.sleeping, 1, None);
+            }
+            slot.sleeping.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn is_over(&self, age: u32) -> bool {
+        self.closing.load(Ordering::SeqCst) || self.age.load(Ordering::SeqCst) != age
+    }
+}
+
+/// A helper that works, counted.
+struct Room<'a>(&'a Shared);
+
+impl<'a> Room<'a> {
+    /// Nothing when as many work as the quota allows.
+    fn enter(shared: &'a Shared) -> Option<Self> {
+        let room = Self(shared);
+        let before = shared.working.fetch_add(1, Ordering::Relaxed);
+        (before < shared.quota_helpers.load(Ordering::Relaxed)).then_some(room)
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
+    }
+}

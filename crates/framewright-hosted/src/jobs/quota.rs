@@ -1,0 +1,176 @@
+//! How much CPU time control groups leave to this process: `cpu.max` of version 2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
+//!
+//! Parsers are pure functions of text; [`CpuQuota::read`] takes the root of the tree, so that trees of other machines can be read as well.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// CPU time in each period, microseconds. Neither is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuQuota {
+    quota_us: u64,
+    period_us: u64,
+}
+
+impl CpuQuota {
+    /// Nothing when a part is 0.
+    #[must_use]
+    pub fn new(quota_us: u64, period_us: u64) -> Option<Self> {
+        (quota_us != 0 && period_us != 0).then_some(Self { quota_us, period_us })
+    }
+
+    /// Whole CPUs that can run all the time; at least one, as the caller of a job runs anyway.
+    #[must_use]
+    pub fn cpus(self) -> usize {
+        usize::try_from(self.quota_us / self.period_us).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// The quota of the smallest group that this process is in; nothing when no group has one. `root` is `/`, or a folder with the `proc` and `sys` of a machine.
+    /// What cannot be read limits nothing.
+    #[must_use]
+    pub fn read(root: &Path) -> Option<Self> {
+        let text = |path: &str| fs::read_to_string(root.join(path)).ok();
+        let mounts = parse_mounts(&text("proc/self/mountinfo")?);
+        let groups = parse_groups(&text("proc/self/cgroup")?);
+        let folders = mounts.iter().flat_map(|mount| {
+            let group = groups.iter().find(|group| group.is_of(mount));
+            group.map_or(Vec::new(), |group| folders(mount, &group.path))
+        });
+        folders.filter_map(|folder| Self::of_folder(root, &folder)).min_by(|one, other| one.share_cmp(*other))
+    }
+
+    fn of_folder(root: &Path, folder: &str) -> Option<Self> {
+        let folder = root.join(folder.trim_start_matches('/'));
+        let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        match text("cpu.max") {
+            Some(text) => parse_cpu_max(&text),
+            None => parse_cfs(&text("cpu.cfs_quota_us")?, &text("cpu.cfs_period_us")?),
+        }
+    }
+
+    fn share_cmp(self, other: Self) -> std::cmp::Ordering {
+        let product = |quota: u64, period: u64| u128::from(quota) * u128::from(period);
+        product(self.quota_us, other.period_us).cmp(&product(other.quota_us, self.period_us))
+    }
+}
+
+/// Hundredths of a CPU: `1.50 CPUs`.
+impl fmt::Display for CpuQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hundredths = u128::from(self.quota_us) * 100 / u128::from(self.period_us);
+        write!(f, "{}.{:02} CPUs", hundredths / 100, hundredths % 100)
+    }
+}
+
+/// The content of `cpu.max`: `max 100000`, or microseconds and period. Nothing: no limit, or not understood.
+#[must_use]
+pub fn parse_cpu_max(text: &str) -> Option<CpuQuota> {
+    let mut words = text.split_ascii_whitespace();
+    let quota = words.next()?.parse().ok()?;
+    let period = words.next().map_or(Some(100_000), |period| period.parse().ok())?;
+    CpuQuota::new(quota, period).filter(|_| words.next().is_none())
+}
+
+/// The contents of `cpu.cfs_quota_us`, -1 for no limit, and `cpu.cfs_period_us`.
+#[must_use]
+pub fn parse_cfs(quota: &str, period: &str) -> Option<CpuQuota> {
+    CpuQuota::new(quota.trim().parse().ok()?, period.trim().parse().ok()?)
+}
+
+/// A hierarchy of groups that is mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mount {
+    /// Version 2: the one hierarchy. Version 1: that of the CPU controller; others are left out.
+    pub unified: bool,
+    /// The group that is seen at the mount point.
+    pub group: String,
+    /// Where.
+    pub point: String,
+}
+
+/// The lines of `/proc/self/mountinfo` that can have CPU quotas.
+#[must_use]
+pub fn parse_mounts(text: &str) -> Vec<Mount> {
+    text.lines().filter_map(parse_mount).collect()
+}
+
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ').skip(3);
+    let (group, point) = (unescape(left.next()?), unescape(left.next()?));
+    let mut right = right.split(' ');
+    let unified = match right.next()? {
+        "cgroup2" => true,
+        "cgroup" if right.nth(1)?.split(',').any(|option| option == "cpu") => false,
+        _ => return None,
+    };
+    Some(Mount { unified, group, point })
+}
+
+/// The kernel writes blanks, line ends and backslashes in names as a backslash and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| first == b'\\').and_then(|digits| {
+            digits.iter().try_fold(0_u32, |value, digit| Some(value * 8 + char::from(*digit).to_digit(8)?))
+        });
+        match code.and_then(|code| u8::try_from(code).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A group that the process is in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// Of version 2.
+    pub unified: bool,
+    /// Its path in its hierarchy.
+    pub path: String,
+}
+
+impl Group {
+    fn is_of(&self, mount: &Mount) -> bool {
+        self.unified == mount.unified
+    }
+}
+
+/// The lines of `/proc/self/cgroup` that can have CPU quotas.
+#[must_use]
+pub fn parse_groups(text: &str) -> Vec<Group> {
+    let group = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let unified = controllers.is_empty();
+        let wanted = unified || controllers.split(',').any(|name| name == "cpu");
+        wanted.then(|| Group { unified, path: path.to_owned() })
+    };
+    text.lines().filter_map(group).collect()
+}
+
+/// The folders of a group and of those around it, as far as they can be seen at the mount.
+fn folders(mount: &Mount, group: &str) -> Vec<String> {
+    let around = mount.group.trim_end_matches('/');
+    // A group beside the one that is mounted is seen only as that.
+    let inside = group.strip_prefix(around).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or("");
+    let mut path = PathBuf::from(&mount.point);
+    let mut folders = vec![mount.point.clone()];
+    for name in inside.split('/').filter(|name| !name.is_empty() && *name != ".") {
+        if name == ".." {
+            break;
+        }
+        path.push(name);
+        folders.push(path.to_string_lossy().into_owned());
+    }
+    folders
+}

@@ -1,0 +1,228 @@
+//! The system calls behind the helpers: which CPUs and which memory a thread may use, how it is scheduled, and how it sleeps.
+
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// A thread, as the kernel numbers it.
+pub(super) type Tid = libc::pid_t;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The CPUs that a thread may use: room for 8192, which is what Linux can be built for.
+#[derive(Clone)]
+pub(super) struct CpuMask {
+    words: [u64; 128],
+    /// Words that the kernel has.
+    used: usize,
+}
+
+impl PartialEq for CpuMask {
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl CpuMask {
+    /// Those of the calling thread.
+    pub fn of_this_thread() -> io::Result<Self> {
+        let mut mask = Self { words: [0; 128], used: 128 };
+        // SAFETY: the array is live and of the size that is passed.
+        let bytes =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask.words), mask.words.as_mut_ptr()) };
+        mask.used = usize::try_from(check(bytes)?).map_or(0, |bytes| bytes / 8).min(128);
+        Ok(mask)
+    }
+
+    /// From numbers; those beyond the room are left out.
+    pub fn of(cpus: impl IntoIterator<Item = u32>) -> Self {
+        let mut mask = Self { words: [0; 128], used: 128 };
+        for cpu in cpus {
+            if let Some(word) = mask.words.get_mut(cpu as usize / 64) {
+                *word |= 1 << (cpu % 64);
+            }
+        }
+        mask
+    }
+
+    fn words(&self) -> &[u64] {
+        self.words.get(..self.used).unwrap_or(&self.words)
+    }
+
+    pub fn count(&self) -> usize {
+        self.words().iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The CPUs of both.
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
+        both
+    }
+
+    /// Keeps the calling thread on these.
+    pub fn adopt(&self) -> io::Result<()> {
+        let words = self.words();
+        // SAFETY: the slice is live and of the size that is passed.
+        let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(words), words.as_ptr()) };
+        check(result).map(drop)
+    }
+}
+
+/// From which nodes a thread gets memory: mode and node mask of `set_mempolicy`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MemoryPolicy {
+    mode: libc::c_int,
+    nodes: [u64; 16],
+}
+
+/// The kernel takes one off.
+const POLICY_NODES: libc::c_ulong = 16 * 64 + 1;
+
+impl MemoryPolicy {
+    /// That of the calling thread; nothing when the system has none, or does not say.
+    pub fn of_this_thread() -> Option<Self> {
+        let mut policy = Self { mode: 0, nodes: [0; 16] };
+        // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up to a word.
+        let result = unsafe {
+            libc::syscall(libc::SYS_get_mempolicy, &raw mut policy.mode, policy.nodes.as_mut_ptr(), POLICY_NODES, 0, 0)
+        };
+        (result == 0).then_some(policy)
+    }
+
+    /// Makes it the calling thread's.
+    pub fn adopt(&self) -> io::Result<()> {
+        // SAFETY: the mask is live and has the nodes that are passed.
+        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, self.nodes.as_ptr(), POLICY_NODES) };
+        check(result).map(drop)
+    }
+}
+
+/// How a thread is scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Schedule {
+    policy: libc::c_int,
+    realtime: libc::c_int,
+    pub nice: libc::c_int,
+}
+
+impl Schedule {
+    /// Runs when nothing else wants the CPU.
+    pub fn is_idle(self) -> bool {
+        self.policy == libc::SCHED_IDLE
+    }
+
+    /// That of the calling thread.
+    pub fn of_this_thread() -> io::Result<Self> {
+        let mut realtime = 0;
+        // SAFETY: takes an integer and touches no memory of the process.
+        let policy = check(unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) })?;
+        // SAFETY: the parameter is one integer, and live.
+        check(unsafe { libc::syscall(libc::SYS_sched_getparam, 0, &raw mut realtime) })?;
+        let policy = libc::c_int::try_from(policy).unwrap_or(libc::SCHED_OTHER) & !libc::SCHED_RESET_ON_FORK;
+        Ok(Self { policy, realtime, nice: nice()? })
+    }
+
+    /// Has thread `tid`, 0 for the caller, scheduled so. What only this thread can have, a deadline, is not passed on.
+    pub fn give_to(self, tid: Tid) -> io::Result<()> {
+        if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
+            return set_policy(tid, self.policy, self.realtime);
+        }
+        set_policy(tid, if self.is_idle() { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)?;
+        let who = libc::id_t::try_from(tid).unwrap_or(0);
+        // SAFETY: takes integers and touches no memory of the process.
+        check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) }).map(drop)
+    }
+}
+
+/// Has the calling thread run when nothing else wants the CPU. Anybody may ask for that.
+pub(super) fn be_idle() -> io::Result<()> {
+    set_policy(0, libc::SCHED_IDLE, 0)
+}
+
+/// Has the calling thread scheduled in the usual way, which may need a privilege after [`be_idle`].
+pub(super) fn be_usual() -> io::Result<()> {
+    set_policy(0, libc::SCHED_OTHER, 0)
+}
+
+fn set_policy(tid: Tid, policy: libc::c_int, realtime: libc::c_int) -> io::Result<()> {
+    // SAFETY: the parameter is one integer, and live.
+    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const realtime) }).map(drop)
+}
+
+/// The nice level of the calling thread, -20 to 19.
+pub(super) fn nice() -> io::Result<libc::c_int> {
+    // SAFETY: takes integers and touches no memory of the process.
+    let raw = check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) })?;
+    // The system call says 20 - nice.
+    Ok(20 - libc::c_int::try_from(raw).unwrap_or(20))
+}
+
+/// The number of the calling thread.
+pub(super) fn tid() -> Tid {
+    // SAFETY: takes nothing and touches no memory of the process.
+    unsafe { libc::gettid() }
+}
+
+/// The CPU on which the caller is at this moment.
+pub(super) fn cpu() -> u32 {
+    // SAFETY: takes nothing and touches no memory of the process.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// CPUs that the system is configured for.
+pub(super) fn cpus() -> usize {
+    // SAFETY: takes an integer and touches no memory of the process.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1).max(1)
+}
+
+/// `CLOCK_MONOTONIC`.
+#[inline]
+pub(super) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is live. This clock exists, and time since boot is positive.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
+}
+
+/// Sleeps while `word` is `seen`, at most so long; may return early for no reason.
+pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>) {
+    let time = longest.map(|longest| libc::timespec {
+        tv_sec: libc::time_t::try_from(longest.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: longest.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word lives as long as the reference, which is longer than the call; the time is null or live.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, time) };
+}
+
+/// Wakes one thread that sleeps on `word`.
+pub(super) fn wake_one(word: &AtomicU32) {
+    // SAFETY: the address is only a name to the kernel.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}
+
+/// Calls `start` with all signals blocked but those that a thread's own mistakes raise: threads begun in it never see signals that are meant for the program.
+pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    const OWN: [libc::c_int; 6] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    // SAFETY: a signal set is an array of integers, for which zero is a value.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is live.
+    unsafe { libc::sigfillset(&raw mut all) };
+    for signal in OWN {
+        // SAFETY: the set is live and was filled.
+        unsafe { libc::sigdelset(&raw mut all, signal) };
+    }
+    // SAFETY: both sets are live.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) } == 0;
+    let result = start();
+    if blocked {
+        // SAFETY: the set is live and was filled by the call above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    }
+    result
+}
