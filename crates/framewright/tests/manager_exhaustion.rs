@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{check, mib, with_pages};
+use common::{check, mib, plain_with_pages};
 use framewright::early::EarlyAllocator;
 use framewright::parameters::Pages;
 use framewright::units::PhysRange;
@@ -47,7 +47,7 @@ fn every_amount_of_memory_up_to_enough() {
         let mut steps = Vec::new();
         let mut managed = 0;
         for pages in 0..64 {
-            match attempt(machine, &ranges, pages, &with_pages(kept)) {
+            match attempt(machine, &ranges, pages, &plain_with_pages(kept)) {
                 Ok(more) => {
                     assert!(more >= managed, "more memory leaves less");
                     managed = more;
@@ -74,7 +74,7 @@ fn tables_that_leave_nothing_are_refused() {
         let machine = FakeMachine::builder().ram(mib(0, 512)).build();
         let mut seen = false;
         for pages in 0..64 {
-            match attempt(machine, &[mib(64, 128)], pages, &with_pages(kept)) {
+            match attempt(machine, &[mib(64, 128)], pages, &plain_with_pages(kept)) {
                 Err(BringUpError::NothingToManage) => seen = true,
                 Ok(managed) => assert!(seen && managed >= 1),
                 Err(_) => assert!(!seen),

@@ -199,12 +199,31 @@ fn interrupt_everywhere<T>(
 /// Runs of `of` that lie in different words, so that each is an entry of its own; and what else had to be taken for that.
 fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>) {
     let word = 64.max(1 << of);
-    let whole = manager.allocate(&Request::new(order(13))).expect("there is memory");
+    let whole = manager.allocate(&Request::new(order(if of < 9 { 13 } else { 16 }))).expect("there is memory");
     let starts: Vec<Pfn> = (0..count).map(|number| whole.start.add(word * number)).collect();
     let rests = starts.iter().map(|start| PfnRange { start: start.add(1 << of), end: start.add(word) });
     let tail = PfnRange { start: whole.start.add(word * count), end: whole.end };
     let rests = rests.chain([tail]).filter(|rest| !rest.is_empty()).collect();
     (starts, rests)
+}
+
+/// How many runs that are freed one after the other a cache keeps before it makes room.
+fn room_for(manager: &Stepped, of: u8) -> u64 {
+    let (runs, rest) = scattered(manager, of, 100);
+    let mut kept = 0;
+    for run in runs {
+        if manager.cached_pages() == kept << of {
+            give(manager, run, of);
+            kept += 1;
+        } else {
+            manager.free(run_of(run, of)).expect("it is held");
+        }
+    }
+    rest.into_iter().for_each(|rest| manager.free(rest).expect("it is held"));
+    manager.drain().expect("only good frames are cached");
+    assert!((3..100).contains(&kept), "room for {kept}");
+    // The last one was too many.
+    kept - 1
 }
 
 /// Takes what is left of memory that is almost used up, and keeps two pages of it in the cache as freed.
@@ -257,8 +276,7 @@ fn turn_to_a_word_that_is_ready() {
 #[test]
 fn put_among_the_freed_and_make_room_there() {
     let manager = bring_up_whole(SMALL, 1);
-    // Order 1 has room for 20 entries.
-    for (name, before) in [("put among the freed", 1), ("make room among the freed", 20)] {
+    for (name, before) in [("put among the freed", 1), ("make room among the freed", room_for(manager, 1))] {
         let fill = |manager: &Stepped| {
             let (runs, rest) = scattered(manager, 1, before + 1);
             runs[1..].iter().for_each(|&run| give(manager, run, 1));
@@ -294,7 +312,8 @@ fn get_and_put_of_stacks() {
     };
     interrupt_everywhere(manager, Case::new("get from a stack"), two, get(of));
     interrupt_everywhere(manager, Case::new("put onto a stack"), |manager| fill(manager, 2), put(of));
-    interrupt_everywhere(manager, Case::new("make room in a stack"), |manager| fill(manager, 16), put(of));
+    let room = room_for(manager, of);
+    interrupt_everywhere(manager, Case::new("make room in a stack"), |manager| fill(manager, room), put(of));
 }
 
 #[test]
@@ -304,12 +323,12 @@ fn blocks() {
     interrupt_everywhere(manager, Case::new("refill blocks"), |_| ((), Vec::new()), get(9));
     let one = |manager: &Stepped| (take(manager, 9).expect("there is memory"), Vec::new());
     interrupt_everywhere(manager, Case::new("put a block"), one, put(9));
+    let room = room_for(manager, 9);
     let full = |manager: &Stepped| {
-        let many = manager.allocate(&Request::new(order(15))).expect("there is memory");
-        let limit = 32;
-        (0..limit).for_each(|block| give(manager, many.start.add(block * 512), 9));
-        assert_eq!(manager.cached_pages(), limit * 512);
-        (many.start.add(limit * 512), vec![PfnRange { start: many.start.add((limit + 1) * 512), end: many.end }])
+        let (blocks, rest) = scattered(manager, 9, room + 1);
+        blocks[1..].iter().for_each(|&block| give(manager, block, 9));
+        assert_eq!(manager.cached_pages(), room * 512);
+        (blocks[0], rest)
     };
     interrupt_everywhere(manager, Case::new("make room for a block"), full, put(9));
 }

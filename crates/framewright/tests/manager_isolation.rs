@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Fake, bring_up_with, check, gib, map_frames_of, mib, order, with_pages};
+use common::{Fake, bring_up_with, check, gib, map_frames_of, mib, order, plain_with_pages};
 use framewright::block::{BlockState, MigrateType, State};
 use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::parameters::Pages;
@@ -27,7 +27,7 @@ fn frames(range: BlockRange) -> PfnRange {
 }
 
 fn machine(pages: Pages) -> Fake {
-    bring_up_with(FakeMachine::builder().ram(mib(0, 64)).build(), &[], &with_pages(pages)).expect("bring-up")
+    bring_up_with(FakeMachine::builder().ram(mib(0, 64)).build(), &[], &plain_with_pages(pages)).expect("bring-up")
 }
 
 fn state(manager: &Fake, block: u32) -> BlockState {
@@ -44,7 +44,7 @@ fn picture(manager: &Fake) -> Vec<String> {
 fn a_part_of_a_free_gib_is_isolated_and_put_back() {
     for pages in BOTH {
         let machine = FakeMachine::builder().ram(gib(0, 8)).build();
-        let manager = bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up");
+        let manager = bring_up_with(machine, &[], &plain_with_pages(pages)).expect("bring-up");
         let before = (manager.totals(), picture(&manager));
         let range = blocks(5 * 512 + 3, 1200);
         let isolated = manager.isolate(range).expect("free");
@@ -180,7 +180,7 @@ fn frees_into_isolated_blocks_stay() {
 fn blocks_with_holes_and_reservations_are_counted() {
     for pages in BOTH {
         let machine = FakeMachine::builder().ram(mib(0, 63)).build();
-        let manager = bring_up_with(machine, &[mib(40, 43)], &with_pages(pages)).expect("bring-up");
+        let manager = bring_up_with(machine, &[mib(40, 43)], &plain_with_pages(pages)).expect("bring-up");
         let before = (manager.totals(), picture(&manager));
         let isolated = manager.isolate(blocks(20, 12)).expect("nothing is isolated");
         check(&manager);
@@ -209,7 +209,7 @@ fn interrupt_handlers_do_not_wait_for_other_cpus() {
 fn cpus_that_allocate_and_free_get_nothing_of_it() {
     for pages in BOTH {
         let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(4).build();
-        let manager = bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up");
+        let manager = bring_up_with(machine, &[], &plain_with_pages(pages)).expect("bring-up");
         let range = blocks(16, 8);
         let (isolated, done) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
