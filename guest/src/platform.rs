@@ -1,9 +1,16 @@
-//! What the manager needs from this machine: one CPU, no interrupts, all memory at one offset.
+//! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
 
+use crate::smp;
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::early::EarlyAllocator;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
-use framewright_x86::cpu::registers;
+use framewright::units::NodeId;
+use framewright_x86::cpu::{interrupts, registers};
+
+/// The early allocator of this guest.
+pub type EarlyMemory = EarlyAllocator<GuestPlatform>;
 
 /// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on purpose: whoever takes a physical address
 /// for a pointer faults.
@@ -48,7 +55,9 @@ impl GuestPlatform {
 }
 
 // SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below `direct_limit` at one offset (invariants 1
-// and 15); the intake reserves what this program occupies; there is one CPU, and no interrupt handler.
+// and 15); the intake reserves what this program occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts
+// off no handler that calls the manager comes (those that come anyway report a failure and end). The barrier waits for a barrier on each CPU that
+// runs; one that is still starting touches nothing of the manager's before it does run.
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
@@ -56,7 +65,35 @@ unsafe impl Platform for GuestPlatform {
     }
 
     fn pin(&self) -> PinnedCpu {
-        PinnedCpu::new(0)
+        PinnedCpu::new(smp::index())
+    }
+
+    fn cpus(&self) -> u32 {
+        smp::count()
+    }
+
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        smp::cpu(cpu).map_or(NodeId::ZERO, smp::Cpu::node)
+    }
+
+    /// The CPUs of the node that run.
+    fn init_threads(&self, node: NodeId) -> u32 {
+        let on_node = smp::online().iter().filter_map(smp::cpu).filter(|cpu| cpu.node() == node).count();
+        u32::try_from(on_node).unwrap_or(1).max(1)
+    }
+
+    /// Interrupts are off in handlers and while a lock is held.
+    fn can_wait(&self) -> bool {
+        interrupts::are_enabled()
+    }
+
+    /// Each CPU is one task: nothing here is preempted but by interrupts, in which nobody waits.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(u64::from(smp::index()) + 1)
+    }
+
+    fn cpu_barrier(&self) {
+        smp::barrier();
     }
 
     fn irq_save(&self) -> IrqState {
