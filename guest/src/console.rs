@@ -32,7 +32,7 @@ fn in_turn(write: impl FnOnce()) {
     let mine_already = TURN.load(Ordering::Relaxed) == me;
     // Acquire and Release pair with one another; the port is all that is guarded.
     while !mine_already && TURN.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        core::hint::spin_loop();
+        PLATFORM.relax();
     }
     write();
     if !mine_already {

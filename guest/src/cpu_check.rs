@@ -45,7 +45,7 @@ fn job(cpus: u64) -> bool {
         for _ in chunk {
             let began = PLATFORM.now_ns();
             while PLATFORM.now_ns().zip(began).is_some_and(|(now, began)| now - began < UNIT_NS) {
-                core::hint::spin_loop();
+                PLATFORM.relax();
             }
         }
         Ok::<_, Infallible>(())
@@ -87,7 +87,7 @@ fn timers() -> bool {
         smp::start_timer(TIMER_HZ);
         let too_late = || PLATFORM.now_ns().zip(began).is_some_and(|(now, began)| now - began > PATIENCE_NS);
         while ticks() - before < TICKS && !too_late() {
-            core::hint::spin_loop();
+            PLATFORM.relax();
         }
         smp::stop_timer();
         if ticks() - before < TICKS {

@@ -80,6 +80,7 @@ extern "C" fn guest_main(start_info: u64) -> ! {
     smp::begin();
     console::begin();
     PLATFORM.start_time();
+    PLATFORM.choose_wait();
     log!("Framewright {} on x86-64, started through PVH", env!("CARGO_PKG_VERSION"));
     exceptions::install();
     match boot(start_info) {

@@ -3,10 +3,11 @@
 use crate::smp;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use framewright::early::EarlyAllocator;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
+use framewright_x86::cpu::features::hypervisor_is;
 use framewright_x86::cpu::{interrupts, registers};
 
 /// The early allocator of this guest.
@@ -18,6 +19,9 @@ pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 /// Physical memory that the tables of `boot.s` map.
 pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
 
+/// Turns of a busy wait from pause to pause in an emulator.
+const PLAIN_TURNS: u32 = 4096;
+
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The platform of this guest.
@@ -27,6 +31,8 @@ pub struct GuestPlatform {
     time_zero: AtomicU64,
     /// Nanoseconds in one count, in units of 2^-32; 0 until it is known.
     nanoseconds_per_count: AtomicU64,
+    /// Busy waits go on without the pause that spares a real CPU's sibling.
+    waits_plainly: AtomicBool,
 }
 
 /// The only one.
@@ -34,12 +40,19 @@ pub static PLATFORM: GuestPlatform = GuestPlatform {
     direct_limit: AtomicU64::new(BOOT_MAP_LIMIT),
     time_zero: AtomicU64::new(0),
     nanoseconds_per_count: AtomicU64::new(0),
+    waits_plainly: AtomicBool::new(false),
 };
 
 impl GuestPlatform {
     /// Lets time begin.
     pub fn start_time(&self) {
         self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
+    }
+
+    /// Finds out how to wait. QEMU's emulator leaves translated code at every pause and takes a lock that all its CPUs share, the one that
+    /// interrupts need on their way: CPUs that wait with pauses keep what they wait for from coming, for milliseconds.
+    pub fn choose_wait(&self) {
+        self.waits_plainly.store(hypervisor_is(*b"TCGTCGTCGTCG"), Ordering::Relaxed);
     }
 
     /// Says how often the time-stamp counter counts in a second.
@@ -106,6 +119,12 @@ unsafe impl Platform for GuestPlatform {
 
     fn direct_limit(&self) -> u64 {
         self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn relax(&self) {
+        if !self.waits_plainly.load(Ordering::Relaxed) || smp::this().counts_to(PLAIN_TURNS) {
+            core::hint::spin_loop();
+        }
     }
 
     fn now_ns(&self) -> Option<u64> {

@@ -12,12 +12,18 @@
 //! | count, Release | the waiting caller, Acquire | what the function did |
 
 use super::interrupts::send;
+use crate::platform::PLATFORM;
 use super::set::bits;
-use super::{CpuSet, MAX_CPUS, cpu, others, this};
+use super::{CpuSet, MAX_CPUS, cpu, others, sleep_until, this};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use framewright::platform::Platform;
 use framewright_x86::cpu::interrupts::{CALL, are_enabled};
 
 const WORDS: usize = MAX_CPUS.div_ceil(64);
+
+/// Looks before a caller sleeps until the last one it waits for wakes it: more than a call takes when all run. Where CPUs are virtual and
+/// share real ones, one that waits awake keeps those it waits for from running.
+const LOOKS: u32 = 20_000;
 
 /// What callers may hand over.
 type Function<'a> = &'a (dyn Fn() + Sync + 'a);
@@ -39,14 +45,14 @@ impl Slot {
         }
     }
 
-    /// Calls what it says and counts down.
-    fn serve(&self) {
+    /// Calls what it says and counts down. Returns whether that was the last.
+    fn serve(&self) -> bool {
         let function = self.function.load(Ordering::Relaxed).cast_const().cast::<Function<'_>>();
         // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until we have counted down (invariant 28).
         let function = unsafe { *function };
         function();
-        // Release pairs with the Acquire of the waiting owner. Nothing of it is touched after this.
-        self.remaining.fetch_sub(1, Ordering::Release);
+        // Release pairs with the Acquire of the waiting owner. Nothing on its stack is touched after this.
+        self.remaining.fetch_sub(1, Ordering::Release) == 1
     }
 }
 
@@ -79,7 +85,9 @@ impl Inbox {
             // Acquire pairs with the Release in `post`.
             for bit in bits(word.swap(0, Ordering::AcqRel)) {
                 if let Some(caller) = cpu(first + bit) {
-                    slot(caller).serve();
+                    if slot(caller).serve() {
+                        caller.wake();
+                    }
                     served = true;
                 }
             }
@@ -159,9 +167,14 @@ fn wait_with(
     }
     meanwhile();
     // Acquire pairs with the Release in `Slot::serve`.
-    while slot.remaining.load(Ordering::Acquire) != 0 {
-        core::hint::spin_loop();
+    let all_have = || slot.remaining.load(Ordering::Acquire) == 0;
+    for _ in 0..LOOKS {
+        if all_have() {
+            break;
+        }
+        PLATFORM.relax();
     }
+    sleep_until(&all_have);
     slot.busy.store(false, Ordering::Relaxed);
     count
 }

@@ -22,7 +22,7 @@ pub fn idle() -> ! {
     let me = this();
     let post = helpers::post_of(me.index());
     loop {
-        if me.tasks.serve(|caller| &caller.task) || post.is_some_and(framewright_jobs::Post::serve) {
+        if me.tasks.serve(|caller| &caller.task) || helpers::serve(me.index()) {
             continue;
         }
         sleep_until(&|| !me.tasks.is_empty() || post.is_some_and(framewright_jobs::Post::has_work));

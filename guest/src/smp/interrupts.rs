@@ -122,7 +122,7 @@ pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
     let Some(started_ns) = started_ns else { return };
     let elapsed = || PLATFORM.now_ns().unwrap_or(started_ns).saturating_sub(started_ns);
     while elapsed() < LEAST_WINDOW_NS {
-        core::hint::spin_loop();
+        PLATFORM.relax();
     }
     let (counted, ns) = (apic.counted(), elapsed());
     apic.stop_timer(TIMER);

@@ -48,6 +48,8 @@ pub struct Cpu {
     tasks: Inbox,
     call: Slot,
     task: Slot,
+    /// Turns of busy waits.
+    turns: AtomicU32,
     /// When it was up, on the guest's clock.
     up_ns: AtomicU64,
     /// What it counted.
@@ -107,6 +109,7 @@ impl Cpu {
             tasks: Inbox::new(),
             call: Slot::new(),
             task: Slot::new(),
+            turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),
         }
@@ -125,6 +128,13 @@ impl Cpu {
     /// The node that it is on.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node.load(Ordering::Relaxed) as usize).unwrap_or(NodeId::ZERO)
+    }
+
+    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A handler's turn may get lost.
+    pub fn counts_to(&self, turns: u32) -> bool {
+        let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
+        self.turns.store(turn, Ordering::Relaxed);
+        turn & (turns - 1) == 0
     }
 
     /// Whether it runs.

@@ -111,7 +111,7 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory, left_out: LeftOut) 
     }
     let reset_ns = RESET_NS[usize::from(Features::read().hypervisor)];
     while started.elapsed_ns() < reset_ns {
-        core::hint::spin_loop();
+        PLATFORM.relax();
     }
     call(apic, page);
     started
@@ -169,7 +169,7 @@ impl Started {
                 called_twice = true;
                 call(apic, page);
             }
-            core::hint::spin_loop();
+            PLATFORM.relax();
         }
         interrupts::measure_timer(apic, self.timer_ns);
         for cpu in all().skip(1) {
@@ -183,7 +183,7 @@ impl Started {
             } else {
                 // It is between its answer and the set.
                 while !cpu.is_online() {
-                    core::hint::spin_loop();
+                    PLATFORM.relax();
                 }
             }
         }
