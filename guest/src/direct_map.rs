@@ -60,13 +60,7 @@ pub struct KernelTables(PageTable);
 
 impl KernelTables {
     /// Maps more: `range` at `address`, where nothing was.
-    pub fn map(
-        &self,
-        early: &mut EarlyMemory,
-        address: u64,
-        range: PhysRange,
-        access: Access,
-    ) -> Result<(), MapFault> {
+    pub fn map(&self, early: &mut EarlyMemory, address: u64, range: PhysRange, access: Access) -> Result<(), MapFault> {
         self.0.map(&mut EarlyTables { early }, address, range, access, &mut Mapped::default())
     }
 }

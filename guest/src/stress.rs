@@ -5,6 +5,7 @@ use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storm::{self, Storm};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::platform::Platform;
 use framewright::sync::SpinLock;
@@ -156,7 +157,10 @@ impl Traffic<'_> {
             storm.join(hz);
         }
         let seed = self.wanted.seed.wrapping_add(u64::from(number) << 32);
-        let mut worker = Worker::new(self.manager, self.shared, self.list(number), seed);
+        let mut list = self.list(number);
+        // SAFETY: the list was just written, this CPU alone has it, and the pages are freed when all CPUs are done.
+        let list = unsafe { list.as_mut() };
+        let mut worker = Worker::new(self.manager, self.shared, list, seed);
         let mut left = self.share(number);
         while !self.over.load(Ordering::Acquire) {
             let round = (ROUND / u64::from(self.cpus)).max(LEAST_ROUND).min(left);
@@ -177,14 +181,13 @@ impl Traffic<'_> {
         }
     }
 
-    /// The memory for what CPU `number` of the traffic holds.
-    fn list(&self, number: u32) -> &mut [Held] {
+    /// The memory for what CPU `number` of the traffic holds, empty.
+    fn list(&self, number: u32) -> NonNull<[Held; CAPACITY]> {
         let start = self.lists.start.add(u64::from(number) * LIST_PAGES);
         let list = PLATFORM.direct(start.address()).cast::<[Held; CAPACITY]>();
-        // SAFETY: the pages were allocated for this, each number is given once, and the caller of `run_on` frees them when all are done.
+        // SAFETY: the pages were allocated for this, and each CPU has its own.
         unsafe { list.write([Held::NOTHING; CAPACITY]) };
-        // SAFETY: as above, and just written.
-        unsafe { &mut *list.as_ptr() }
+        list
     }
 
     /// How many operations CPU `number` of the traffic does.

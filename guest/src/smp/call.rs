@@ -12,9 +12,9 @@
 //! | count, Release | the waiting caller, Acquire | what the function did |
 
 use super::interrupts::send;
-use crate::platform::PLATFORM;
 use super::set::bits;
 use super::{CpuSet, MAX_CPUS, cpu, others, sleep_until, this};
+use crate::platform::PLATFORM;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use framewright::platform::Platform;
 use framewright_x86::cpu::interrupts::{CALL, are_enabled};
@@ -103,11 +103,16 @@ impl Inbox {
 ///
 /// Panics when interrupts are off: two CPUs that wait for one another would wait for ever.
 pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
-    wait_for(targets, |cpu| &cpu.call, function, |target, caller| {
-        if target.calls.post(caller) {
-            send(target, CALL);
-        }
-    })
+    wait_for(
+        targets,
+        |cpu| &cpu.call,
+        function,
+        |target, caller| {
+            if target.calls.post(caller) {
+                send(target, CALL);
+            }
+        },
+    )
 }
 
 /// Has all of `targets` that run, but for this CPU, call `function` in their idle loops, as soon as each has nothing else to do; `own` runs here
@@ -116,14 +121,20 @@ pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
 /// Not to be called inside itself on one CPU. Panics when interrupts are off.
 pub fn run_on(targets: CpuSet, function: Function<'_>, own: impl FnOnce()) -> u32 {
     let mut own = Some(own);
-    wait_with(targets, |cpu| &cpu.task, function, |target, caller| {
-        target.tasks.post(caller);
-        target.wake();
-    }, &mut || {
-        if let Some(own) = own.take() {
-            own();
-        }
-    })
+    wait_with(
+        targets,
+        |cpu| &cpu.task,
+        function,
+        |target, caller| {
+            target.tasks.post(caller);
+            target.wake();
+        },
+        &mut || {
+            if let Some(own) = own.take() {
+                own();
+            }
+        },
+    )
 }
 
 /// A full barrier on all CPUs.

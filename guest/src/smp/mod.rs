@@ -82,18 +82,17 @@ pub struct Counters {
 
 impl Counters {
     const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Self {
-            timer: ZERO,
-            calls: ZERO,
-            wakes: ZERO,
-            errors: ZERO,
-            sent: ZERO,
-            flushes: ZERO,
-            flushes_received: ZERO,
-            flushed_single: ZERO,
-            flushed_whole: ZERO,
-            flush_cycles: ZERO,
+            timer: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            flushes_received: AtomicU64::new(0),
+            flushed_single: AtomicU64::new(0),
+            flushed_whole: AtomicU64::new(0),
+            flush_cycles: AtomicU64::new(0),
         }
     }
 }

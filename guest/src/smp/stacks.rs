@@ -89,7 +89,8 @@ impl Stacks {
 pub fn overflowed(address: u64) -> Option<(u32, &'static str)> {
     let offset = address.checked_sub(STACKS)?;
     let index = u32::try_from(offset / STRIDE).ok().filter(|&index| index < count() && (index as usize) < MAX_CPUS)?;
-    let part = (0..PARTS.len()).find(|&part| (bottom(index, part) - PAGE_SIZE..bottom(index, part)).contains(&address))?;
+    let part =
+        (0..PARTS.len()).find(|&part| (bottom(index, part) - PAGE_SIZE..bottom(index, part)).contains(&address))?;
     Some((index, PARTS[part].0))
 }
 

@@ -194,7 +194,8 @@ impl Started {
         let others = all().skip(1).filter(|cpu| cpu.is_online());
         let last_ns = others.map(|cpu| cpu.up_ns.load(Ordering::Relaxed)).max();
         let us = last_ns.zip(self.at_ns).map_or(0, |(last, start)| last.saturating_sub(start) / 1000);
-        let nodes = online().iter().filter_map(cpu).fold(0u64, |nodes, cpu| nodes | 1 << cpu.node().index()).count_ones();
+        let nodes =
+            online().iter().filter_map(cpu).fold(0u64, |nodes, cpu| nodes | 1 << cpu.node().index()).count_ones();
         let (cpus, khz) = (online().count(), interrupts::timer_khz());
         let plural = |count: u32| if count == 1 { "" } else { "s" };
         log!("APIC: {}, timer {}.{:03} MHz", apic.mode(), khz / 1000, khz % 1000);
