@@ -117,7 +117,7 @@ pub fn strike(cpu: &Cpu) {
     if manager.is_null() || PAUSED.load(Ordering::SeqCst) {
         return;
     }
-    // SAFETY: a `Storm` borrows the manager, and its end waits for all handlers that saw this pointer (invariant 29).
+    // SAFETY: a `Storm` borrows the manager, and its end waits for all handlers that saw this pointer (invariant 30).
     let manager = unsafe { &*manager };
     let strikes = held.strikes.load(Ordering::Relaxed);
     held.strikes.store(strikes + 1, Ordering::Relaxed);

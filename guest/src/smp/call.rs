@@ -48,7 +48,7 @@ impl Slot {
     /// Calls what it says and counts down. Returns whether that was the last.
     fn serve(&self) -> bool {
         let function = self.function.load(Ordering::Relaxed).cast_const().cast::<Function<'_>>();
-        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until we have counted down (invariant 28).
+        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until we have counted down (invariant 29).
         let function = unsafe { *function };
         function();
         // Release pairs with the Acquire of the waiting owner. Nothing on its stack is touched after this.
