@@ -1,5 +1,6 @@
 //! What a CPU does when it has nothing to do: it helps with jobs, runs what others want run, and otherwise sleeps until an interrupt.
 
+use super::call::{has_tasks, serve_tasks};
 use super::interrupts::send;
 use super::{Cpu, all, helpers, this};
 use core::sync::atomic::{Ordering, fence};
@@ -22,10 +23,10 @@ pub fn idle() -> ! {
     let me = this();
     let post = helpers::post_of(me.index());
     loop {
-        if me.tasks.serve(|caller| &caller.task) || helpers::serve(me.index()) {
+        if serve_tasks() || helpers::serve(me.index()) {
             continue;
         }
-        sleep_until(&|| !me.tasks.is_empty() || post.is_some_and(framewright_jobs::Post::has_work));
+        sleep_until(&|| has_tasks() || post.is_some_and(framewright_jobs::Post::has_work));
     }
 }
 

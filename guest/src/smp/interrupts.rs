@@ -1,5 +1,6 @@
 //! The interrupts of this guest, and the local controllers that send them.
 
+use super::call::serve_calls;
 use super::{Cpu, online, this};
 use crate::direct_map::{DEVICES, KernelTables};
 use crate::platform::{EarlyMemory, PLATFORM};
@@ -75,7 +76,7 @@ fn handle(vector: u8) {
             count(&me.counters.calls);
             // Before the calls: a request that comes when they are done brings an interrupt of its own.
             apic.end_of_interrupt();
-            me.calls.serve(|caller| &caller.call);
+            serve_calls();
             return;
         }
         WAKE => count(&me.counters.wakes),

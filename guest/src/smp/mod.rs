@@ -14,7 +14,7 @@ mod shootdown;
 mod stacks;
 mod start;
 
-pub use call::{Slot, barrier, call_on, run_on};
+pub use call::{barrier, call_on, run_on};
 pub use helpers::GuestHelpers;
 pub use idle::{sleep_until, wake_all};
 pub use interrupts::{has_timer, start_timer, stop_others_for_good, stop_timer};
@@ -24,7 +24,6 @@ pub use shootdown::TlbShootdown;
 pub use stacks::{is_on_stack, overflowed};
 pub use start::start;
 
-use call::Inbox;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::units::NodeId;
@@ -43,11 +42,6 @@ pub struct Cpu {
     node: AtomicU32,
     /// Whether it may be asleep: whoever gives it work must interrupt it.
     asleep: AtomicBool,
-    /// What others want called in an interrupt, and what in the idle loop.
-    calls: Inbox,
-    tasks: Inbox,
-    call: Slot,
-    task: Slot,
     /// Turns of busy waits.
     turns: AtomicU32,
     /// When it was up, on the guest's clock.
@@ -104,10 +98,6 @@ impl Cpu {
             apic_id: AtomicU32::new(0),
             node: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
-            calls: Inbox::new(),
-            tasks: Inbox::new(),
-            call: Slot::new(),
-            task: Slot::new(),
             turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),
