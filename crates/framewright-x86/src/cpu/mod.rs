@@ -5,3 +5,4 @@ pub mod features;
 pub mod port;
 pub mod registers;
 pub mod segments;
+pub mod tlb;
