@@ -3,9 +3,9 @@
 use framewright::map_space::{
     BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
 };
-use framewright::units::Order;
+use framewright::units::{Order, PfnRange};
 use framewright_testkit::contract::{FakeFixture, contract_pool};
-use framewright_testkit::{AccessFault, FramePool, MapSpaceFixture, map_space_contract};
+use framewright_testkit::{AccessFault, MapSpaceFixture, map_space_contract};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -106,8 +106,14 @@ impl MapSpaceFixture for Broken {
     fn space(&self) -> &dyn MapSpace {
         self
     }
-    fn pool(&self) -> &FramePool {
+    fn frames(&self) -> impl FrameSource {
         &self.inner.pool
+    }
+    fn free(&self, run: PfnRange) {
+        self.inner.pool.free_runs(&[run]);
+    }
+    fn outstanding(&self) -> u64 {
+        self.inner.pool.outstanding() as u64
     }
     fn cpus(&self) -> u32 {
         self.inner.cpus()
