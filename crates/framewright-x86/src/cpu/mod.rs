@@ -5,4 +5,3 @@ pub mod features;
 pub mod port;
 pub mod registers;
 pub mod segments;
-pub mod tlb;
