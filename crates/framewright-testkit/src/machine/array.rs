@@ -85,6 +85,23 @@ impl FakeArray {
         ArrayCounts { sections: state.present.len() as u64, frames, flushes: state.flushes }
     }
 
+    /// Whether no descriptor of the 2 MiB block at `pfn` was ever written since its section became present.
+    ///
+    /// # Panics
+    /// When the block lies beyond the array.
+    #[must_use]
+    pub fn is_junk(&self, pfn: Pfn) -> bool {
+        const BLOCK_BYTES: usize = 512 * 64;
+        let offset = to_usize(pfn.0 / 512) * BLOCK_BYTES;
+        assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the array");
+        (0..BLOCK_BYTES / 8).all(|word| {
+            // SAFETY: inside the mapping, as was just checked, and aligned.
+            let word = unsafe { self.base.add(offset).cast::<std::sync::atomic::AtomicU64>().add(word) };
+            // SAFETY: the same; any content is a value, and descriptors are written as atomics or before anybody looks.
+            unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed) == u64::from_ne_bytes([JUNK; 8])
+        })
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

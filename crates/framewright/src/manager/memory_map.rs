@@ -126,7 +126,7 @@ pub(super) fn first_value(parameters: &Parameters, space: &dyn MapSpace) -> Fill
     match parameters.page_template {
         Some(words) => Fill::Template(words),
         None if space.is_zeroed() => Fill::KnownZero,
-        None => Fill::Zero,
+        None => Fill::zero(),
     }
 }
 

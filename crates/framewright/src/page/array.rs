@@ -65,7 +65,7 @@ impl Array {
     pub(crate) fn is_first_value(&self, page: &Page) -> bool {
         match self.fill {
             Fill::Template(words) => page.is_template(&words),
-            Fill::Zero | Fill::KnownZero => false,
+            Fill::Zero(_) | Fill::KnownZero => false,
         }
     }
 
