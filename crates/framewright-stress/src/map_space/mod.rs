@@ -1,12 +1,15 @@
-//! What every [`MapSpace`] must do, as a suite that needs neither heap nor threads: it runs in a test and on a machine.
+//! What every [`MapSpace`] must do, as a suite that needs neither heap nor threads: it runs in a test and on a machine. And a random history for
+//! those whose tables can be read.
 
 mod contract;
 mod fault;
 mod faulty;
+mod history;
 
 pub use contract::map_space_contract;
 pub use fault::AccessFault;
 pub use faulty::FaultyFrames;
+pub use history::{Translation, Walkable, map_space_history};
 
 use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::PfnRange;
@@ -33,6 +36,18 @@ pub trait MapSpaceFixture {
     /// # Errors
     /// See [`AccessFault`].
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault>;
+}
+
+impl<T: Walkable> Walkable for &T {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        (**self).translate(address)
+    }
+    fn zero_frame(&self) -> u64 {
+        (**self).zero_frame()
+    }
+    fn tables(&self) -> u64 {
+        (**self).tables()
+    }
 }
 
 impl<T: MapSpaceFixture> MapSpaceFixture for &T {

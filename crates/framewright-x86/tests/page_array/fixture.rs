@@ -3,6 +3,7 @@
 use crate::cpus::{Forgets, Memory, SoftwareCpus};
 use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright_testkit::stress::map_space::{Translation, Walkable};
 use framewright_testkit::{AccessFault, FakeMachine, FramePool, MapSpaceFixture};
 use framewright_x86::page_array::{ArrayPlace, PageArray};
 use framewright_x86::page_table::{Access, PageSize, translate};
@@ -100,5 +101,18 @@ impl MapSpaceFixture for Fixture {
     }
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
         self.cpus.store(cpu, address, value)
+    }
+}
+
+impl Walkable for Fixture {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        let (physical, _, access) = Fixture::translate(self, address as u64)?;
+        Some(Translation { physical, write: access.write, execute: access.execute })
+    }
+    fn zero_frame(&self) -> u64 {
+        self.array.zero_frame().address()
+    }
+    fn tables(&self) -> u64 {
+        self.array.counts().tables
     }
 }

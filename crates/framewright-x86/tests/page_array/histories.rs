@@ -118,7 +118,9 @@ impl Run {
             assert_eq!(self.fixture.pool.outstanding(), before);
             assert_eq!((self.unflushed.room(), array.counts().tables), (room, tables));
         } else if call == 0 {
-            list(blocks).for_each(|block| drop(self.present.entry(block).or_insert(None)));
+            for block in list(blocks) {
+                self.present.entry(block).or_insert(None);
+            }
             // A table that a large page replaced waits.
             self.waiting += usize::from(array.counts().tables < tables);
         } else if call == 2 && array.counts().merges > outside {

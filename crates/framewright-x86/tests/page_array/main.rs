@@ -9,6 +9,7 @@ use fixture::{BASE, BLOCK_BYTES, Fixture, root};
 use framewright::map_space::{BlockRange, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn};
 use framewright_testkit::contract::contract_pool;
+use framewright_testkit::stress::map_space::map_space_history;
 use framewright_testkit::{FaultyFrames, MapSpaceFixture, map_space_contract};
 use framewright_x86::page_array::{ArrayError, ArrayPlace, PageArray};
 use framewright_x86::page_table::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
@@ -47,6 +48,21 @@ fn cpus_that_are_not_told_are_found() {
     for forgets in [Forgets::Everything, Forgets::OtherCpus, Forgets::LastPage, Forgets::Steps] {
         let outcome = std::panic::catch_unwind(|| {
             map_space_contract(|| Fixture::with(contract_pool(Order::MAX), u64::MAX, forgets));
+        });
+        assert!(outcome.is_err(), "{forgets:?} went unnoticed");
+    }
+}
+
+#[test]
+fn a_history_without_a_heap_agrees_with_its_model() {
+    for seed in 0..6 {
+        for pool in [contract_pool(Order::MAX), contract_pool(order(3)), contract_pool(Order::MAX).fragmented()] {
+            map_space_history(&Fixture::new(pool), seed, 80);
+        }
+    }
+    for forgets in [Forgets::Everything, Forgets::OtherCpus, Forgets::LastPage, Forgets::Steps] {
+        let outcome = std::panic::catch_unwind(|| {
+            (0..9).for_each(|seed| map_space_history(&Fixture::with(contract_pool(order(3)), 80, forgets), seed, 80));
         });
         assert!(outcome.is_err(), "{forgets:?} went unnoticed");
     }
