@@ -95,11 +95,9 @@ fn check_written(manager: &Fake, array: &FakeArray) {
     }
 }
 
-fn retire(manager: Fake) {
-    let machine = manager.platform();
-    drop(manager);
-    // SAFETY: its manager is gone.
-    unsafe { machine.retire() };
+fn retire(manager: &Fake) {
+    // SAFETY: the manager is not used any more.
+    unsafe { manager.platform().retire() };
 }
 
 proptest! {
@@ -150,7 +148,7 @@ proptest! {
             (totals.present_pages, totals.free_pages + totals.reserved_pages, totals.deferred_pages)
         });
         assert!(totals.iter().all(|one| *one == totals[0]), "{totals:?}");
-        for manager in [eager, deferred, on_demand] {
+        for manager in [&eager, &deferred, &on_demand] {
             retire(manager);
         }
     }

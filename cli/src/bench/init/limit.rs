@@ -78,8 +78,10 @@ impl Buffer {
                             std::hint::spin_loop();
                         }
                         let began = Instant::now();
+                        // SAFETY: inside the buffer.
+                        let own = unsafe { this.start.add(part * index) };
                         // SAFETY: this thread's own part of the buffer.
-                        unsafe { write(fill, this.start.add(part * index), bytes) };
+                        unsafe { write(fill, own, bytes) };
                         Ok((began, Instant::now()))
                     })
                 })

@@ -96,7 +96,7 @@ impl FakeArray {
         assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the array");
         (0..BLOCK_BYTES / 8).all(|word| {
             // SAFETY: inside the mapping, as was just checked, and aligned.
-            let word = unsafe { self.base.add(offset).cast::<std::sync::atomic::AtomicU64>().add(word) };
+            let word = unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
             // SAFETY: the same; any content is a value, and descriptors are written as atomics or before anybody looks.
             unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed) == u64::from_ne_bytes([JUNK; 8])
         })
