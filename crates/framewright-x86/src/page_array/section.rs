@@ -155,7 +155,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         frames: &mut dyn FrameSource,
     ) -> Result<(), OutOfFrames> {
         let mut taken = Taken::new(self.array.platform, frames);
-        // What is taken last comes out first: the table, then the parts.
+        // What is taken last comes out first: the table, then the parts, from the last to the first.
         let all = (0..wanted).all(|_| taken.take_part()) && (own.is_some() || taken.take(Order::PAGE));
         let new = if all && own.is_none() { taken.pop().map(|(frame, _)| self.own(frame)) } else { None };
         let Some(table) = own.or(new).filter(|_| all) else {
@@ -165,7 +165,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         if let Some(new) = new {
             new.entries.fill(|_| self.array.zero_entry());
         }
-        for block in blocks.clone().filter(|&block| !self.is_present(table, block)) {
+        for block in blocks.clone().rev().filter(|&block| !self.is_present(table, block)) {
             let first = block * PAGES_PER_BLOCK;
             taken.pop_part(|page, frame| table.entries.set(first + page, self.array.page_entry(frame)));
         }

@@ -56,16 +56,15 @@ impl<'a, P: Platform> Taken<'a, P> {
         Some((start, order))
     }
 
-    /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets the page's place 0..8 too.
+    /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets the page's place 0..8 too. Frames keep their order, so
+    /// that those which follow one another stay a run.
     pub(super) fn pop_part(&mut self, mut each: impl FnMut(usize, Pfn)) {
-        let mut place = 0;
-        while place < MAP_PAGES_PER_BLOCK
+        let mut left = MAP_PAGES_PER_BLOCK;
+        while left > 0
             && let Some((start, order)) = self.pop()
         {
-            for page in 0..order.pages() {
-                each(usize::try_from(place + page).unwrap_or(0), start.add(page));
-            }
-            place += order.pages();
+            left = left.saturating_sub(order.pages());
+            (0..order.pages()).for_each(|page| each(usize::try_from(left + page).unwrap_or(0), start.add(page)));
         }
     }
 

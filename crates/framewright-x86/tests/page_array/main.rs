@@ -3,6 +3,7 @@
 mod cpus;
 mod fixture;
 mod histories;
+mod room;
 
 use cpus::{Asked, Forgets, Memory};
 use fixture::{BASE, BLOCK_BYTES, Fixture, root};
