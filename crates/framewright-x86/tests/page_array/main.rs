@@ -254,6 +254,35 @@ fn flushes_are_as_small_as_the_change() {
 }
 
 #[test]
+fn sections_come_and_go_on_several_cpus_at_once() {
+    let fixture = Fixture::new(contract_pool(Order::MAX));
+    std::thread::scope(|scope| {
+        for cpu in 0..3u32 {
+            let fixture = &fixture;
+            scope.spawn(move || {
+                let whole = BlockRange::new(64 * (cpu + 1), 64 * (cpu + 2));
+                let part = BlockRange::new(whole.start.0 + 5, whole.start.0 + 9);
+                let address = |block: u32| usize::try_from(BASE + u64::from(block) * BLOCK_BYTES).expect("64 bits");
+                for round in 0..30 {
+                    fixture.populate(whole);
+                    fixture.cpus.store(cpu, address(whole.start.0), round).expect("present");
+                    fixture.prepare(part);
+                    fixture.evict(part);
+                    assert_eq!(fixture.cpus.load(cpu, address(part.start.0)), Ok(0));
+                    assert_eq!(fixture.cpus.load(cpu, address(whole.start.0)), Ok(round));
+                    fixture.evict(whole);
+                    assert_eq!(fixture.cpus.load(cpu, address(whole.start.0)), Ok(0));
+                }
+            });
+        }
+    });
+    assert_eq!(fixture.pool.outstanding(), fixture.resting);
+    let counts = fixture.array.counts();
+    assert_eq!((counts.populated_pages, counts.evicted_pages), (3 * 30 * 512, 3 * 30 * 512));
+    assert_eq!((counts.tables, counts.large), (0, 0));
+}
+
+#[test]
 fn counts_have_names_of_their_own() {
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate(BlockRange::new(0, 64));
