@@ -8,7 +8,7 @@ use core::convert::Infallible;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::platform::Platform;
 use framewright_jobs::Job;
-use framewright_x86::cpu::tlb::{Shootdown, Stale};
+use framewright_x86::page_array::{FlushRequest, FlushTlb, VirtualRange};
 
 /// Units of the job for each CPU.
 const UNITS: u64 = 8;
@@ -66,8 +66,9 @@ fn calls(cpus: u32) -> bool {
             });
             calls.fetch_add(u64::from(called), Ordering::Relaxed);
             PLATFORM.cpu_barrier();
-            let stale = if round % 2 == 0 { Stale::pages(0, 2) } else { Stale::ALL };
-            TlbShootdown.flush_everywhere(&[stale]);
+            let pages = [VirtualRange { start: 0, end: 0x2000 }];
+            let request = if round % 2 == 0 { FlushRequest::Ranges(&pages) } else { FlushRequest::Everything };
+            TlbShootdown { global: true }.flush(request);
         }
     };
     smp::run_on(smp::others(), &each, each);

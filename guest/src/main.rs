@@ -11,13 +11,16 @@ mod exit;
 mod faults;
 mod firmware;
 mod image;
+mod map_check;
 mod options;
+mod page_array;
 mod platform;
 mod runtime;
 mod smp;
 mod storage;
 mod storm;
 mod stress;
+mod tables;
 mod timekeeping;
 
 use console::{Console, Log, log, plain_line};
@@ -119,10 +122,12 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) = direct_map::build(early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
+    let array = page_array::build(early, map);
     let started = smp::start(&kernel_tables, early, left_out);
     let called_ns = PLATFORM.now_ns();
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+    manager.initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
 
     if let Err(error) = nodes {
@@ -146,6 +151,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, called_ns),
         since(called_ns, up_ns),
     );
+    page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
@@ -153,6 +159,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(test) = options.map_space_test
+        && !test.run(&manager, map)
+    {
+        return Ok(Ending::Crash);
     }
     if options.check_cpus && !cpu_check::run() {
         return Ok(Ending::Crash);

@@ -1,10 +1,11 @@
 //! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
 
-use crate::smp;
+use crate::{page_array, smp};
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use framewright::early::EarlyAllocator;
+use framewright::map_space::MapSpace;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
 use framewright_x86::cpu::features::hypervisor_is;
@@ -119,6 +120,10 @@ unsafe impl Platform for GuestPlatform {
 
     fn direct_limit(&self) -> u64 {
         self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn map_space(&self) -> Option<&dyn MapSpace> {
+        page_array::space()
     }
 
     fn relax(&self) {

@@ -15,6 +15,7 @@ use framewright_x86::cpu::features::Features;
 use framewright_x86::cpu::interrupts::TIMER;
 use framewright_x86::cpu::local_apic::LocalApic;
 use framewright_x86::cpu::registers::{halt, page_table_root, time_stamp};
+use framewright_x86::page_array::{FlushRequest, LocalTlb};
 use framewright_x86::page_table::MapFault;
 
 /// The trampoline runs in real mode.
@@ -226,6 +227,8 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
     me.up_ns.store(PLATFORM.now_ns().unwrap_or(0), Ordering::Relaxed);
     // From here on others send it interrupts, which wait until they are let in.
     ONLINE.insert(index);
+    // What changed until now was not sent here.
+    LocalTlb::forget(FlushRequest::Everything, true);
     interrupts::let_in();
     idle::idle()
 }

@@ -8,4 +8,3 @@ pub mod msr;
 pub mod port;
 pub mod registers;
 pub mod segments;
-pub mod tlb;
