@@ -29,10 +29,11 @@ static CALLED: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 /// Runs all checks and says what came of them. False when something was not as it must be.
 pub fn run() -> bool {
     let cpus = smp::online().count();
+    let before = Sums::read();
     let job = job(u64::from(cpus));
     let calls = calls(cpus);
     let timers = !smp::has_timer() || timers();
-    counters();
+    before.log_since();
     job && calls && timers
 }
 
@@ -101,26 +102,59 @@ fn timers() -> bool {
     silent == 0
 }
 
-/// What was counted so far, in the names that Linux has for it.
-fn counters() {
-    let sum = |counter: fn(&smp::Counters) -> &AtomicU64| -> u64 {
-        smp::all().map(|cpu| counter(&cpu.counters).load(Ordering::Relaxed)).sum()
-    };
-    let flushes = sum(|counters| &counters.flushes);
-    log!(
-        "check: nr_tlb_remote_flush {flushes}, nr_tlb_remote_flush_received {}, nr_tlb_local_flush_all {}, \
-         nr_tlb_local_flush_one {}, {} cycles a flush",
-        sum(|counters| &counters.flushes_received),
-        sum(|counters| &counters.flushed_whole),
-        sum(|counters| &counters.flushed_single),
-        sum(|counters| &counters.flush_cycles).checked_div(flushes).unwrap_or(0),
-    );
-    log!(
-        "check: interrupts: {} timer, {} call, {} wake, {} error; {} sent",
-        sum(|counters| &counters.timer),
-        sum(|counters| &counters.calls),
-        sum(|counters| &counters.wakes),
-        sum(|counters| &counters.errors),
-        sum(|counters| &counters.sent),
-    );
+/// What all CPUs counted.
+struct Sums {
+    flushes: u64,
+    flushes_received: u64,
+    flushed_whole: u64,
+    flushed_single: u64,
+    flush_cycles: u64,
+    timer: u64,
+    calls: u64,
+    wakes: u64,
+    errors: u64,
+    sent: u64,
+}
+
+impl Sums {
+    /// As it is now.
+    fn read() -> Self {
+        let sum = |counter: fn(&smp::Counters) -> &AtomicU64| -> u64 {
+            smp::all().map(|cpu| counter(&cpu.counters).load(Ordering::Relaxed)).sum()
+        };
+        Self {
+            flushes: sum(|counters| &counters.flushes),
+            flushes_received: sum(|counters| &counters.flushes_received),
+            flushed_whole: sum(|counters| &counters.flushed_whole),
+            flushed_single: sum(|counters| &counters.flushed_single),
+            flush_cycles: sum(|counters| &counters.flush_cycles),
+            timer: sum(|counters| &counters.timer),
+            calls: sum(|counters| &counters.calls),
+            wakes: sum(|counters| &counters.wakes),
+            errors: sum(|counters| &counters.errors),
+            sent: sum(|counters| &counters.sent),
+        }
+    }
+
+    /// Logs what was counted since, in the names that Linux has for it.
+    fn log_since(&self) {
+        let now = Self::read();
+        let flushes = now.flushes - self.flushes;
+        log!(
+            "check: nr_tlb_remote_flush {flushes}, nr_tlb_remote_flush_received {}, nr_tlb_local_flush_all {}, \
+             nr_tlb_local_flush_one {}, {} cycles a flush",
+            now.flushes_received - self.flushes_received,
+            now.flushed_whole - self.flushed_whole,
+            now.flushed_single - self.flushed_single,
+            (now.flush_cycles - self.flush_cycles).checked_div(flushes).unwrap_or(0),
+        );
+        log!(
+            "check: interrupts: {} timer, {} call, {} wake, {} error; {} sent",
+            now.timer - self.timer,
+            now.calls - self.calls,
+            now.wakes - self.wakes,
+            now.errors - self.errors,
+            now.sent - self.sent,
+        );
+    }
 }
