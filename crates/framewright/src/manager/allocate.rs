@@ -156,10 +156,9 @@ pub(super) enum Mark {
 impl Mark {
     /// Pages that a request for zones up to `highest` leaves in `zone`.
     pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
-        let marks = zone.watermarks();
         match self {
-            Self::Low => zone.keeps(marks.low_pages, highest),
-            Self::Min => zone.keeps(marks.min_pages, highest),
+            Self::Low => zone.keeps(zone.low_pages(), highest),
+            Self::Min => zone.keeps(zone.min_pages(), highest),
             Self::Nothing => 0,
         }
     }

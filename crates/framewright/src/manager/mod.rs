@@ -12,11 +12,14 @@ mod pages;
 mod plan;
 mod pressure;
 mod references;
+mod settings;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
-pub use pressure::{Reclaim, Shortage};
+pub use cached::CpuCacheInfo;
+pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
+pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
@@ -29,6 +32,7 @@ use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
 use pressure::Pressure;
+use settings::Tunables;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +45,8 @@ pub struct Node {
     pub span: PfnRange,
     /// Nodes with memory, nearest first.
     pub fallback: &'static [NodeId],
+    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    pub distances: &'static [u8],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
 }
@@ -72,6 +78,8 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    tunables: SpinLock<Tunables>,
+    settings: Settings,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
