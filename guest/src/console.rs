@@ -21,15 +21,25 @@ static SERIAL: Shared = Shared(UnsafeCell::new(None));
 /// The raw port: no time stamps, end of line as written.
 pub struct Console;
 
-impl Write for Console {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
+impl Console {
+    /// Takes the next byte that somebody typed, if there is any.
+    pub fn receive(&mut self) -> Option<u8> {
+        Self::with(Serial::receive)
+    }
+
+    fn with<R>(work: impl FnOnce(&mut Serial) -> R) -> R {
         // SAFETY: one CPU, and whoever interrupts a line never returns to it, so that no two references are used by turns.
         let slot = unsafe { &mut *SERIAL.0.get() };
-        let serial = slot.get_or_insert_with(|| {
+        work(slot.get_or_insert_with(|| {
             // SAFETY: the first serial port of a PC is there or nothing is, and nobody but this module uses it.
             unsafe { Serial::new(FIRST_PORT) }
-        });
-        serial.write_str(text)
+        }))
+    }
+}
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        Self::with(|serial| serial.write_str(text))
     }
 }
 

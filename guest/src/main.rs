@@ -13,6 +13,7 @@ mod image;
 mod options;
 mod platform;
 mod runtime;
+mod shell;
 mod storage;
 mod stress;
 mod timekeeping;
@@ -157,6 +158,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         let _ = report::json(&mut Console, "qemu", &parameters, &manager);
         let _ = Console.write_str("\n");
     }
+    shell::run(&options, &manager);
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
 }

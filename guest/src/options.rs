@@ -9,7 +9,11 @@ pub const CAPACITY: usize = framewright_x86::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct Options<'a> {
+    /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
+    pub exec: Option<&'a str>,
+    /// `shell` or `shell=plain`: take commands from the serial line.
+    pub shell: Option<Input>,
     /// `report=json`: a report for programs comes last.
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
@@ -20,7 +24,16 @@ pub struct Options {
     pub stress_seed: u64,
 }
 
-impl Options {
+/// What is at the other end of the serial line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Somebody at a terminal.
+    Terminal,
+    /// A program, which sees what it sends itself.
+    Plain,
+}
+
+impl Options<'_> {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
         self.stress.map(|length| Stress { length, seed: self.stress_seed })
@@ -32,7 +45,7 @@ pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
     problem: &mut dyn FnMut(Problem<'a>),
-) -> (Options, &'b str) {
+) -> (Options<'a>, &'b str) {
     let mut options = Options::default();
     let mut length = 0;
     for word in line.split_ascii_whitespace() {
@@ -43,6 +56,10 @@ pub fn split<'a, 'b>(
                 Some(fault) => options.fault = Some(fault),
                 None => problem(Problem { word, reason: Some("fault= is null, panic, stack, rodata or hang") }),
             },
+            Some(("exec", value)) => options.exec = Some(value),
+            None if word == "shell" => options.shell = Some(Input::Terminal),
+            Some(("shell", "plain")) => options.shell = Some(Input::Plain),
+            Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
                 Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
