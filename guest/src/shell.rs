@@ -1,6 +1,7 @@
 //! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
 //!
-//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it.
+//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
+//! front, so that nothing else looks like those.
 
 use crate::console::{Console, plain_line};
 use crate::options::{CAPACITY, Input, Options};
@@ -8,10 +9,10 @@ use crate::platform::{GuestPlatform, PLATFORM};
 use crate::storage::Once;
 use core::cell::Cell;
 use core::fmt::{self, Write};
+use framewright::Manager;
 use framewright::files::{FileSystem, Source};
 use framewright::platform::Platform;
 use framewright::sync::SpinLock;
-use framewright::Manager;
 use framewright_shell::{Editor, Event, Host, Run, Shell};
 
 /// Groups of runs that the shell can hold.
@@ -105,15 +106,19 @@ fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
     core::str::from_utf8(&room[..len]).unwrap_or("echo 'exec= is not UTF-8'; exit 2")
 }
 
-/// The serial line for words: it knows whether it is at the beginning of a line.
+/// The serial line for words; it knows whether it is at the beginning of a line.
 struct Words<'a>(&'a Cell<bool>);
 
 impl Write for Words<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if let Some(last) = text.bytes().next_back() {
-            self.0.set(last == b'\n');
+        for piece in text.split_inclusive('\n') {
+            if self.0.get() && piece.starts_with('@') {
+                Console.write_str("@")?;
+            }
+            Console.write_str(piece)?;
+            self.0.set(piece.ends_with('\n'));
         }
-        Console.write_str(text)
+        Ok(())
     }
 }
 

@@ -135,12 +135,7 @@ impl<'a> Attempts<'a> {
     ///
     /// # Errors
     /// QEMU cannot be started, `watch` failed, or a signal came.
-    pub fn run(
-        &self,
-        words: &str,
-        endless_shell: bool,
-        watch: &mut dyn Watch,
-    ) -> Result<(Accelerator, Ended), Error> {
+    pub fn run(&self, words: &str, endless_shell: bool, watch: &mut dyn Watch) -> Result<(Accelerator, Ended), Error> {
         let command_line = format!("{} {words}", super::command_line(self.target));
         let command_line = command_line.trim();
         if command_line.len() >= MOST_COMMAND_LINE {

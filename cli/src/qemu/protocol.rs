@@ -1,6 +1,7 @@
 //! What the guest says over its serial line: log lines for people, and lines with a `@` in front for us.
 //!
-//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what its shell says, byte by byte, because a prompt is no whole line.
+//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what its shell says, byte by byte, because a prompt is
+//! no whole line; where a line of it begins with `@` the guest sends a second one.
 //! Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
 
 use serde_json::Value;
@@ -36,6 +37,9 @@ impl Transcript {
             let in_shell = self.has_shell && self.status.is_none();
             if self.partial.is_empty() {
                 self.held_back = byte == b'@';
+            } else if self.partial == b"@" && byte == b'@' {
+                // The second stands for both.
+                self.held_back = false;
             }
             if in_shell && !self.held_back {
                 self.output.push(byte);
@@ -65,16 +69,13 @@ impl Transcript {
 
     fn end_line(&mut self, in_shell: bool) {
         let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
-        let bytes = std::mem::take(&mut self.partial);
+        self.partial.clear();
         if in_shell {
-            match line.strip_prefix("@status ").and_then(|status| status.parse().ok()) {
-                Some(status) => self.status = Some(status),
-                None if self.held_back => {
-                    self.output.extend(bytes);
-                    self.output.push(b'\n');
-                }
+            if self.held_back {
+                self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
+            } else if line.starts_with('[') {
                 // A guest that dies says why, shell or not.
-                None => self.log.extend(line.starts_with('[').then_some(line)),
+                self.log.push(line);
             }
         } else if line == "@shell" {
             self.has_shell = true;
@@ -115,12 +116,12 @@ mod tests {
     #[test]
     fn what_the_shell_says_comes_at_once_and_its_status_is_ours() {
         let mut transcript = Transcript::default();
-        assert!(transcript.take(b"@shell\r\n@statu").is_empty());
+        assert!(transcript.take(b"@shell\r\n@").is_empty());
         assert!(transcript.has_shell && transcript.take_output().is_empty());
-        assert!(transcript.take(b"s\r\n> 1: @x\r\n@ho").is_empty());
-        assert_eq!(transcript.take_output(), b"@status\r\n> 1: @x\r\n");
-        assert!(transcript.take(b"\n> @st").is_empty());
-        assert_eq!((transcript.take_output(), transcript.status), (b"@ho\n> @st".to_vec(), None));
+        assert!(transcript.take(b"@status 2\r\n> 1: @x\r\n@").is_empty());
+        assert_eq!(transcript.take_output(), b"@status 2\r\n> 1: @x\r\n");
+        assert!(transcript.take(b"@@\n> @st").is_empty());
+        assert_eq!((transcript.take_output(), transcript.status), (b"@@\n> @st".to_vec(), None));
         assert_eq!(transcript.take(b"\n[ 1.0] Panic\n@status 3\n"), ["[ 1.0] Panic"]);
         assert_eq!((transcript.status, transcript.ended), (Some(3), false));
         assert_eq!(transcript.take(b"log\n@end\n"), ["log"]);

@@ -22,7 +22,10 @@ mod tests {
 
     #[test]
     fn nothing_ends_the_word() {
-        assert_eq!(encode("cat /proc/vmstat; echo 'a b' \"c\" 5%\n\u{e4}"), "cat%20/proc/vmstat;%20echo%20%27a%20b%27%20%22c%22%205%25%0a%c3%a4");
+        assert_eq!(
+            encode("cat /proc/vmstat; echo 'a b' \"c\" 5%\n\u{e4}"),
+            "cat%20/proc/vmstat;%20echo%20%27a%20b%27%20%22c%22%205%25%0a%c3%a4"
+        );
         assert_eq!(encode(""), "");
     }
 }

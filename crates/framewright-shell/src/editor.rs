@@ -1,5 +1,7 @@
 //! Lines out of bytes: typed on a terminal, where they are shown and can be edited, or read from a pipe.
 //!
+//! Lines that it shows end in LF, as those of commands do: the terminal makes CR LF of it.
+//!
 //! Known keys: backspace and delete, ctrl-a and ctrl-e, ctrl-u and ctrl-k, ctrl-w, ctrl-c, ctrl-d, ctrl-l, the arrows, home and end. The terminal is one
 //! that understands a few of the sequences that all do; its lines are not wrapped by hand.
 
@@ -161,7 +163,7 @@ impl Editor {
 
     fn end(&mut self, out: &mut dyn Write) -> Event {
         if self.shown {
-            self.show(out, format_args!("\r\n"));
+            self.show(out, format_args!("\n"));
         }
         self.escape = Escape::None;
         self.complete = true;
@@ -194,12 +196,12 @@ impl Editor {
             // ctrl-c
             3 => {
                 self.clear();
-                self.show(out, format_args!("^C\r\n"));
+                self.show(out, format_args!("^C\n"));
                 return Event::Interrupted;
             }
             // ctrl-d
             4 if self.len == 0 => {
-                self.show(out, format_args!("\r\n"));
+                self.show(out, format_args!("\n"));
                 return Event::End;
             }
             4 => self.delete(out),
@@ -283,6 +285,11 @@ impl Editor {
             *place = byte;
         }
         self.len += 1;
+        if self.cursor + 1 == self.len {
+            self.cursor = self.len;
+            self.show(out, format_args!("{}", char::from(byte)));
+            return;
+        }
         self.show_tail(out);
         // It left the cursor before the new byte.
         self.right(1, out);

@@ -59,11 +59,17 @@ impl Io<'_> {
 pub struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
     len: usize,
+    overflown: bool,
 }
 
 impl<const BYTES: usize> Text<BYTES> {
     pub const fn new() -> Self {
-        Self { bytes: [0; BYTES], len: 0 }
+        Self { bytes: [0; BYTES], len: 0, overflown: false }
+    }
+
+    /// Whether more came than fits.
+    pub const fn is_overflown(&self) -> bool {
+        self.overflown
     }
 
     pub fn as_str(&self) -> &str {
@@ -73,7 +79,10 @@ impl<const BYTES: usize> Text<BYTES> {
 
 impl<const BYTES: usize> Write for Text<BYTES> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        let Some(room) = self.bytes.get_mut(self.len..self.len + text.len()) else {
+            self.overflown = true;
+            return Err(fmt::Error);
+        };
         room.copy_from_slice(text.as_bytes());
         self.len += text.len();
         Ok(())

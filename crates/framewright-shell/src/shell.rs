@@ -121,6 +121,10 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         };
         let mut text = Text::<MOST_REDIRECTED>::new();
         let done = self.dispatch(name, arguments, &mut Io { name, out: &mut text, errors });
+        if text.is_overflown() {
+            let why = format_args!("{target}: a control file takes {MOST_REDIRECTED} bytes at most");
+            return Io { name, out, errors }.fail(why).0;
+        }
         if done.is_err() {
             return status(done);
         }

@@ -112,6 +112,16 @@ fn files_are_read_written_and_listed() {
         ("echo x > /proc/vmstat", 1, "echo: /proc/vmstat: Permission denied\n"),
         ("echo many > /proc/sys/vm/min_free_kbytes", 1, "echo: /proc/sys/vm/min_free_kbytes: Invalid argument\n"),
         ("ls -a", 2, "ls: -a: the one option is -l\n"),
+        (
+            "help > /proc/sys/vm/min_free_kbytes; ls -l / > /x",
+            1,
+            "help: /proc/sys/vm/min_free_kbytes: Invalid argument\nls: /x: No such file or directory\n",
+        ),
+        (
+            "cat /proc/zoneinfo /proc/zoneinfo /proc/zoneinfo > /proc/sys/vm/min_free_kbytes",
+            1,
+            "cat: /proc/sys/vm/min_free_kbytes: a control file takes 4096 bytes at most\n",
+        ),
         ("cat /nothing > /proc/sys/vm/min_free_kbytes", 1, "cat: /nothing: No such file or directory\n"),
     ] {
         assert_eq!(bench.complains(text), (status, error.to_owned()), "{text}");

@@ -25,8 +25,11 @@ fn each(
 ) -> Result<(), Failed> {
     let mut result = Ok(());
     for path in paths {
-        if let Err(error) = work(path, io) {
-            result = Err(io.fail(format_args!("{path}: {error}")));
+        match work(path, io) {
+            Ok(()) => {}
+            // Whoever takes the words has gone, and knows.
+            Err(FileError::Output) => return Err(Failed::FAILURE),
+            Err(error) => result = Err(io.fail(format_args!("{path}: {error}"))),
         }
     }
     result
