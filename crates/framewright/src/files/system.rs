@@ -7,6 +7,9 @@ use core::fmt::Write;
 /// The longest text that is taken in one write, in bytes; Linux takes a page.
 const LONGEST_WRITE: usize = 4096;
 
+/// Takes a file, as its source, entry and numbers, and what a path is to it.
+type Visit<'a> = dyn FnMut(&dyn Source, usize, &[u64], Relation) + 'a;
+
 /// What a path names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -35,7 +38,7 @@ impl<'a> FileSystem<'a> {
     }
 
     /// Calls for each file that there is now with what `path` is to it.
-    fn each(&self, path: &str, visit: &mut dyn FnMut(&dyn Source, usize, &[u64], Relation)) {
+    fn each(&self, path: &str, visit: &mut Visit<'_>) {
         for &source in self.sources {
             for entry in 0..source.entries() {
                 let pattern = source.path(entry);
