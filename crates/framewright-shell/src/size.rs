@@ -16,7 +16,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let (shift, unit) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0).unwrap_or((10, "KiB"));
-        let tenths = u128::from(self.0) * 10 >> shift;
+        let tenths = (u128::from(self.0) * 10) >> shift;
         let mut text = crate::io::Text::<24>::new();
         let _ = if shift == 10 || tenths.is_multiple_of(10) || tenths >= 1000 {
             fmt::write(&mut text, format_args!("{} {unit}", tenths / 10))
