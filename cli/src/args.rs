@@ -39,6 +39,9 @@ pub struct Boot {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
+    /// End with the three policies of memmap_init= side by side (hosted, not with --json or --exec)
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
+    pub policy_table: bool,
     /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
     #[arg(long, value_name = "COMMANDS")]
     pub exec: Option<String>,
@@ -122,6 +125,8 @@ pub enum Bench {
     Alloc(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two other allocators
     Fragment(BenchOptions),
+    /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the same bytes
+    Init(BenchInit),
     /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
     Jobs(BenchOptions),
 }
@@ -149,6 +154,20 @@ pub struct BenchBringUp {
     /// Bring up one machine in this fresh process (used by the first-touch rows)
     #[arg(long, hide = true, value_name = "INDEX")]
     pub first_touch_of: Option<usize>,
+}
+
+/// Options of `framewright bench init`.
+#[derive(Args, Debug)]
+pub struct BenchInit {
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Time by threads, as a share of a node's CPUs, instead
+    #[arg(long)]
+    pub table: bool,
 }
 
 /// Reads the command line. `None`: it asked for help, which has been printed.
@@ -213,6 +232,14 @@ fn cpus(text: &str) -> Result<u32, String> {
     }
 }
 
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("yes or no".into()),
+    }
+}
+
 fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
         0 => Err("at least one second".into()),
@@ -246,7 +273,7 @@ mod tests {
     #[test]
     fn options_and_parameters_are_read() {
         let boot = boot(&["--on", "qemu", "--memory", "8G", "--nodes", "2", "numa=off", "mem=4G"]).expect("is right");
-        let Boot { target, json, exec } = boot;
+        let Boot { target, json, exec, .. } = boot;
         assert_eq!((target.on, target.memory, target.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
         assert_eq!(target.parameters, ["numa=off", "mem=4G"]);
         assert_eq!((target.timeout, json, exec), (120, false, None));

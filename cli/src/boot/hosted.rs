@@ -1,6 +1,6 @@
 //! Bringing up memory in this process.
 
-use super::{command_line, show};
+use super::{command_line, policies, show};
 use crate::args::{Boot, Target};
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
@@ -23,12 +23,13 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let session = Session::open(&machine, &command_line)?;
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
-    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"] });
+    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"],
+                        "all_memory_us": first["all_memory_us"] });
     let session = fresh.end_dirty()?;
     let mut log = Lines::new();
-    let mut pass = session.bring_up(&mut log)?;
+    let pass = session.bring_up(&mut log)?;
     pass.verify()?;
-    let (mut report, log) = (std::mem::take(&mut pass.report), log.into_lines());
+    let (mut report, log) = (pass.report.clone(), log.into_lines());
     report["first_touch"] = first;
     let mut output = Output::new();
     if !boot.json {
@@ -38,6 +39,9 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     report["log"] = log.into();
     let Some(commands) = &boot.exec else {
         show(&mut output, boot, &report)?;
+        if !boot.json && boot.policy_table {
+            policies::show(&mut output, pass, &command_line)?;
+        }
         return Ok(0);
     };
     if boot.json {

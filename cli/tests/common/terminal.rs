@@ -90,12 +90,13 @@ impl Drop for Terminal {
 fn take_as_own(command: &mut Command, person: i32) {
     use std::os::unix::process::CommandExt;
     let prepare = move || {
-        // SAFETY: between fork and exec only system calls are made; the descriptors are open, and standard input is the terminal.
-        let done = unsafe {
-            libc::close(person);
-            libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1
-        };
-        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        // SAFETY: the descriptor is open, and this process needs it no more.
+        unsafe { libc::close(person) };
+        // SAFETY: a system call without arguments.
+        let has_session = unsafe { libc::setsid() } != -1;
+        // SAFETY: standard input is the terminal.
+        let has_terminal = has_session && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != -1;
+        if has_terminal { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
     // SAFETY: `prepare` allocates nothing and takes no lock.
     unsafe { command.pre_exec(prepare) };

@@ -301,7 +301,7 @@ impl Pool {
     const FILES: &'static [File<Self>] = &[File::read_write(
         "/proc/sys/vm/nr_pool",
         |pool, _, out| Ok(writeln!(out, "{}", pool.0.get())?),
-        |pool, _, text| Ok(pool.0.set(parse_number(text)?)),
+        |pool, _, text| parse_number(text).map(|number| pool.0.set(number)),
     )];
 }
 

@@ -165,7 +165,7 @@ struct Other(Cell<u64>);
 impl Other {
     const FILES: &'static [File<Self>] = &[
         File::read_only("/proc/vmstat", |other, _, out| Ok(writeln!(out, "nr_other {}", other.0.get())?)),
-        File::write_only("/proc/vmstat", |other, _, text| Ok(other.0.set(parse_number(text)?))),
+        File::write_only("/proc/vmstat", |other, _, text| parse_number(text).map(|number| other.0.set(number))),
         File::read_only("/sys/other/file*-*kB", |_, numbers, out| Ok(writeln!(out, "{numbers:?}")?))
             .numbered(|_, visit| [[3, 2048], [10, 4]].iter().for_each(|pair| visit(pair))),
     ];

@@ -27,7 +27,10 @@
 //!         File::read_write(
 //!             "/sys/devices/system/node/node*/pool/nr_pages",
 //!             |pool, numbers, out| Ok(writeln!(out, "{}", pool.of(numbers)?.load(Ordering::Relaxed))?),
-//!             |pool, numbers, text| Ok(pool.of(numbers)?.store(parse_number(text)?, Ordering::Relaxed)),
+//!             |pool, numbers, text| {
+//!                 pool.of(numbers)?.store(parse_number(text)?, Ordering::Relaxed);
+//!                 Ok(())
+//!             },
 //!         )
 //!         .numbered(|pool, visit| (0..).zip(&pool.pages).for_each(|(node, _)| visit(&[node]))),
 //!     ];

@@ -1,7 +1,7 @@
 //! What the command line set: some of it can be changed while the machine runs, the rest can be asked for.
 
 use super::Manager;
-use crate::parameters::{Pages, Parameters, Policy};
+use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
 use crate::zone::{LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks};
 use core::fmt;
@@ -14,8 +14,6 @@ const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
 /// What stays as it was at boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// `memmap_init=`.
-    pub policy: Policy,
     /// `pages=`.
     pub pages: Pages,
     /// False with `numa=off`.
@@ -26,8 +24,8 @@ pub struct Settings {
 
 impl Settings {
     pub(super) const fn of(parameters: &Parameters) -> Self {
-        let &Parameters { policy, pages, numa, memory_limit, .. } = parameters;
-        Self { policy, pages, numa, memory_limit }
+        let &Parameters { pages, numa, memory_limit, .. } = parameters;
+        Self { pages, numa, memory_limit }
     }
 }
 
@@ -41,7 +39,7 @@ pub(super) struct Tunables {
 
 impl Tunables {
     pub(super) fn of(parameters: &Parameters, zones: &[Zone]) -> Self {
-        let default = || default_min_free_kbytes(zones.iter().map(Zone::managed_pages).sum());
+        let default = || default_min_free_kbytes(zones.iter().map(Zone::final_managed_pages).sum());
         Self {
             min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
             watermark_scale_factor: parameters.watermark_scale_factor,
@@ -51,12 +49,12 @@ impl Tunables {
 
     /// Gives each zone its marks and reserves.
     pub(super) fn apply(&self, zones: &[Zone]) {
-        let total_pages: u64 = zones.iter().map(Zone::managed_pages).sum();
+        let total_pages: u64 = zones.iter().map(Zone::final_managed_pages).sum();
         for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
             let of_kind = |kind| zones.iter().find(|zone| zone.id().kind == kind);
-            let managed = ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::managed_pages));
+            let managed = ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::final_managed_pages));
             for zone in zones {
-                let (kind, pages) = (zone.id().kind, zone.managed_pages());
+                let (kind, pages) = (zone.id().kind, zone.final_managed_pages());
                 let marks = watermarks(pages, total_pages, self.min_free_kbytes, self.watermark_scale_factor);
                 let ratio = self.lowmem_reserve_ratio[kind as usize];
                 zone.set_marks(marks, lowmem_reserve(kind, managed, ratio));

@@ -56,7 +56,7 @@ pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text:
 }
 
 pub(super) fn memmap_init<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    show(out, manager.settings().policy.name())
+    show(out, manager.policy().name())
 }
 
 pub(super) fn pages<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {

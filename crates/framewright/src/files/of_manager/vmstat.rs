@@ -21,10 +21,14 @@ pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
 pub(super) const TABLE_PAGES: &str = "nr_memmap_boot_pages";
 
+/// Pages that are withheld until their part of the memory map is initialised.
+pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
+
 /// Everything.
 pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, manager.zones().iter(), line)?;
+    line("nr_memmap_array_pages", manager.memory_map_bytes() / PAGE_SIZE)?;
     line("nr_pcp_pages", manager.cached_pages())?;
     let pressure = manager.pressure_events();
     let [dma, dma32, normal] = pressure.stalls;
@@ -62,6 +66,7 @@ fn pages<'a, P: Platform>(
     line(FREE_PAGES, sum(Zone::free_pages))?;
     line(FREE_BLOCK_PAGES, zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum())?;
     line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
+    line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
     line(MAP_PAGES, sum(Zone::map_pages))?;
     line(TABLE_PAGES, sum(|zone| zone.table_memory().size() / PAGE_SIZE))?;
     Ok(())
