@@ -16,6 +16,7 @@ mod options;
 mod page_array;
 mod platform;
 mod runtime;
+mod shell;
 mod smp;
 mod storage;
 mod storm;
@@ -153,6 +154,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     );
     page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
+    report::deferred(&mut Log, &manager);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
         Err(fault) => {
@@ -193,6 +195,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
+    shell::run(&options, &manager);
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
 }

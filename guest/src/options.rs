@@ -13,7 +13,11 @@ const MOST_STORM_HZ: u64 = 100_000;
 
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct Options<'a> {
+    /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
+    pub exec: Option<&'a str>,
+    /// `shell` or `shell=plain`: take commands from the serial line.
+    pub shell: Option<Input>,
     /// `report=json`: a report for programs comes last.
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
@@ -34,7 +38,16 @@ pub struct Options {
     pub check_cpus: bool,
 }
 
-impl Options {
+/// What is at the other end of the serial line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Somebody at a terminal.
+    Terminal,
+    /// A program, which sees what it sends itself.
+    Plain,
+}
+
+impl Options<'_> {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
         self.stress.map(|length| Stress { length, seed: self.stress_seed, storm_hz: self.storm_hz })
@@ -46,7 +59,7 @@ pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
     problem: &mut dyn FnMut(Problem<'a>),
-) -> (Options, &'b str) {
+) -> (Options<'a>, &'b str) {
     let mut options = Options::default();
     let mut length = 0;
     for word in line.split_ascii_whitespace() {
@@ -74,6 +87,10 @@ pub fn split<'a, 'b>(
                 Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
                 _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
             },
+            Some(("exec", value)) => options.exec = Some(value),
+            None if word == "shell" => options.shell = Some(Input::Terminal),
+            Some(("shell", "plain")) => options.shell = Some(Input::Plain),
+            Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
                 Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
