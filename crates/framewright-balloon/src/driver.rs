@@ -287,7 +287,7 @@ impl<H: Hal, T: Transport> Balloon<H, T> {
         true
     }
 
-    /// True once the device is reset. Then it has nothing of ours (invariant 28).
+    /// True once the device is reset. Then it has nothing of ours (invariant 29).
     fn try_quiet(&mut self) -> bool {
         if self.state != State::Resetting {
             self.state = State::Resetting;
