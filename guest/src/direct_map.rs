@@ -12,8 +12,9 @@ use framewright::early::{EarlyAllocator, EarlyRequest};
 use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright::{Manager, Request};
 use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::registers::set_page_table_root;
+use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
 use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
 
 /// How much is mapped before the limit is raised.
@@ -24,14 +25,6 @@ struct EarlyTables<'a> {
     early: &'a mut EarlyAllocator<GuestPlatform>,
 }
 
-impl EarlyTables<'_> {
-    fn entry(&self, table: u64, index: usize) -> NonNull<Entry> {
-        assert!(index < 512, "a table has 512 entries");
-        // SAFETY: within the frame of one table.
-        unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
-    }
-}
-
 impl TableMemory for EarlyTables<'_> {
     fn allocate(&mut self) -> Option<u64> {
         self.early.allocate(&EarlyRequest::new(PAGE_SIZE, PAGE_SIZE)).ok().map(|frame| frame.start)
@@ -40,12 +33,12 @@ impl TableMemory for EarlyTables<'_> {
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names only frames that `allocate` gave it, which are tables and nothing else (invariant 3), and an entry is a
         // number. Volatile, because the CPU reads and marks them too.
-        unsafe { self.entry(table, index).read_volatile() }
+        unsafe { entry(table, index).read_volatile() }
     }
 
-    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
         // SAFETY: as above. What the new entry maps is the builder's caller's business.
-        unsafe { self.entry(table, index).write_volatile(entry) };
+        unsafe { entry(table, index).write_volatile(value) };
     }
 }
 
@@ -99,4 +92,40 @@ fn map_present(
         }
     }
     Ok(())
+}
+
+/// Tables in memory from the manager, for what is mapped after it has taken over.
+struct ManagedTables<'a> {
+    manager: &'a Manager<GuestPlatform>,
+}
+
+impl TableMemory for ManagedTables<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        let request = Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        self.manager.allocate(&request).ok().map(|range| range.start.address())
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        // SAFETY: the builder names the tables in use, those that they lead to, and those that `allocate` gave it; otherwise as for `EarlyTables`.
+        unsafe { entry(table, index).read_volatile() }
+    }
+
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
+        // SAFETY: as above. Only entries that were empty change, so that no translation in use does.
+        unsafe { entry(table, index).write_volatile(value) };
+    }
+}
+
+/// Adds a device's registers to the direct map, uncached, at the place of their physical address, where no memory is. They stay. Not from two CPUs at once.
+pub fn add_registers(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
+    let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
+    let address = DIRECT_MAP.checked_add(range.start).ok_or(MapFault::BadRange { address: DIRECT_MAP, range })?;
+    tables.map(&mut ManagedTables { manager }, address, range, Access::DEVICE, &mut Mapped::default())
+}
+
+/// Where an entry of a table is.
+fn entry(table: u64, index: usize) -> NonNull<Entry> {
+    assert!(index < 512, "a table has 512 entries");
+    // SAFETY: within the frame of one table.
+    unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
 }

@@ -3,6 +3,7 @@
 #![no_std]
 #![no_main]
 
+mod balloon;
 mod console;
 mod direct_map;
 mod exceptions;
@@ -140,6 +141,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(wait) = options.balloon_test
+        && !balloon::test(&manager, wait)
+    {
+        return Ok(Ending::Crash);
     }
     if let Some(stress) = options.stress()
         && !stress.run(&manager)

@@ -18,6 +18,8 @@ pub struct Options {
     pub stress: Option<Length>,
     /// `stress_seed=N`.
     pub stress_seed: u64,
+    /// `balloon_test=SECONDS`: use the virtio balloon, and wait so long for the host at most.
+    pub balloon_test: Option<u64>,
 }
 
 impl Options {
@@ -54,6 +56,10 @@ pub fn split<'a, 'b>(
             Some(("stress_seed", value)) => match value.parse() {
                 Ok(seed) => options.stress_seed = seed,
                 Err(_) => problem(Problem { word, reason: Some("stress_seed= takes a number") }),
+            },
+            Some(("balloon_test", value)) => match value.parse() {
+                Ok(seconds) => options.balloon_test = Some(seconds),
+                Err(_) => problem(Problem { word, reason: Some("balloon_test= takes a number of seconds") }),
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.

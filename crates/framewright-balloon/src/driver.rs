@@ -178,6 +178,17 @@ impl<H: Hal, T: Transport> Balloon<H, T> {
         }
     }
 
+    /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work) looks by itself.
+    ///
+    /// # Errors
+    /// There is no running device, or its configuration cannot be read.
+    pub fn target_pages(&self) -> Result<u32, DeviceFault> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        self.transport.read_config_space::<u32>(TARGET).map(u32::from_le).map_err(DeviceFault::Configuration)
+    }
+
     /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does not wait.
     ///
     /// # Errors
@@ -334,8 +345,7 @@ impl<H: Hal, T: Transport> Balloon<H, T> {
         }
         self.answer_statistics(statistics)?;
         self.queues.inflation.finish(memory)?;
-        let target = self.transport.read_config_space::<u32>(TARGET).map_err(DeviceFault::Configuration)?;
-        self.target_pages = u32::from_le(target);
+        self.target_pages = self.target_pages()?;
         let goal_pages = self.goal_pages();
         let enough = self.queues.inflation.approach(goal_pages, memory, &mut self.transport);
         let held_pages = self.queues.inflation.held_pages();

@@ -5,6 +5,8 @@ use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
+const WRITE_THROUGH: u64 = 1 << 3;
+const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -19,20 +21,25 @@ pub struct Access {
     pub execute: bool,
     /// It is the same in all tables, so its translation survives a change of tables.
     pub global: bool,
+    /// Registers of a device: never cached.
+    pub device: bool,
 }
 
 impl Access {
     /// Code.
-    pub const CODE: Self = Self { write: false, execute: true, global: true };
+    pub const CODE: Self = Self { write: false, execute: true, global: true, device: false };
     /// Constants.
-    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true };
+    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true, device: false };
     /// Data.
-    pub const DATA: Self = Self { write: true, execute: false, global: true };
+    pub const DATA: Self = Self { write: true, execute: false, global: true, device: false };
+    /// Registers of a device.
+    pub const DEVICE: Self = Self { write: true, execute: false, global: true, device: true };
 
     const fn bits(self) -> u64 {
         (if self.write { WRITABLE } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
             | (if self.global { GLOBAL } else { 0 })
+            | (if self.device { UNCACHED | WRITE_THROUGH } else { 0 })
     }
 }
 
@@ -125,7 +132,12 @@ impl Entry {
     /// What may be done with the page that it maps.
     #[must_use]
     pub const fn access(self) -> Access {
-        Access { write: self.0 & WRITABLE != 0, execute: self.0 & NO_EXECUTE == 0, global: self.0 & GLOBAL != 0 }
+        Access {
+            write: self.0 & WRITABLE != 0,
+            execute: self.0 & NO_EXECUTE == 0,
+            global: self.0 & GLOBAL != 0,
+            device: self.0 & UNCACHED != 0,
+        }
     }
 }
 
