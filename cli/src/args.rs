@@ -51,6 +51,12 @@ pub struct Boot {
     /// QEMU's machine [default: q35]
     #[arg(long, value_enum)]
     pub machine: Option<Model>,
+    /// QEMU: a virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on
+    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub balloon: Option<String>,
+    /// QEMU: one more argument, as it is (may be given several times)
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub qemu_option: Vec<String>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
@@ -227,6 +233,16 @@ mod tests {
         assert_eq!((boot.on, boot.memory, boot.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
         assert_eq!(boot.parameters, ["numa=off", "mem=4G"]);
         assert_eq!(boot.timeout, 120);
+    }
+
+    #[test]
+    fn a_balloon_needs_no_properties() {
+        let balloon = |words: &[&str]| boot(words).map(|boot| (boot.balloon, boot.parameters));
+        assert_eq!(balloon(&["numa=off"]), Ok((None, vec!["numa=off".into()])));
+        assert_eq!(balloon(&["--balloon", "numa=off"]), Ok((Some(String::new()), vec!["numa=off".into()])));
+        assert_eq!(balloon(&["--balloon=free-page-hint=on"]), Ok((Some("free-page-hint=on".into()), vec![])));
+        let options = boot(&["--qemu-option", "-overcommit", "--qemu-option=mem-lock=on"]).map(|boot| boot.qemu_option);
+        assert_eq!(options, Ok(vec!["-overcommit".to_owned(), "mem-lock=on".to_owned()]));
     }
 
     #[test]

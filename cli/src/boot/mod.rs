@@ -32,6 +32,10 @@ fn contradiction(boot: &Boot) -> Option<&'static str> {
         Some("--accel is an option of QEMU: add --on qemu")
     } else if boot.machine.is_some() && boot.on == Where::Hosted {
         Some("--machine is an option of QEMU: add --on qemu")
+    } else if boot.balloon.is_some() && boot.on == Where::Hosted {
+        Some("--balloon is an option of QEMU: add --on qemu")
+    } else if !boot.qemu_option.is_empty() && boot.on == Where::Hosted {
+        Some("--qemu-option is an option of QEMU: add --on qemu")
     } else {
         None
     }

@@ -31,12 +31,17 @@ const REFUSED: i32 = 37;
 /// # Errors
 /// Anything from a missing QEMU to a guest that panicked.
 pub fn run(boot: &Boot) -> Result<(), Error> {
-    let machine = Machine::new(
+    let mut machine = Machine::new(
         boot.machine.unwrap_or(Model::Q35),
         boot.memory.unwrap_or(DEFAULT_MEMORY),
         boot.nodes.unwrap_or(1),
         boot.cpus.unwrap_or(1),
     )?;
+    // A device's bus has to come before the device.
+    machine.add_options(&boot.qemu_option);
+    if let Some(properties) = &boot.balloon {
+        machine.add_balloon(properties);
+    }
     let version = run::version()?;
     let image = guest_image::provide()?;
     let mut session = Session { boot, machine, image: &image, output: Output::new() };
