@@ -126,6 +126,11 @@ impl FakeBalloon {
         self.device().lies.push_back(lie);
     }
 
+    /// Tells no lie that it was told to tell.
+    pub fn stop_lying(&self) {
+        self.device().lies.clear();
+    }
+
     /// Asks for no notifications. The device then finds requests when it is told to answer.
     pub fn set_no_notify(&self, on: bool) {
         self.device().set_no_notify(on);
