@@ -203,6 +203,7 @@ fn memory_goes_back(name: &str, words: &[&str]) -> Vec<String> {
     let Course { written_mib, reported_mib, log } = course(Watched::boot(name, words), BLOCKS);
     assert!(written_mib >= 2 * BLOCKS, "{written_mib} MiB");
     assert!(reported_mib + 2 * BLOCKS <= written_mib + SLACK_MIB, "{written_mib} MiB before, {reported_mib} MiB after");
+    assert!(has(&log, "reset with a report under way, and started again"), "{log:?}");
     assert!(has(&log, &format!("0 of {BLOCKS} blocks held what they did, {BLOCKS} can be written to")), "{log:?}");
     log
 }
@@ -280,6 +281,18 @@ fn may_lock_memory() -> bool {
     // It may have ended already.
     let _ = writeln!(child.stdin.take().expect("a pipe"), "quit");
     child.wait().expect("it ends").success()
+}
+
+#[test]
+fn free_pages_that_hold_something_are_told_to_the_host() {
+    // QEMU keeps what is to hold anything but zeros.
+    let course_with = |name, words: &[&str]| course(Watched::boot(name, &[words, &["--balloon"]].concat()), BLOCKS);
+    let poisoned = course_with("poison", &["page_poison=1"]);
+    assert!(has(&poisoned.log, "PAGE_POISON"), "{:?}", poisoned.log);
+    assert!(poisoned.reported_mib + SLACK_MIB >= poisoned.written_mib, "{} MiB after", poisoned.reported_mib);
+    let cleared = course_with("cleared", &["init_on_free=1"]);
+    assert!(has(&cleared.log, "PAGE_POISON"), "{:?}", cleared.log);
+    assert!(cleared.reported_mib + 2 * BLOCKS <= cleared.written_mib + SLACK_MIB, "{} MiB after", cleared.reported_mib);
 }
 
 #[test]

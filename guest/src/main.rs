@@ -143,7 +143,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         }
     }
     if let Some(wait) = options.balloon_test
-        && !balloon::test(&manager, wait)
+        && !balloon::test(&manager, &parameters, wait)
     {
         return Ok(Ending::Crash);
     }

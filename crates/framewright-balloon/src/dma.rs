@@ -2,14 +2,14 @@
 //!
 //! All access is atomic, because the device may read and write at any time, and numbers are in the byte order of virtio, the little one.
 
-use crate::PAGE_SIZE;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
-const BYTES: usize = PAGE_SIZE as usize;
+/// [`PAGE_SIZE`](crate::PAGE_SIZE) as an offset.
+const BYTES: usize = virtio_drivers::PAGE_SIZE;
 
 /// A page from [`Hal::dma_alloc`], given back when this is dropped.
 pub struct DmaPage<H: Hal> {

@@ -8,7 +8,7 @@ use framewright_testkit::balloon::{Answers, FakeBalloon, Lie, Offer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const FRAMES: u64 = 6000;
+const FRAMES: usize = 6000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -100,7 +100,7 @@ impl Model {
     }
 
     fn check(&self, balloon: &Driver) {
-        assert_eq!(self.memory.free.len() + self.memory.taken.len(), FRAMES as usize);
+        assert_eq!(self.memory.free.len() + self.memory.taken.len(), FRAMES);
         if balloon.fault().is_none() {
             assert_eq!(balloon.reports_in_flight(), self.reports.len());
             assert!(self.host.is_running());
@@ -124,7 +124,7 @@ proptest! {
         let mut balloon = Driver::new(host.transport(), Settings::default()).expect("a device that is well");
         let mut model = Model {
             host: host.clone(),
-            memory: Memory::of(0..FRAMES),
+            memory: Memory::of(0..FRAMES as u64),
             reports: BTreeMap::new(),
             answered: Vec::new(),
             next_block: 1,
@@ -168,7 +168,7 @@ proptest! {
         // Frames that the host counts and the guest does not were in the balloon when it was stopped; a reset means that they are the guest's.
         prop_assert!(as_told(&model.memory.taken).is_subset(&host.balloon()));
         while !balloon.stop(&mut model.memory) {}
-        prop_assert_eq!(model.memory.free.len(), FRAMES as usize);
+        prop_assert_eq!(model.memory.free.len(), FRAMES);
         drop(balloon);
         nothing_is_left();
     }

@@ -1,6 +1,7 @@
 //! `balloon_test=SECONDS`: every part of the driver once, one line of log each.
 //!
-//! Blocks of memory are written to, the balloon follows the host's target, the blocks are reported, and the balloon follows the target again. Before it follows, and before it goes
+//! Blocks of memory are written to, the balloon follows the host's target, the device is reset with a report under
+//! way, the blocks are reported, and the balloon follows the target again. Before it follows, and before it goes
 //! on after the reports, the guest waits until the host changes its target, for so many seconds at most; so whoever watches from outside can look at a machine that
 //! keeps still.
 
@@ -9,7 +10,7 @@ use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
-use framewright::{Manager, Request};
+use framewright::{Manager, Parameters, Request};
 use framewright_balloon::{DeviceFault, Progress, Statistic};
 
 /// Blocks that are written to and reported at most: 256 MiB.
@@ -21,9 +22,9 @@ const ANSWER_SECONDS: u64 = 20;
 const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
 
 /// Uses the balloon; false when something is wrong with it. No balloon at all is not.
-pub fn test(manager: &Manager<GuestPlatform>, wait_seconds: u64) -> bool {
+pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, wait_seconds: u64) -> bool {
     let free_before = free_pages(manager);
-    let passed = with(manager, |balloon| {
+    let passed = with(manager, parameters, |balloon| {
         let Some(balloon) = balloon else { return true };
         let mut frames = ManagedFrames(manager);
         let passed = match run(balloon, manager, wait_seconds) {
@@ -51,12 +52,16 @@ fn run(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>, wait_second
     for &block in &*blocks {
         fill(block);
     }
-    log!("Balloon test: {} blocks of 2 MiB written", blocks.len());
+    // Before the line that the host waits for.
     let first = work(balloon, manager)?;
+    log!("Balloon test: {} blocks of 2 MiB written", blocks.len());
     wait_for_host(balloon, manager, first.target_pages, wait_seconds)?;
     let inflated = follow(balloon, manager)?;
     log!("Balloon test: {} of {} pages in the balloon", inflated.held_pages, inflated.target_pages);
 
+    if balloon.capacity() > 0 {
+        reset_under_way(balloon, blocks);
+    }
     let reported = report(balloon, blocks)?;
     log!("Balloon test: {reported} blocks reported and answered");
     wait_for_host(balloon, manager, inflated.target_pages, wait_seconds)?;
@@ -96,6 +101,28 @@ fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
         if let Err(error) = manager.free(PfnRange::new(first, first + 512)) {
             log!("Balloon test: {error}");
         }
+    }
+}
+
+/// Resets the device while it has a report.
+fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
+    let Some(&block) = blocks.first() else { return };
+    // SAFETY: `take_blocks` got it from the manager, and nobody looks at it before the reset is complete.
+    let submitted = unsafe { balloon.submit(&[(block, BLOCK_BYTES)]) };
+    let mut error = None;
+    let is_reset = within(ANSWER_SECONDS, || match balloon.try_reset() {
+        Ok(is_complete) => is_complete,
+        Err(why) => {
+            error = Some(why);
+            true
+        }
+    });
+    let left = balloon.reports_in_flight();
+    match (submitted, error) {
+        (Ok(_), None) if is_reset && left == 0 => {
+            log!("Balloon test: reset with a report under way, and started again")
+        }
+        (submitted, error) => log!("Balloon test: reset: {submitted:?}, {error:?}, {left} reports left"),
     }
 }
 

@@ -7,8 +7,9 @@ mod pci;
 use crate::console::log;
 use crate::platform::GuestPlatform;
 use core::fmt;
-use framewright::Manager;
-use framewright_balloon::{Balloon, Settings, StartError};
+use framewright::debug::{Aids, POISON};
+use framewright::{Manager, Parameters};
+use framewright_balloon::{Balloon, FreeContent, Settings, StartError};
 use framewright_x86::page_table::MapFault;
 use virtio_drivers::transport::pci::bus::{DeviceFunction, PciError, PciRoot};
 use virtio_drivers::transport::pci::{PciTransport, VirtioPciError};
@@ -44,7 +45,11 @@ impl fmt::Display for BalloonError {
 }
 
 /// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none or it cannot be used, which the log says. Called once.
-pub fn with<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce(Option<&mut GuestBalloon>) -> R) -> R {
+pub fn with<R>(
+    manager: &Manager<GuestPlatform>,
+    parameters: &Parameters,
+    work: impl FnOnce(Option<&mut GuestBalloon>) -> R,
+) -> R {
     memory::lend(manager, || {
         // SAFETY: nobody else uses PCI's configuration ports.
         let mut ports = unsafe { pci::Ports::new() };
@@ -52,7 +57,7 @@ pub fn with<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce(Option<&mut G
             log!("virtio-balloon: no device");
             return work(None);
         };
-        match start(manager, &mut ports, place) {
+        match start(manager, parameters, &mut ports, place) {
             Ok(mut balloon) => {
                 log!(
                     "virtio-balloon {place}: {:?}, reporting queue {:?}, {} ranges a report",
@@ -72,6 +77,7 @@ pub fn with<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce(Option<&mut G
 
 fn start(
     manager: &Manager<GuestPlatform>,
+    parameters: &Parameters,
     ports: &mut pci::Ports,
     place: DeviceFunction,
 ) -> Result<GuestBalloon, BalloonError> {
@@ -85,5 +91,18 @@ fn start(
     }
     framewright_balloon::pci::enable(ports, place);
     let transport = PciTransport::new::<GuestHal, _>(&mut root, place).map_err(BalloonError::Transport)?;
-    GuestBalloon::new(transport, Settings::default()).map_err(BalloonError::Start)
+    let settings = Settings { free_content: free_content(parameters), ..Settings::default() };
+    GuestBalloon::new(transport, settings).map_err(BalloonError::Start)
+}
+
+/// What the manager's free pages hold.
+const fn free_content(parameters: &Parameters) -> FreeContent {
+    let aids = Aids::of(parameters);
+    if aids.page_poison {
+        FreeContent::Fill(POISON)
+    } else if aids.init_on_free {
+        FreeContent::Zero
+    } else {
+        FreeContent::Any
+    }
 }
