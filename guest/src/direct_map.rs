@@ -116,10 +116,9 @@ impl TableMemory for ManagedTables<'_> {
     }
 }
 
-/// Adds a device's registers to the direct map, uncached, at the place of their physical address, where no memory is. They stay. Not from two CPUs at once.
-pub fn add_registers(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
+/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two CPUs at once.
+pub fn add_registers(manager: &Manager<GuestPlatform>, address: u64, range: PhysRange) -> Result<(), MapFault> {
     let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
-    let address = DIRECT_MAP.checked_add(range.start).ok_or(MapFault::BadRange { address: DIRECT_MAP, range })?;
     tables.map(&mut ManagedTables { manager }, address, range, Access::DEVICE, &mut Mapped::default())
 }
 

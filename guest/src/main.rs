@@ -11,11 +11,14 @@ mod exit;
 mod faults;
 mod firmware;
 mod image;
+mod map_check;
 mod options;
+mod page_array;
 mod platform;
 mod runtime;
 mod storage;
 mod stress;
+mod tables;
 mod timekeeping;
 
 use console::{Console, Log, log, plain_line};
@@ -30,6 +33,7 @@ use framewright::early::{EarlyAllocator, EarlyError};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, report};
+use framewright_jobs::NoHelpers;
 use framewright_x86::acpi::Tables;
 use framewright_x86::page_table::MapFault;
 use framewright_x86::pvh::{PvhError, StartInfo};
@@ -111,8 +115,10 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let intake_ns = PLATFORM.now_ns();
     let mapped = direct_map::build(early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
+    let array = page_array::build(early, map);
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+    manager.initialise_deferred(&NoHelpers);
     let up_ns = PLATFORM.now_ns();
 
     if let Err(error) = nodes {
@@ -134,6 +140,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(intake_ns, mapped_ns),
         since(mapped_ns, up_ns),
     );
+    page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
@@ -144,6 +151,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     }
     if let Some(wait) = options.balloon_test
         && !balloon::test(&manager, &parameters, wait)
+    {
+        return Ok(Ending::Crash);
+    }
+    if let Some(test) = options.map_space_test
+        && !test.run(&manager, map)
     {
         return Ok(Ending::Crash);
     }
@@ -160,7 +172,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     if options.json {
         // The serial port cannot fail.
         let _ = Console.write_str("@json ");
-        let _ = report::json(&mut Console, "qemu", &parameters, &manager);
+        let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
     plain_line(format_args!("@end"));

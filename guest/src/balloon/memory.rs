@@ -1,11 +1,10 @@
 //! Memory for the balloon's driver, from the manager.
 
-use crate::platform::{GuestPlatform, PLATFORM};
+use crate::platform::{DIRECT_MAP, GuestPlatform};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use framewright::adapters::virtio::Dma;
 use framewright::block::MigrateType;
-use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::{Manager, Request};
 use framewright_balloon::BalloonMemory;
@@ -33,8 +32,7 @@ impl GuestHal {
     }
 }
 
-// SAFETY: DMA memory is the manager's, zeroed and for one owner; the direct map shows memory, and registers that `map_registers` has added; devices see
-// physical addresses.
+// SAFETY: DMA memory is the manager's, zeroed and for one owner; registers are where `map_registers` has shown them; devices see physical addresses.
 unsafe impl Hal for GuestHal {
     fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         Self::dma().map_or((0, NonNull::dangling()), |dma| dma.dma_alloc(pages, direction))
@@ -45,12 +43,12 @@ unsafe impl Hal for GuestHal {
     }
 
     unsafe fn mmio_phys_to_virt(address: PhysAddr, _: usize) -> NonNull<u8> {
-        PLATFORM.direct(address)
+        super::pci::registers_at(address)
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
         // The balloon's driver shares pages from `dma_alloc` only; this is for completeness: all memory is in the direct map.
-        buffer.cast::<u8>().addr().get() as u64 - crate::platform::DIRECT_MAP
+        buffer.cast::<u8>().addr().get() as u64 - DIRECT_MAP
     }
 
     unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {}

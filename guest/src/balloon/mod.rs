@@ -82,11 +82,11 @@ fn start(
     place: DeviceFunction,
 ) -> Result<GuestBalloon, BalloonError> {
     let mut root = PciRoot::new(ports.again());
-    for bar in root.bars(place).map_err(BalloonError::Pci)?.into_iter().flatten() {
-        if let Some((address, bytes)) = bar.memory_address_size()
+    for (number, bar) in root.bars(place).map_err(BalloonError::Pci)?.into_iter().enumerate() {
+        if let Some((address, bytes)) = bar.and_then(|bar| bar.memory_address_size())
             && address != 0
         {
-            pci::map_registers(manager, address, bytes).map_err(BalloonError::Registers)?;
+            pci::map_registers(manager, number, address, bytes).map_err(BalloonError::Registers)?;
         }
     }
     framewright_balloon::pci::enable(ports, place);

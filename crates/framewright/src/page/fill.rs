@@ -1,7 +1,8 @@
 //! First values of descriptors, at the best rate of the machine.
 //!
-//! Zeros go out with `rep stosb`, a template with `movnti`: both write past the caches where that pays, use no vector registers, and so may
-//! run in interrupt context and in kernels that save none (DESIGN 2). Neither is ordered by a later release store: [`Fill::fence`] does that.
+//! Zeros go out with `clzero` where the processor has it, else with `rep stosb`; a template goes out with `movnti`. All write past the caches where that pays, use no vector
+//! registers, and so may run in interrupt context and in kernels that save none (DESIGN 2). None is ordered by a later release store: [`Fill::fence`] does that.
+//! (`rep stosb` avoids reading what it overwrites only in runs larger than the caches, which an allocator's pieces are not: on Zen 5 `clzero` is twice as fast.)
 
 use core::ptr::NonNull;
 
@@ -10,11 +11,21 @@ pub(crate) const TEMPLATE_WORDS: usize = 7;
 /// Bytes of a descriptor.
 const BYTES: usize = 64;
 
+/// How zeros are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ZeroWith {
+    /// `rep stosb`, or what the compiler makes of it elsewhere.
+    Stosb,
+    /// A cache line at a time, without reading it.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Clzero,
+}
+
 /// What descriptors begin as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fill {
     /// 64 zero bytes.
-    Zero,
+    Zero(ZeroWith),
     /// 64 zero bytes, which the memory holds already.
     KnownZero,
     /// Eight zero bytes, then these words.
@@ -22,6 +33,15 @@ pub(crate) enum Fill {
 }
 
 impl Fill {
+    /// Zeros, in the fastest way of this processor. Asks it, which a hypervisor may make slow: once is enough.
+    pub(crate) fn zero() -> Self {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if has_clzero() {
+            return Self::Zero(ZeroWith::Clzero);
+        }
+        Self::Zero(ZeroWith::Stosb)
+    }
+
     /// Writes `count` descriptors from `start` on.
     ///
     /// # Safety
@@ -30,7 +50,10 @@ impl Fill {
         match self {
             Self::KnownZero => {}
             // SAFETY: passed on to the caller.
-            Self::Zero => unsafe { zero(start, count * BYTES) },
+            Self::Zero(ZeroWith::Stosb) => unsafe { stosb(start, count * BYTES) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: passed on to the caller; the processor has the instruction.
+            Self::Zero(ZeroWith::Clzero) => unsafe { clzero(start, count) },
             // SAFETY: passed on to the caller.
             Self::Template(words) => unsafe { template(start.cast(), count, &words) },
         }
@@ -47,7 +70,36 @@ impl Fill {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn zero(start: NonNull<u8>, bytes: usize) {
+fn has_clzero() -> bool {
+    use core::arch::x86_64::__cpuid;
+    // AMD's extended leaves: 0x80000008, EBX bit 0.
+    __cpuid(0x8000_0000).eax >= 0x8000_0008 && __cpuid(0x8000_0008).ebx & 1 != 0
+}
+
+/// # Safety
+/// As for [`Fill::write`], on a processor that has the instruction.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn clzero(start: NonNull<u8>, count: usize) {
+    if count == 0 {
+        return;
+    }
+    // SAFETY: the caller has these lines to itself (invariant 28), and the processor has the instruction.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "clzero",
+            "add rax, 64",
+            "dec {count}",
+            "jnz 2b",
+            count = inout(reg) count => _,
+            inout("rax") start.as_ptr() => _,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller has these bytes to itself (invariant 28); the direction flag is clear between functions.
     unsafe {
         core::arch::asm!(
@@ -61,7 +113,7 @@ unsafe fn zero(start: NonNull<u8>, bytes: usize) {
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn zero(start: NonNull<u8>, bytes: usize) {
+unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller has these bytes to itself (invariant 28).
     unsafe { start.write_bytes(0, bytes) };
 }
@@ -129,7 +181,8 @@ mod tests {
     fn exactly_what_was_asked_for_is_written() {
         let template = [1, 2, 3, 4, 5, 6, 7];
         for (fill, value) in [
-            (Fill::Zero, Descriptor([0; 8])),
+            (Fill::zero(), Descriptor([0; 8])),
+            (Fill::Zero(ZeroWith::Stosb), Descriptor([0; 8])),
             (Fill::Template(template), Descriptor([0, 1, 2, 3, 4, 5, 6, 7])),
             (Fill::KnownZero, Descriptor([u64::MAX; 8])),
         ] {

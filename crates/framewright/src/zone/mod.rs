@@ -14,6 +14,7 @@ mod serve;
 mod supply;
 mod verify;
 mod watermark;
+mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
