@@ -89,6 +89,7 @@
 //! | [`zone`], [`block`] | what the manager is made of |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
+//! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
@@ -111,6 +112,7 @@ mod page;
 pub mod parameters;
 pub mod platform;
 pub mod report;
+pub mod reporting;
 pub mod sync;
 pub mod units;
 pub mod zone;

@@ -1,6 +1,8 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use crate::reporting::{Pace, ReportingParameters};
+use crate::units::Order;
 use core::fmt;
 
 /// Parameters with a short description each, for a program's help.
@@ -13,6 +15,9 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("memmap_init=on-demand", "how the memory map is initialised"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
+    ("page_reporting.pace=adaptive", "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace"),
+    ("page_reporting.page_reporting_delay_ms=N", "time between passes of free page reporting, 2000 if unset"),
+    ("page_reporting.page_reporting_order=N", "the smallest order that is reported to the hypervisor, 0 to 18"),
     ("pages=inside", "keep 64 bytes for every page of a block that is in pieces, in the block; `none` keeps nothing"),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
 ];
@@ -84,6 +89,8 @@ pub struct Parameters {
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
+    /// `page_reporting.`
+    pub reporting: ReportingParameters,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -102,6 +109,7 @@ impl Default for Parameters {
             init_on_free: false,
             careful: None,
             pages: Pages::None,
+            reporting: ReportingParameters::default(),
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -183,6 +191,22 @@ impl Parameters {
                     (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
                 };
             }
+            _ => return self.set_reporting(name, value),
+        }
+        Ok(true)
+    }
+
+    fn set_reporting(&mut self, name: &str, value: &str) -> Result<bool, &'static str> {
+        match name.strip_prefix("page_reporting.") {
+            Some("page_reporting_order") => {
+                let order = parse_number(value).and_then(|order| u8::try_from(order).ok()).and_then(Order::new);
+                self.reporting.order = Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
+            }
+            Some("page_reporting_delay_ms") => {
+                let delay_ms = parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
+                self.reporting.delay_ms = delay_ms;
+            }
+            Some("pace") => self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -231,6 +255,18 @@ fn parse_bool(value: &str) -> Option<bool> {
         },
         _ => None,
     }
+}
+
+/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading zero.
+fn parse_number(text: &str) -> Option<u32> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (radix, digits) = match (hexadecimal, text.strip_prefix('0')) {
+        (Some(digits), _) => (16, digits),
+        (None, Some(digits)) if !digits.is_empty() => (8, digits),
+        _ => (10, text),
+    };
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if plain { u32::from_str_radix(digits, radix).ok() } else { None }
 }
 
 /// Why a text is not a size.

@@ -9,6 +9,7 @@ use super::plan::{Plan, TableSize, for_each_segment, zone_span};
 use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
+use crate::block::marks::Marks;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
@@ -18,6 +19,7 @@ use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{CpuCache, Partial, Room};
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
@@ -197,6 +199,7 @@ impl<P: Platform> Manager<P> {
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            reporting: Reporting::new(&input.parameters.reporting),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -217,7 +220,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free_bare(range).is_ok())
+            taken.is_some_and(|(range, _)| self.free_bare(range).is_ok())
         })
     }
 }
@@ -341,7 +344,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, Room::EMPTY);
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Marks::EMPTY));
             continue;
         }
         let size = TableSize::of(segments);
@@ -359,9 +362,10 @@ fn allocate_tables<P: Platform>(
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
         let room = Room::new(carver.any(size.room_words), size.entries);
+        let marks = Marks::new(carver.any(size.mark_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), room);
+        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), (room, marks));
     }
     Ok(())
 }

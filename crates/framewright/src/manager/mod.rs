@@ -23,6 +23,7 @@ use crate::block::{BlockEntry, BlockState};
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::SpinLock;
 use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
@@ -72,6 +73,7 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    reporting: Reporting,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -124,14 +126,17 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let reporting_pages = zone.reporting_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
+                allocated_pages: managed_pages
+                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
                 map_pages,
                 isolated_pages,
+                reporting_pages,
             };
         }
         totals
@@ -153,6 +158,15 @@ impl<P: Platform> Manager<P> {
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.directory, block)?;
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    pub(crate) const fn shared_reporting(&self) -> &Reporting {
+        &self.reporting
+    }
+
+    /// Memory became free again.
+    pub(crate) fn stir(&self) {
+        self.pressure.quiet.stir();
     }
 
     fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {

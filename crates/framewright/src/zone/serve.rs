@@ -84,6 +84,9 @@ impl Zone {
         self.changing.free_pages.store(lists.free_pages(), Ordering::Relaxed);
         self.changing.map_pages.store(lists.map_pages, Ordering::Relaxed);
         self.changing.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
+        if lists.marks.are_kept() {
+            self.publish_marks(lists);
+        }
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
@@ -107,25 +110,26 @@ impl Zone {
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// Takes 2^`order` pages that end at or below `max`.
+    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be zero.
     pub(crate) fn allocate<P: Platform>(
         &self,
         platform: &P,
         order: Order,
         migrate_type: MigrateType,
         max: Pfn,
-    ) -> Option<PfnRange> {
+    ) -> Option<(PfnRange, bool)> {
         if self.span.start >= max {
             return None;
         }
         if self.span.end > max {
-            return self.allocate_below(platform, order, migrate_type, max);
+            return self.allocate_below(platform, order, migrate_type, max).map(|taken| (taken, false));
         }
         let mut lists = self.changing.lists.lock(platform);
         let (index, offset) = self.take(&mut lists, order, migrate_type)?;
+        let is_zero = self.is_known_zero(&lists, index, order);
         self.publish(&lists);
         drop(lists);
-        self.run(index, offset, order)
+        self.run(index, offset, order).map(|taken| (taken, is_zero))
     }
 
     /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages; returns how many.
