@@ -20,9 +20,9 @@ impl Capacity {
         Self(if capacity == 0 || capacity > MOST_PIECES { MOST_PIECES } else { capacity })
     }
 
-    /// Pages that one call may take out of circulation: so many pieces of the order, but not more than 64 MiB.
+    /// Pages that one call may take out of circulation: so many pieces of the order, at least of 2 MiB, but not more than 64 MiB.
     pub(super) fn pages(self, order: Order) -> u64 {
-        let unit = order.get().min(BLOCK_ORDER + 5);
+        let unit = order.get().clamp(BLOCK_ORDER, BLOCK_ORDER + 5);
         ((self.0 as u64) << unit).min(MOST_PIECES as u64 * PAGES_PER_BLOCK)
     }
 }
@@ -47,13 +47,24 @@ pub(super) struct Pass {
     /// Pages that it may still report there; nothing before it has begun with the zone.
     pub(super) allowance_pages: Option<u64>,
     pub(super) cursor: Cursor,
+    /// Something was handed to the device.
+    pub(super) has_spent: bool,
     /// There is more for another pass.
     pub(super) left_over: bool,
 }
 
 impl Pass {
     pub(super) fn new(kind: Kind, order: Order, started_ns: u64) -> Self {
-        Self { kind, order, started_ns, zone: 0, allowance_pages: None, cursor: Cursor::default(), left_over: false }
+        Self {
+            kind,
+            order,
+            started_ns,
+            zone: 0,
+            allowance_pages: None,
+            cursor: Cursor::default(),
+            has_spent: false,
+            left_over: false,
+        }
     }
 
     /// What the next call may hold; nothing when the zone has had its share.
@@ -90,6 +101,7 @@ impl Pass {
 
     /// Pages of the zone were handed to the device.
     pub(super) fn spend(&mut self, pages: u64) {
+        self.has_spent = true;
         self.allowance_pages = self.allowance_pages.map(|left| left.saturating_sub(pages));
     }
 
@@ -118,8 +130,8 @@ mod tests {
             (32, 18, 32 * 512),
             (1, 18, 32 * 512),
             (4, 10, 4 * 1024),
-            (32, 0, 32),
-            (32, 5, 1024),
+            (32, 0, 32 * 512),
+            (3, 5, 3 * 512),
         ] {
             assert_eq!(Capacity::of(capacity).pages(order(of)), pages, "{capacity} of order {of}");
         }

@@ -559,9 +559,16 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.looked_ns = Some(now_ns);
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),
-            Pace::Fixed => now_ns + self.delay_ns(),
+            Pace::Fixed => now_ns + self.delay_ns().max(if pass.has_spent { 0 } else { MS }),
         };
-        self.phase = if pass.left_over { Phase::Requested { due_ns } } else { Phase::Idle };
+        self.phase = if pass.left_over {
+            Phase::Requested { due_ns }
+        } else if pass.order < Order::BLOCK {
+            // Whether anything became free in split blocks is known only by looking at all of them.
+            Phase::Requested { due_ns: now_ns + self.delay_ns().max(MS) }
+        } else {
+            Phase::Idle
+        };
         Next::Step
     }
 }

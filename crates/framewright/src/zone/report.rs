@@ -185,6 +185,9 @@ impl Zone {
 
     fn collect_blocks(&self, lists: &mut FreeLists, goal: Goal, batch: &mut Batch, visited: &mut u32) -> Collected {
         let least = goal.order.clamp(Order::BLOCK, LARGEST);
+        if goal.most_pages < least.pages() {
+            return Collected::All;
+        }
         loop {
             let Some(head) = lists.coldest(goal.order) else { return Collected::All };
             let state = self.table.state(head);
