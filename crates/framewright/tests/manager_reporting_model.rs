@@ -205,8 +205,8 @@ impl Random {
     }
 }
 
-/// Allocates, stamps, checks and frees at random.
-fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, operations: u32) {
+/// Allocates, stamps, checks and frees at random, at least so often and until something was reported.
+fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u32) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut held: Vec<(PfnRange, bool)> = Vec::new();
     let stamp = |pfn: u64| seed << 48 | pfn;
@@ -221,7 +221,10 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, operation
             manager.free(range).expect("it is held");
         }
     };
-    for _ in 0..operations {
+    for operation in 0..100 * least {
+        if operation >= least && manager.reporting_counters().calls >= 30 {
+            break;
+        }
         if random.below(2) == 0 && held.len() < 30 {
             let order =
                 Order::new(u8::try_from([0, 0, 1, 3, 5, 9, 9, 10, 12][random.below(9) as usize]).expect("small"));
@@ -281,7 +284,7 @@ fn several_cpus_and_a_device_that_writes_over_what_it_has() {
                     if random.below(50) == 0 {
                         manager.reporting().flush();
                     }
-                    rig.run(20 * MS);
+                    rig.run(500 * MS);
                     thread::yield_now();
                 }
             });
