@@ -15,6 +15,8 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("memmap_init=on-demand", "how the memory map is initialised"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
+    ("page_alloc.shuffle=1", "hand free blocks out in random order"),
+    ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
     ("page_reporting.pace=adaptive", "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace"),
     ("page_reporting.page_reporting_delay_ms=N", "time between passes of free page reporting, 2000 if unset"),
     ("page_reporting.page_reporting_order=N", "the smallest order that is reported to the hypervisor, 0 to 18"),
@@ -89,6 +91,10 @@ pub struct Parameters {
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
+    /// `page_alloc.shuffle=`: free blocks are handed out in random order.
+    pub shuffle: bool,
+    /// `page_alloc.shuffle_seed=`.
+    pub shuffle_seed: Option<u64>,
     /// `page_reporting.`
     pub reporting: ReportingParameters,
     /// `memmap=` in order: start, size in bytes, kind.
@@ -109,6 +115,8 @@ impl Default for Parameters {
             init_on_free: false,
             careful: None,
             pages: Pages::None,
+            shuffle: false,
+            shuffle_seed: None,
             reporting: ReportingParameters::default(),
             memmap: [None; MAX_MEMMAP],
         }
@@ -179,6 +187,10 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
+            "page_alloc.shuffle" => self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?,
+            "page_alloc.shuffle_seed" => {
+                self.shuffle_seed = Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+            }
             "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
             "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
             "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,

@@ -187,6 +187,12 @@ proptest! {
     }
 
     #[test]
+    fn blocks_are_shuffled(steps in vec(steps(false), 1..80), seed in any::<u64>()) {
+        let rig = run(&format!("page_alloc.shuffle=1 page_alloc.shuffle_seed={seed}"), weightless(), &steps);
+        prop_assert_eq!(rig.host.reported_twice(), 0);
+    }
+
+    #[test]
     fn pages_have_descriptors(steps in vec(steps(false), 1..80), order in 3..=9_u8) {
         let line = format!("pages=inside page_reporting.page_reporting_order={order}");
         run(&line, weightless(), &steps);

@@ -134,7 +134,10 @@ pub(crate) fn free(
     position: Position,
 ) -> Order {
     let (mut index, mut order) = (index, order);
-    while let Some(next) = higher(order) {
+    if order > lists.largest {
+        return free_in_pieces(lists, table, index, order, migrate_type, position);
+    }
+    while let Some(next) = higher(order).filter(|&next| next <= lists.largest) {
         let size = blocks_of(order);
         let buddy = index ^ size;
         if buddy < segment.start || buddy + size > segment.end {
@@ -157,8 +160,31 @@ pub(crate) fn free(
         }
         order = next;
     }
-    lists.insert(table, index, order, migrate_type, position);
+    let tail = position == Position::Tail || order == lists.largest && order != Order::MAX && lists.chance.coin();
+    lists.insert(table, index, order, migrate_type, if tail { Position::Tail } else { Position::Head });
     order
+}
+
+/// The same while blocks are shuffled, for one that is larger than what merges.
+#[cold]
+fn free_in_pieces(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+    position: Position,
+) -> Order {
+    if order == Order::MAX {
+        table.make_ready(index, true);
+    }
+    table.set_inner(index);
+    let largest = lists.largest;
+    for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
+        let tail = position == Position::Tail || lists.chance.coin();
+        lists.insert(table, piece, largest, migrate_type, if tail { Position::Tail } else { Position::Head });
+    }
+    largest
 }
 
 /// Makes an allocated block into allocated blocks of order 9.

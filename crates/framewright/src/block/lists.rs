@@ -5,6 +5,7 @@
 
 use super::marks::{Marks, Taken};
 use super::outside::Outside;
+use super::shuffle::Chance;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockEntry, BlockTable};
 use crate::debug::Placement;
@@ -68,6 +69,10 @@ pub(crate) struct FreeLists {
     /// Split blocks with free frames.
     pub(crate) room: Room,
     lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+    /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
+    pub(crate) largest: Order,
+    /// What decides where freed blocks go while they are.
+    pub(crate) chance: Chance,
     /// Which blocks are reported and which are zero.
     pub(crate) marks: Marks,
     /// What marks the block had that was taken last.
@@ -92,6 +97,8 @@ impl FreeLists {
         room: Room::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,
+        largest: Order::MAX,
+        chance: Chance::new(0),
         marks: Marks::EMPTY,
         taken: Taken { reported: false, zero: false },
         outside: Outside::EMPTY,
@@ -123,6 +130,18 @@ impl FreeLists {
         larger
             .flat_map(|order| self.lists[0].iter().map(move |lists| lists[slot(order)].last))
             .find(|&index| index != NONE)
+    }
+
+    /// The blocks of a list were put into another order, from the first to the last.
+    pub(crate) fn replace_ends(
+        &mut self,
+        migrate_type: MigrateType,
+        order: Order,
+        reported: bool,
+        (first, last): (u32, u32),
+    ) {
+        let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
+        (list.first, list.last) = (first, last);
     }
 
     /// The block of a list to be taken next.

@@ -9,6 +9,7 @@ pub(crate) mod lists;
 pub(crate) mod marks;
 pub(crate) mod outside;
 pub(crate) mod segment;
+pub(crate) mod shuffle;
 mod state;
 pub(crate) mod table;
 

@@ -174,6 +174,14 @@ impl<P: Platform> Manager<P> {
         let metadata_bytes = memory.bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
+        if input.parameters.shuffle {
+            // Without a seed: what no two boots have in common.
+            let chance = platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
+            let seed = input.parameters.shuffle_seed.unwrap_or(chance);
+            (0..)
+                .zip(frame.zones.iter_mut())
+                .for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
+        }
         paint(memory.early, input, &mut frame, platform);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
@@ -186,6 +194,7 @@ impl<P: Platform> Manager<P> {
                 .zip(frame.zones.iter_mut())
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
         }
+        frame.zones.iter().for_each(|zone| zone.shuffle(platform));
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, .. } = frame;
         let mut manager = Self {

@@ -160,6 +160,12 @@ impl<P: Platform> Manager<P> {
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
     }
 
+    /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
+    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB.
+    pub fn shuffle(&self, zone: &Zone) {
+        zone.shuffle(self.platform);
+    }
+
     pub(crate) const fn shared_reporting(&self) -> &Reporting {
         &self.reporting
     }

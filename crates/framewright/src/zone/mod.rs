@@ -1,7 +1,7 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `describe` finds page descriptors and reference counts, `isolate` takes blocks out of circulation, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
 mod describe;
 pub(crate) mod fallback;
@@ -11,6 +11,7 @@ pub(crate) mod paint;
 mod report;
 mod runs;
 mod serve;
+mod shuffle;
 mod supply;
 mod verify;
 mod watermark;
@@ -24,6 +25,7 @@ pub use kind::{ZoneId, ZoneKind};
 pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
+pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
 
@@ -64,6 +66,8 @@ pub struct Zone {
     segments: &'static [Segment],
     partials: &'static [Partial],
     descriptors: Option<Descriptors>,
+    /// Whether free blocks are shuffled.
+    shuffles: bool,
     changing: Changing,
 }
 
@@ -84,6 +88,7 @@ impl Zone {
             segments: &[],
             partials: &[],
             descriptors: None,
+            shuffles: false,
             changing: Changing {
                 free_pages: AtomicU64::new(0),
                 map_pages: AtomicU64::new(0),

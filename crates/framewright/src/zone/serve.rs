@@ -3,6 +3,7 @@
 use super::Zone;
 use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
+use crate::block::shuffle::gather;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::debug::PageHistory;
@@ -121,6 +122,9 @@ impl Zone {
         if self.span.start >= max {
             return None;
         }
+        if self.gathers(order) {
+            return self.allocate_gathered(platform, order, migrate_type, max).map(|taken| (taken, false));
+        }
         if self.span.end > max {
             return self.allocate_below(platform, order, migrate_type, max).map(|taken| (taken, false));
         }
@@ -183,7 +187,7 @@ impl Zone {
         buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
     }
 
-    fn release_spare(&self, lists: &mut FreeLists) {
+    pub(super) fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
         // The frames of its descriptors are free now, whether or not what follows succeeds.
         self.publish(lists);
@@ -266,6 +270,13 @@ impl Zone {
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
             if !self.tier(&mut lists).take_at(index, offset, order) {
+                return None;
+            }
+        } else if self.gathers(order) {
+            self.release_spare(&mut lists);
+            let segment = segment::find_index(self.segments, index)?;
+            let inside = segment.indices().end - index >= blocks_of(order);
+            if !inside || !gather(&mut lists, &self.table, index, order, migrate_type) {
                 return None;
             }
         } else {

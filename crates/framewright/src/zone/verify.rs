@@ -145,7 +145,7 @@ impl Zone {
                         let same = |other: BlockState| {
                             other.without(BlockState::REPORTED) == state.without(BlockState::REPORTED)
                         };
-                        if state.order() < Order::MAX && inside && same(self.table.state(buddy)) {
+                        if state.order() < lists.largest && inside && same(self.table.state(buddy)) {
                             return Err(fault(FaultKind::Unmerged));
                         }
                     }
