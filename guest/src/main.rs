@@ -154,7 +154,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     if options.json {
         // The serial port cannot fail.
         let _ = Console.write_str("@json ");
-        let _ = report::json(&mut Console, "qemu", &parameters, &manager);
+        let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
     plain_line(format_args!("@end"));

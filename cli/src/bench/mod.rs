@@ -8,10 +8,13 @@ mod bring_up;
 mod common;
 mod fragment;
 mod host;
+mod init;
 mod jobs;
 mod page_set;
 mod random;
 mod subject;
+
+pub use common::median;
 
 use crate::args::Bench;
 use crate::error::Error;
@@ -25,6 +28,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::BringUp(options) => bring_up::run(options),
         Bench::Alloc(options) => alloc::run(options),
         Bench::Fragment(options) => fragment::run(options),
+        Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
     }
 }

@@ -108,6 +108,7 @@ pub mod firmware;
 mod frames;
 pub mod manager;
 pub mod map_space;
+pub mod memory_map;
 mod page;
 pub mod parameters;
 pub mod platform;

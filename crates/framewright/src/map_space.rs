@@ -232,6 +232,16 @@ pub unsafe trait MapSpace: Sync {
     /// Address of the descriptor of frame 0.
     fn base(&self) -> NonNull<u8>;
 
+    /// Whether the array is made of frames of the machine. A process has memory of another kind for it, and takes none from its `FrameSource`.
+    fn takes_frames(&self) -> bool {
+        true
+    }
+
+    /// Whether what [`populate`](Self::populate) makes present is known to be zero, so that nobody has to write it.
+    fn is_zeroed(&self) -> bool {
+        false
+    }
+
     /// Makes the parts of absent blocks present, with content undefined, mapped as large as alignment allows. Blocks that are
     /// present stay as they are. All or nothing.
     ///

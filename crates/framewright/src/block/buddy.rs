@@ -213,13 +213,14 @@ pub(crate) fn free_shattered(
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 
-/// Halves allocated or isolated blocks, or such as are with the hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
 /// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.head_of(index)?;
         let order = state.order();
-        if !state.is(State::Whole) && !state.is(State::Isolated) && !state.is(State::Reporting) {
+        let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
+        if !divides.into_iter().any(|divided| state.is(divided)) {
             return None;
         }
         if head == index && blocks_of(order) <= end - index {

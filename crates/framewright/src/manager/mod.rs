@@ -1,13 +1,14 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `memory_map` brings up what was withheld; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
 mod isolate;
+mod memory_map;
 mod pages;
 mod plan;
 mod pressure;
@@ -15,11 +16,13 @@ mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use memory_map::DeferredNode;
 pub use pressure::{Reclaim, Shortage};
 pub use references::ReferenceError;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
+use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
@@ -29,6 +32,7 @@ use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
+use memory_map::MapPolicy;
 use pressure::Pressure;
 
 /// One node, as the manager keeps it.
@@ -44,6 +48,8 @@ pub struct Node {
     pub fallback: &'static [NodeId],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
+    /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
+    pub map_fallback: Option<EarlyError>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
@@ -53,8 +59,10 @@ pub struct BringUpTimes {
     pub tables_ns: Option<u64>,
     /// A block was allocated and freed again: memory can be handed out.
     pub first_alloc_ns: Option<u64>,
-    /// All memory is available.
+    /// Bring-up is over; memory that is withheld follows ([`Manager::initialise_deferred`]).
     pub bring_up_ns: Option<u64>,
+    /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
+    pub all_memory_ns: Option<u64>,
 }
 
 /// All memory of a machine.
@@ -74,6 +82,7 @@ pub struct Manager<P: Platform> {
     debug: Debug,
     isolations: SpinLock<Isolations>,
     reporting: Reporting,
+    memory_map: MapPolicy,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -115,8 +124,8 @@ impl<P: Platform> Manager<P> {
 
     /// How long bring-up took.
     #[must_use]
-    pub const fn times(&self) -> BringUpTimes {
-        self.times
+    pub fn times(&self) -> BringUpTimes {
+        BringUpTimes { all_memory_ns: self.times.all_memory_ns.or_else(|| self.all_memory_ns()), ..self.times }
     }
 
     /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
@@ -127,6 +136,7 @@ impl<P: Platform> Manager<P> {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
             let reporting_pages = zone.reporting_pages();
+            let deferred_pages = zone.deferred_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
@@ -137,6 +147,7 @@ impl<P: Platform> Manager<P> {
                 map_pages,
                 isolated_pages,
                 reporting_pages,
+                deferred_pages,
             };
         }
         totals

@@ -4,4 +4,4 @@ mod json;
 mod log;
 
 pub use json::json;
-pub use log::{BootLog, bring_up, firmware_map, parameter_problem, topology};
+pub use log::{BootLog, bring_up, deferred, firmware_map, parameter_problem, topology};

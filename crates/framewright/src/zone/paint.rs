@@ -88,7 +88,12 @@ impl Zone {
         self.managed_pages += range.pages();
         let parts = parts(range);
         self.set_free(parts.head);
-        self.paint_blocks(parts.blocks, Paint::Free);
+        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is reserved come up at once.
+        let border = self.sections.first_block().clamp(parts.blocks.start, parts.blocks.end);
+        self.paint_blocks(parts.blocks.start..border, Paint::Free);
+        self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
+        let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
+        *self.changing.deferred_pages.get_mut() += withheld_pages;
         self.set_free(parts.tail);
     }
 
