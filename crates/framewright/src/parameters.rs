@@ -416,6 +416,42 @@ mod tests {
     }
 
     #[test]
+    fn reporting_and_shuffle_are_parsed_as_linux_does() {
+        let (parameters, problems) = parse(
+            "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 page_reporting.pace=fixed \
+             page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+        );
+        assert_eq!(problems, []);
+        let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed };
+        assert_eq!((parameters.reporting, parameters.shuffle, parameters.shuffle_seed), (reporting, true, Some(77)));
+        let defaults = Parameters::default();
+        assert_eq!(defaults.reporting, ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive });
+        assert!(!defaults.shuffle);
+        for order in 0..=18 {
+            let line = std::format!("page_reporting.page_reporting_order={order}");
+            assert_eq!(parse(&line).0.reporting.order, Order::new(order));
+        }
+        for word in [
+            "page_reporting.page_reporting_order=19",
+            "page_reporting.page_reporting_order=-1",
+            "page_reporting.page_reporting_order=",
+            "page_reporting.page_reporting_order=+9",
+            "page_reporting.page_reporting_order=0x",
+            "page_reporting.page_reporting_delay_ms=4294967296",
+            "page_reporting.page_reporting_delay_ms=2s",
+            "page_reporting.pace=often",
+            "page_alloc.shuffle=2",
+            "page_alloc.shuffle_seed=x",
+        ] {
+            let (parameters, problems) = parse(word);
+            assert!(problems.len() == 1 && problems[0].reason.is_some(), "{word}: {problems:?}");
+            assert_eq!(parameters.reporting, defaults.reporting, "{word}");
+        }
+        assert_eq!(parse("page_reporting.other=1").1[0].reason, None, "unknown");
+        assert_eq!(parse("page_alloc.other=1").1[0].reason, None);
+    }
+
+    #[test]
     fn debug_aids_are_switches_as_linux_reads_them() {
         for (on, values) in [
             (true, ["1", "y", "Y", "yes", "t", "true", "on", "On", "ON"]),

@@ -232,8 +232,7 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
             break;
         }
         if random.below(2) == 0 && held.len() < 30 {
-            let order =
-                Order::new(u8::try_from([0, 0, 1, 3, 5, 9, 9, 10, 12][random.below(9) as usize]).expect("small"));
+            let order = Order::new([0, 0, 1, 3, 5, 9, 9, 10, 12][usize::try_from(random.below(9)).expect("small")]);
             let order = order.expect("an order");
             let cached = random.below(2) == 0;
             let taken = if cached {

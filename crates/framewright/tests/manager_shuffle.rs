@@ -100,21 +100,21 @@ fn traffic_of_all_orders() {
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let before = settled(&manager);
         let mut seed = 11_u64;
-        let mut random = |limit: u64| {
+        let mut random = |limit: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % limit
+            usize::try_from(seed >> 33).expect("31 bits") % limit
         };
         let mut held: Vec<PfnRange> = Vec::new();
         for step in 0..if common::is_careful() { 300 } else { 2000 } {
             if random(2) == 0 {
-                let migrate_type = MigrateType::ALL[random(3) as usize];
+                let migrate_type = MigrateType::ALL[random(3)];
                 let request = Request { migrate_type, ..Request::new(order(u8::try_from(random(18)).expect("small"))) };
                 if let Ok(taken) = manager.allocate(&request) {
                     assert!(held.iter().all(|other| other.intersection(taken).is_empty()), "{taken:?}");
                     held.push(taken);
                 }
             } else if !held.is_empty() {
-                let range = held.swap_remove(random(held.len() as u64) as usize);
+                let range = held.swap_remove(random(held.len()));
                 manager.free(range).expect("it is held");
             }
             if step % 50 == 0 {

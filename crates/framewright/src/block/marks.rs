@@ -283,7 +283,8 @@ mod tests {
             if let Some((index, of)) = found {
                 let size = blocks_of(of) as usize;
                 let is_clear = |size: usize| {
-                    index as usize % size == 0 && !reported[index as usize..index as usize + size].contains(&true)
+                    (index as usize).is_multiple_of(size)
+                        && !reported[index as usize..index as usize + size].contains(&true)
                 };
                 assert!(is_clear(size) && (of == order(12) || !is_clear(size * 2)));
                 let piece = marks.choose(head, Order::MAX, of);

@@ -284,6 +284,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     ///
     /// # Errors
     /// Itself, while the device has memory: [`close`](Self::close) it and poll.
+    #[expect(clippy::result_large_err, reason = "it is given back as it came, and there is no heap to put it in")]
     pub fn unregister(mut self) -> Result<D, Self> {
         if self.out.is_some() {
             return Err(self);
