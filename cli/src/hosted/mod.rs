@@ -47,7 +47,9 @@ impl<'a> Session<'a> {
         if intake.parameters.pages.are_wanted(true) {
             no_array = too_much(platform.page_array_bytes());
             if no_array.is_none() {
-                platform = platform.with_page_array(false).map_err(|error| Error::Failed(error.to_string()))?;
+                platform = platform
+                    .with_page_array(false, intake.parameters.careful.is_some())
+                    .map_err(|error| Error::Failed(error.to_string()))?;
             }
         }
         Ok(Self { machine, command_line, platform: platform.leak(), no_array, template: None })

@@ -156,13 +156,23 @@ impl HostedPlatform {
     }
 
     /// Gives the machine a page array ([`Platform::map_space`]): addresses of this process for 64 bytes a frame, backed when they are written. Unless `is_zeroed`, the
-    /// manager takes them for memory of any content, as they are on a real machine.
+    /// manager takes them for memory of any content, as they are on a real machine. With `is_guarded` a touch of a part that is absent stops the process; that costs
+    /// a call of the system for each section and makes parts that are scattered slow.
     ///
     /// # Errors
     /// [`HostedError::CannotReserve`].
-    pub fn with_page_array(mut self, is_zeroed: bool) -> Result<Self, HostedError> {
-        self.array = Some(PageArray::reserve(self.limit, is_zeroed)?);
+    pub fn with_page_array(mut self, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+        self.array = Some(PageArray::reserve(self.limit, is_zeroed, is_guarded)?);
         Ok(self)
+    }
+
+    /// Bytes of the page array that the operating system backs now; 0 without one.
+    ///
+    /// # Errors
+    /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
+    pub fn page_array_resident_bytes(&self) -> Result<u64, HostedError> {
+        let bytes = self.array.as_ref().map_or(Ok(0), PageArray::resident_bytes);
+        bytes.map_err(|error| HostedError::CannotMeasure { error })
     }
 
     /// Bytes of a page array for all present memory.

@@ -194,19 +194,15 @@ impl<P: Platform> Manager<P> {
             memory.give_back(frame.range);
             return Err(BringUpError::NothingToManage);
         }
-        let (policy, map_bytes) = make_map(&mut memory, input, &mut frame, platform, map_state);
+        let (policy, array) = make_map(&mut memory, input, &mut frame, platform, map_state);
+        let map_bytes = array.bytes();
         let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
         if input.parameters.shuffle {
-            // Without a seed: what no two boots have in common.
-            let chance = platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
-            let seed = input.parameters.shuffle_seed.unwrap_or(chance);
-            (0..)
-                .zip(frame.zones.iter_mut())
-                .for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
+            begin_shuffling(frame.zones, input, platform);
         }
-        paint(memory.early, input, &mut frame, platform);
+        paint(memory.early, input, &mut frame, platform, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -237,6 +233,7 @@ impl<P: Platform> Manager<P> {
             isolations: SpinLock::new(Isolations::NONE),
             reporting: Reporting::new(&input.parameters.reporting),
             memory_map: MapPolicy::new(policy, map_bytes, input.parameters, started_ns),
+            section_locks: super::map_reclaim::SectionLocks::new(),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -371,15 +368,17 @@ impl Frame {
 }
 
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it describes and what is withheld. Returns the policy that came of it, and the
-/// array's bytes. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
+/// array. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
 fn make_map<P: Platform>(
     memory: &mut Obtained<'_, P>,
     input: &BringUp<'_>,
     frame: &mut Frame,
     platform: &'static P,
     state: Option<MapState>,
-) -> (Policy, u64) {
-    let (Some(space), Some(state)) = (platform.map_space(), state) else { return (Policy::OnDemand, 0) };
+) -> (Policy, ArrayMemory) {
+    let (Some(space), Some(state)) = (platform.map_space(), state) else {
+        return (Policy::OnDemand, ArrayMemory::NONE);
+    };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
     let mut array = ArrayMemory::obtain(memory.early, space, directory, &node_of);
@@ -396,7 +395,7 @@ fn make_map<P: Platform>(
         Policy::Deferred => memory_map::withheld(input, &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     });
-    (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array.bytes())
+    (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
 }
 
 /// Each zone's tables, on its node. All or nothing.
@@ -468,6 +467,7 @@ struct Painter<'a, 'b> {
     run: Option<ZoneRun>,
     /// First frame of `run` that is not painted.
     position: u64,
+    array: &'a ArrayMemory,
 }
 
 impl Painter<'_, '_> {
@@ -476,10 +476,19 @@ impl Painter<'_, '_> {
     }
 
     fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
-        if self.position < end {
-            let range = PfnRange::new(self.position, end);
-            self.zone(run).add_reserved(run, range);
-            self.position = end;
+        while self.position < end {
+            let rest = PfnRange::new(self.position, end);
+            // Nodes are few, and reservations are not many.
+            let array = self.array.frames().map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
+            let next = array.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let stop = next.map_or(end, |part| part.start.0);
+            if rest.start.0 < stop {
+                self.zone(run).add_reserved(run, PfnRange::new(rest.start.0, stop));
+            }
+            if let Some(part) = next {
+                self.zone(run).add_allocated(part);
+            }
+            self.position = next.map_or(end, |part| part.end.0);
         }
     }
 
@@ -505,13 +514,19 @@ impl Painter<'_, '_> {
     }
 }
 
-fn paint<P: Platform>(early: &mut EarlyAllocator<P>, input: &BringUp<'_>, frame: &mut Frame, platform: &P) {
+fn paint<P: Platform>(
+    early: &mut EarlyAllocator<P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    platform: &P,
+    array: &ArrayMemory,
+) {
     let runs = zone_runs(node_ranges(input.map, input.topology));
     for run in runs.clone() {
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
-    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0 };
+    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array };
     painter.advance();
     let mut node_started: Option<(usize, Option<u64>)> = None;
     let nodes = &mut *frame.nodes;
@@ -533,6 +548,14 @@ fn paint<P: Platform>(early: &mut EarlyAllocator<P>, input: &BringUp<'_>, frame:
         zone.set_partials(mine);
         rest = others;
     }
+}
+
+/// Nothing merges beyond what is shuffled, from the first block on.
+fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platform: &P) {
+    // Without a seed: what no two boots have in common.
+    let chance = || platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
+    let seed = input.parameters.shuffle_seed.unwrap_or_else(chance);
+    (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
 }
 
 /// Adds the time since a node's memory came up to what the node took.

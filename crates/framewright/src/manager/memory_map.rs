@@ -1,7 +1,7 @@
 //! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or when memory is wanted.
 
 use super::bring_up::Obtained;
-use super::{BringUpError, Manager, Node};
+use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
 use crate::early::EarlyError;
 use crate::firmware::node_ranges;
@@ -37,7 +37,12 @@ pub struct DeferredNode {
 /// The memory map as bring-up made it.
 pub(super) struct MapPolicy {
     pub(super) policy: Policy,
-    pub(super) bytes: u64,
+    /// Bytes of the array at bring-up.
+    bytes: u64,
+    /// Frames that map reclaim set free, less those that it spent; below zero it wraps.
+    saved_pages: AtomicU64,
+    /// Blocks that the array does not describe because their map was given back.
+    reclaimed_blocks: AtomicU64,
     threads: Option<u32>,
     started_ns: Option<u64>,
     /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not yet.
@@ -47,7 +52,28 @@ pub(super) struct MapPolicy {
 impl MapPolicy {
     pub(super) fn new(policy: Policy, bytes: u64, parameters: &Parameters, started_ns: Option<u64>) -> Self {
         let threads = parameters.memmap_init_threads;
-        Self { policy, bytes, threads, started_ns, all_memory_ns: AtomicU64::new(0) }
+        let (saved_pages, reclaimed_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
+        let all_memory_ns = AtomicU64::new(0);
+        Self { policy, bytes, saved_pages, reclaimed_blocks, threads, started_ns, all_memory_ns }
+    }
+
+    /// Whether there is an array.
+    pub(super) const fn is_array(&self) -> bool {
+        self.bytes != 0
+    }
+
+    pub(super) fn note_reclaimed(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_restored(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
+    }
+
+    fn note_pages(&self, change: &MapChange) {
+        self.saved_pages.fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
     }
 }
 
@@ -157,10 +183,23 @@ impl<P: Platform> Manager<P> {
         self.memory_map.policy
     }
 
-    /// Bytes of the array and of its page tables; they are among [`metadata_bytes`](Self::metadata_bytes).
+    /// Bytes of the array and of its page tables after bring-up; they are among [`metadata_bytes`](Self::metadata_bytes). Where the array is made of the machine's frames, these are allocated as far as
+    /// [`totals`](Self::totals) knows.
     #[must_use]
     pub const fn memory_map_bytes(&self) -> u64 {
         self.memory_map.bytes
+    }
+
+    /// Pages that are free because the map of huge pages was given back, less those that page tables took for it; below zero when only those are left.
+    #[must_use]
+    pub fn saved_map_pages(&self) -> i64 {
+        self.memory_map.saved_pages.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Blocks whose map was given back and not restored.
+    #[must_use]
+    pub fn reclaimed_map_blocks(&self) -> u64 {
+        self.memory_map.reclaimed_blocks.load(Ordering::Relaxed)
     }
 
     /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each node, and for each node a job over sections on at most as many

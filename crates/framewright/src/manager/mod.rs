@@ -1,13 +1,14 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `memory_map` brings up what was withheld; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
 mod isolate;
+mod map_reclaim;
 mod memory_map;
 mod pages;
 mod plan;
@@ -16,6 +17,7 @@ mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
 pub use pressure::{Reclaim, Shortage};
 pub use references::ReferenceError;
@@ -32,6 +34,7 @@ use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
+use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
 use pressure::Pressure;
 
@@ -83,6 +86,7 @@ pub struct Manager<P: Platform> {
     isolations: SpinLock<Isolations>,
     reporting: Reporting,
     memory_map: MapPolicy,
+    section_locks: SectionLocks,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -115,7 +119,7 @@ impl<P: Platform> Manager<P> {
         self.zones.get(usize::from(slot))
     }
 
-    /// Everything that the manager keeps, in bytes: tables, maps, zones, directory, and itself. Tables are counted whole, also the parts that
+    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory, the page array, and itself. Tables are counted whole, also the parts that
     /// were never touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals) has their frames.
     #[must_use]
     pub const fn metadata_bytes(&self) -> u64 {

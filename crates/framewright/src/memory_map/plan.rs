@@ -19,7 +19,7 @@ const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     /// Present, made of frames of this memory; it is empty where the map space takes no frames.
-    Present { memory: PhysRange, handed_pages: u64, bytes: u64 },
+    Present { memory: PhysRange, handed_pages: u64, sections: u64 },
     /// There was no memory for it.
     Absent(EarlyError),
 }
@@ -71,10 +71,22 @@ impl ArrayMemory {
     /// Bytes of the array and of its page tables.
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = |part: &Option<Part>| match part {
-            Some(Part::Present { bytes, .. }) => *bytes,
+            Some(Part::Present { memory, sections, .. }) => memory.size().max(sections * PART_BYTES),
             _ => 0,
         };
         self.parts.iter().map(bytes).sum()
+    }
+
+    /// The frames of each node's part of the array, whole blocks, page tables left out. They are managed memory that the manager has allocated to itself, so that they can
+    /// be freed bit by bit.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
+        self.parts.iter().filter_map(|part| match part {
+            Some(Part::Present { memory, sections, .. }) if !memory.is_empty() => {
+                let start = memory.start / PAGE_SIZE;
+                Some(PfnRange::new(start, start + sections * PAGES_PER_BLOCK))
+            }
+            _ => None,
+        })
     }
 
     /// Gives everything back, before anybody used it; all nodes are then without.
@@ -156,8 +168,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             });
         }
     }
-    let bytes = if memory.is_empty() { count * PART_BYTES } else { memory.size() };
-    Part::Present { memory, handed_pages: frames.handed_pages, bytes }
+    Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
 /// Makes sections absent. Their memory is free again if all of it came out of the tables; else it stays reserved, for nobody may write into a table.

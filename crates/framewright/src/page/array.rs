@@ -61,6 +61,13 @@ impl Array {
         }
     }
 
+    /// Says that the block's descriptors are not there any more. Under the zone lock; the block is not split.
+    pub(crate) fn withdraw(&self, index: u32) {
+        if let Some(word) = self.described.get((index / 64) as usize) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+        }
+    }
+
     /// Whether a descriptor is as it was at first.
     pub(crate) fn is_first_value(&self, page: &Page) -> bool {
         match self.fill {

@@ -37,7 +37,9 @@ impl Zone {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             self.for_each_head(|index, start, state| {
-                let managed = state.is(State::Free) || state.is(State::Split) && state.managed_pages() != 0;
+                // What is allocated already is the array, which describes itself as well.
+                let whole = state.is(State::Free) || state.is(State::Whole);
+                let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
                 if managed {
                     array.describe(index..index + blocks_of(state.order()), start);
                 }

@@ -17,6 +17,7 @@ mod shuffle;
 mod supply;
 mod verify;
 mod watermark;
+mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;

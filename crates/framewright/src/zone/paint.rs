@@ -97,6 +97,14 @@ impl Zone {
         self.set_free(parts.tail);
     }
 
+    /// Paints whole blocks of `run` that the manager has for the page array.
+    pub(crate) fn add_allocated(&mut self, range: PfnRange) {
+        self.managed_pages += range.pages();
+        let parts = parts(range);
+        debug_assert!(parts.head.is_empty() && parts.tail.is_empty(), "{range:?} is not made of whole blocks");
+        self.paint_blocks(parts.blocks, Paint::Head(State::Whole));
+    }
+
     /// Paints frames of `run` that are reserved.
     pub(crate) fn add_reserved(&mut self, run: &ZoneRun, range: PfnRange) {
         self.reserved_pages += range.pages();
@@ -224,6 +232,7 @@ impl Zone {
         }
         match paint {
             Paint::Head(state) => {
+                self.table.set_inner(index);
                 self.table.set_state(index, BlockState::head(state, order, MigrateType::Movable));
             }
             Paint::Free => {
