@@ -1,12 +1,13 @@
 //! The shuffle (SPEC 4): free blocks of 4 MiB are handed out in an order that nobody can guess.
 //!
 //! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours (`gather`), and a coin decides which end of its list a block joins when
-//! it is freed. The pass puts a whole list into a random order, each equally likely as far as the generator goes: Fisher and Yates' algorithm over the
-//! positions at which such blocks can begin, with another throw for those at which none does. It needs no memory but the links of the blocks themselves.
+//! it is freed. The pass puts a whole list into a random order, each equally likely as far as the generator goes: Fisher and Yates' algorithm over the numbers of its
+//! blocks, in memory of the zone's tables that means nothing at the moment, and then the links are written anew.
 
 use super::lists::{FreeLists, NONE};
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;
 
@@ -64,51 +65,78 @@ impl Chance {
     }
 }
 
-/// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. `segments` are those of the zone, ascending.
+/// Numbers of blocks, two in a word of memory that nobody needs meanwhile.
+#[derive(Clone, Copy)]
+struct Scratch<'a>(&'a [AtomicU64]);
+
+impl Scratch<'_> {
+    const fn len(self) -> usize {
+        self.0.len() * 2
+    }
+
+    fn get(self, place: usize) -> u32 {
+        let word = self.0[place / 2].load(Ordering::Relaxed) >> (place % 2 * 32);
+        u32::try_from(word & u64::from(u32::MAX)).unwrap_or(NONE)
+    }
+
+    fn set(self, place: usize, index: u32) {
+        let (word, shift) = (&self.0[place / 2], place % 2 * 32);
+        let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        word.store(others | u64::from(index) << shift, Ordering::Relaxed);
+    }
+}
+
+/// How many blocks ahead of the one that is linked memory is asked for.
+const AHEAD: usize = 16;
+
+/// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. `segments` are those of the zone. Without enough `scratch`, a half word for each, nothing
+/// happens and it says false.
 pub(crate) fn shuffle_list(
     lists: &mut FreeLists,
     table: &BlockTable,
-    segments: impl Iterator<Item = Range<u32>> + Clone,
+    segments: impl Iterator<Item = Range<u32>>,
+    scratch: &[AtomicU64],
     (migrate_type, reported): (MigrateType, bool),
-) {
-    if lists.blocks(migrate_type, SHUFFLE_ORDER, reported) < 2 {
-        return;
+) -> bool {
+    let scratch = Scratch(scratch);
+    let blocks = lists.blocks(migrate_type, SHUFFLE_ORDER, reported) as usize;
+    if blocks < 2 {
+        return true;
+    }
+    if blocks > scratch.len() {
+        return false;
     }
     let head = BlockState::head(State::Free, SHUFFLE_ORDER, migrate_type);
     let head = if reported { head.with(BlockState::REPORTED) } else { head };
-    // Positions are aligned as blocks are: buddies are computed on indices.
-    let Some(first) = segments.clone().next().map(|segment| segment.start.next_multiple_of(STEP)) else { return };
+    // Positions are aligned as blocks are: buddies are computed on indices. In the order of the table, as the list's own would be a miss each.
     let places =
         segments.flat_map(|segment| (segment.start.next_multiple_of(STEP)..segment.end).step_by(STEP as usize));
-    let mut places = places.filter(|&index| table.is_ready(index) && table.state(index) == head);
-    // Which block stands at a place is written where that place's block keeps its predecessor; successors are left alone meanwhile.
-    for index in places.clone() {
-        table.set_previous(index, index);
-        let range = (index - first) / STEP + 1;
-        let other = loop {
-            let other = first + lists.chance.below(range) * STEP;
-            if table.is_ready(other) && table.state(other) == head {
-                break other;
-            }
-        };
-        let (mine, theirs) = (table.links(index).0, table.links(other).0);
-        table.set_previous(index, theirs);
-        table.set_previous(other, mine);
-    }
-    let Some(start) = places.next().map(|index| table.links(index).0) else { return };
-    let mut last = start;
+    let mut found = 0;
     for index in places {
-        let next = table.links(index).0;
-        table.set_next(last, next);
-        last = next;
+        if found < blocks && table.is_ready(index) && table.state(index) == head {
+            scratch.set(found, index);
+            found += 1;
+        }
     }
-    table.set_next(last, NONE);
-    let (mut previous, mut index) = (NONE, start);
-    while index != NONE {
-        table.set_previous(index, previous);
-        (previous, index) = (index, table.links(index).1);
+    for last in 1..found {
+        let range = u32::try_from(last + 1).unwrap_or(u32::MAX);
+        let other = lists.chance.below(range) as usize;
+        let (mine, theirs) = (scratch.get(last), scratch.get(other));
+        scratch.set(last, theirs);
+        scratch.set(other, mine);
     }
-    lists.replace_ends(migrate_type, SHUFFLE_ORDER, reported, (start, last));
+    let mut previous = NONE;
+    for place in 0..found {
+        if place + AHEAD < found {
+            table.prefetch(scratch.get(place + AHEAD), SHUFFLE_ORDER);
+        }
+        let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
+        let index = scratch.get(place);
+        table.entry(index).set_links(previous, next);
+        previous = index;
+    }
+    lists.replace_ends(migrate_type, SHUFFLE_ORDER, reported, (scratch.get(0), previous));
+    true
 }
 
 /// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from `index` on, if all of it is free and may be had for `migrate_type`.
@@ -149,7 +177,6 @@ mod tests {
     use super::*;
     use crate::block::lists::Position;
     use crate::block::{BlockEntry, FreeMap};
-    use crate::sync::table_atomic::AtomicU64;
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
@@ -187,7 +214,14 @@ mod tests {
         lists.insert(&table, 6, SHUFFLE_ORDER, MigrateType::Unmovable, Position::Tail);
         let mut seen: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
         for _ in 0..24_000 {
-            shuffle_list(&mut lists, &table, [2..8, 10..40].into_iter(), (MigrateType::Movable, false));
+            let scratch = [const { AtomicU64::new(u64::MAX) }; 2];
+            assert!(shuffle_list(
+                &mut lists,
+                &table,
+                [2..8, 10..40].into_iter(),
+                &scratch,
+                (MigrateType::Movable, false)
+            ));
             *seen.entry(order_of(&lists, &table)).or_default() += 1;
         }
         assert_eq!(seen.len(), 24);
@@ -205,8 +239,18 @@ mod tests {
         }
         assert_eq!(order_of(&lists, &table), blocks);
         let mut orders = Vec::new();
+        let scratch: Vec<AtomicU64> = (0..1024).map(AtomicU64::new).collect();
+        let little = &scratch[..blocks.len() / 2 - 1];
+        assert!(!shuffle_list(&mut lists, &table, core::iter::once(0..2048), little, (MigrateType::Movable, false)));
+        assert_eq!(order_of(&lists, &table), blocks, "too little room");
         for _ in 0..3 {
-            shuffle_list(&mut lists, &table, core::iter::once(0..2048), (MigrateType::Movable, false));
+            assert!(shuffle_list(
+                &mut lists,
+                &table,
+                core::iter::once(0..2048),
+                &scratch,
+                (MigrateType::Movable, false)
+            ));
             let mut order = order_of(&lists, &table);
             let neighbours = order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 2).count();
             assert!(neighbours < 16, "{neighbours} of {} are where they were", blocks.len());

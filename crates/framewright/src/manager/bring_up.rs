@@ -217,7 +217,9 @@ impl<P: Platform> Manager<P> {
                 .zip(frame.zones.iter_mut())
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
         }
-        frame.zones.iter().for_each(|zone| zone.shuffle(platform));
+        for zone in frame.zones.iter() {
+            zone.shuffle(platform);
+        }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, .. } = frame;
         let mut manager = Self {

@@ -176,9 +176,10 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
-    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB.
-    pub fn shuffle(&self, zone: &Zone) {
-        zone.shuffle(self.platform);
+    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed, where the shuffle is off or where split blocks of the types
+    /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
+    pub fn shuffle(&self, zone: &Zone) -> bool {
+        zone.shuffle(self.platform)
     }
 
     pub(crate) const fn shared_reporting(&self) -> &Reporting {

@@ -10,6 +10,8 @@ use crate::units::{Order, Pfn, PfnRange};
 
 /// Places that one search looks at before it lets others have the lock.
 const SEARCH_SLICE: u32 = 256;
+/// Types whose sets of split blocks are nearly always empty, and give the pass its memory.
+const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
 /// Pairs of neighbours in a list that the statistic looks at.
 const LOOKED_AT: u32 = 1024;
 
@@ -32,18 +34,20 @@ impl Zone {
         lists.chance = Chance::new(seed);
     }
 
-    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held meanwhile.
-    pub(crate) fn shuffle<P: Platform>(&self, platform: &P) {
+    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held meanwhile. False where it could not.
+    pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
         if !self.shuffles {
-            return;
+            return false;
         }
         let mut lists = self.changing.lists.lock(platform);
-        for migrate_type in MigrateType::ALL {
-            for reported in [false, true] {
-                let segments = self.segments.iter().map(Segment::indices);
-                shuffle_list(&mut lists, &self.table, segments, (migrate_type, reported));
-            }
+        let scratch = lists.room.scratch(SELDOM);
+        let mut done = true;
+        for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+            let segments = self.segments.iter().map(Segment::indices);
+            done &= shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
         }
+        lists.room.end_scratch(scratch);
+        done
     }
 
     /// How shuffled its free blocks are.
