@@ -87,6 +87,7 @@
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
+//! | [`pools`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`adapters`] | other crates' interfaces, behind features |
@@ -110,6 +111,7 @@ pub mod map_space;
 mod page;
 pub mod parameters;
 pub mod platform;
+pub mod pools;
 pub mod report;
 pub mod sync;
 pub mod units;

@@ -1,11 +1,17 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use crate::pools::HugePageParameters;
 use core::fmt;
 
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
     ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
+    ("hugepage_alloc_threads=N", "most threads that fill pools at boot"),
+    ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
+    ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
+    ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
     ("init_on_alloc=1", "clear memory when it is handed out"),
     ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
@@ -84,6 +90,8 @@ pub struct Parameters {
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
+    /// All that is about huge pages.
+    pub huge_pages: HugePageParameters,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -102,6 +110,7 @@ impl Default for Parameters {
             init_on_free: false,
             careful: None,
             pages: Pages::None,
+            huge_pages: HugePageParameters::default(),
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -171,19 +180,19 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
-            "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
-            "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
-            "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
-            "init_on_free" => self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?,
+            "page_owner" => self.page_owner = parse_switch(value).ok_or("page_owner= is on or off")?,
+            "page_poison" => self.page_poison = parse_switch(value).ok_or("page_poison= is on or off")?,
+            "init_on_alloc" => self.init_on_alloc = parse_switch(value).ok_or("init_on_alloc= is on or off")?,
+            "init_on_free" => self.init_on_free = parse_switch(value).ok_or("init_on_free= is on or off")?,
             "careful" => {
-                self.careful = match (value.parse(), parse_bool(value)) {
+                self.careful = match (value.parse(), parse_switch(value)) {
                     (Ok(0), _) | (Err(_), Some(false)) => None,
                     (Ok(seed), _) => Some(seed),
                     (Err(_), Some(true)) => Some(CAREFUL_SEED),
                     (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
                 };
             }
-            _ => return Ok(false),
+            _ => return self.huge_pages.set(name, value).map_or(Ok(false), |read| read.map(|()| true)),
         }
         Ok(true)
     }
@@ -219,7 +228,7 @@ impl Parameters {
 const CAREFUL_SEED: u64 = 1;
 
 /// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
-fn parse_bool(value: &str) -> Option<bool> {
+pub(crate) fn parse_switch(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
         b'1' | b'y' | b't' => Some(true),

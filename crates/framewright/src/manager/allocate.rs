@@ -305,7 +305,7 @@ impl<P: Platform> Manager<P> {
         zone.allocate(self.platform, order, search.migrate_type, Pfn::containing(search.max_address))
     }
 
-    fn local_node(&self) -> NodeId {
+    pub(super) fn local_node(&self) -> NodeId {
         let cpu = self.platform.pin();
         let node = self.platform.cpu_node(cpu.index());
         self.platform.unpin(cpu);

@@ -6,6 +6,7 @@
 use super::aided::Debug;
 use super::isolate::Isolations;
 use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::pools::Pools;
 use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
@@ -133,6 +134,7 @@ struct Frame {
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
     readers: &'static mut [Readers],
+    pools: Pools,
 }
 
 impl<P: Platform> Manager<P> {
@@ -185,7 +187,7 @@ impl<P: Platform> Manager<P> {
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
         }
         give_caches_homes(&mut frame, platform);
-        let Frame { zones, slots, nodes, directory, caches, .. } = frame;
+        let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
         let mut manager = Self {
             platform,
             zones,
@@ -197,6 +199,7 @@ impl<P: Platform> Manager<P> {
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            pools,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -243,7 +246,8 @@ impl Frame {
             + room::<NodeId>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
             + room::<Partial>(partials as u64)
-            + room::<Readers>(readers as u64);
+            + room::<Readers>(readers as u64)
+            + Pools::room(plan.zones.len(), nodes);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -265,6 +269,7 @@ impl Frame {
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
+            pools: Pools::carve(&mut carver, plan.zones.len(), nodes),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }

@@ -1,7 +1,7 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
@@ -10,11 +10,13 @@ mod cached;
 mod isolate;
 mod pages;
 mod plan;
+mod pools;
 mod pressure;
 mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use pools::{BootFill, BootPool, Pool, PoolMaps, Poisoned, Resized};
 pub use pressure::{Reclaim, Shortage};
 pub use references::ReferenceError;
 
@@ -28,6 +30,7 @@ use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
+use pools::Pools;
 use pressure::Pressure;
 
 /// One node, as the manager keeps it.
@@ -72,6 +75,7 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    pools: Pools,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -8,6 +8,7 @@ pub(crate) mod fallback;
 mod isolate;
 mod kind;
 pub(crate) mod paint;
+mod pools;
 mod runs;
 mod serve;
 mod supply;

@@ -179,7 +179,7 @@ impl Zone {
         buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
     }
 
-    fn release_spare(&self, lists: &mut FreeLists) {
+    pub(super) fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
         // The frames of its descriptors are free now, whether or not what follows succeeds.
         self.publish(lists);

@@ -1,0 +1,212 @@
+//! Pages on their way from zones into pools and back. Nobody else sees them meanwhile.
+//!
+//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else whole runs are taken and given back under one hold of a zone's lock.
+
+use super::super::Manager;
+use super::super::Request;
+use super::super::allocate::{AllocateError, Mark};
+use super::super::pressure::ORDINARY;
+use crate::early::NodeChoice;
+use crate::platform::Platform;
+use crate::pools::{Chain, PoolSize, Taken};
+use crate::units::{NodeId, PfnRange};
+use crate::zone::{Zone, ZoneKind};
+
+/// Runs of pages that a hook is given at once.
+const RUNS_OF_A_CALL: usize = 32;
+/// How often damaged memory is passed over before a page counts as not found.
+const DAMAGED_TRIES: u32 = 4;
+
+/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees.
+pub trait PoolMaps: Sync {
+    /// Pages that will be in the pool of `size` right after this: runs of neighbours, whole pages, in one zone, and nobody has them. Says how many frames came back to the free
+    /// memory. A page whose descriptors cannot be given up stays as it is.
+    fn before_publish(&self, size: PoolSize, runs: &[PfnRange]) -> u64;
+
+    /// Pages that will be free memory right after this. Cannot fail.
+    fn before_free(&self, size: PoolSize, runs: &[PfnRange]);
+
+    /// Pages that will be divided into smaller ones, which are published next.
+    fn before_demotion(&self, size: PoolSize, runs: &[PfnRange]) {
+        self.before_free(size, runs);
+    }
+}
+
+/// Which call of [`PoolMaps`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    Publish,
+    Free,
+    Demotion,
+}
+
+impl<P: Platform> Manager<P> {
+    /// Says who gives up the descriptors of pages in pools; `None` for nobody, as at first. Set it while no pool changes.
+    pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
+        *self.pools.maps.lock(self.platform) = maps;
+    }
+
+    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary requests.
+    pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        if self.aids().watch() {
+            self.take_singly(&mut taken, size, node, most);
+        } else {
+            self.take_marked(&mut taken, size, node, most, ORDINARY);
+        }
+        taken
+    }
+
+    /// The same above given marks.
+    pub(super) fn take_marked(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64, marks: &[Mark]) {
+        let mut left = most;
+        for &mark in marks {
+            for (_, zone) in self.node_zones(node) {
+                let keep = mark.keeps(zone, ZoneKind::Normal);
+                while left != 0 {
+                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep);
+                    if chain.pages == 0 {
+                        break;
+                    }
+                    left -= chain.pages;
+                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                }
+            }
+        }
+    }
+
+    /// The same, each page an allocation of its own that aids see.
+    fn take_singly(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64) {
+        let request = Request { node: NodeChoice::Exact(node), fail_fast: true, ..Request::new(size.order()) };
+        let mut damaged = 0;
+        while taken.pages() < most {
+            match self.allocate(&request) {
+                Ok(range) => {
+                    let Ok((zone, _)) = self.zone_of_range(range) else { return };
+                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else { return };
+                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                }
+                Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the reclaim hook is asked.
+    pub(super) fn take_hard(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
+        let Ok(search) = self.search(&request) else { return taken };
+        let aids = self.aids().watch();
+        let mut attempt = |marks: &[Mark]| {
+            let left = most - taken.pages();
+            if aids {
+                self.take_singly(&mut taken, size, node, most);
+            } else {
+                self.take_marked(&mut taken, size, node, left, marks);
+            }
+            if taken.pages() == most { Ok(()) } else { Err((most - taken.pages()).saturating_mul(size.frames())) }
+        };
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `taken`.
+            let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
+        }
+        taken
+    }
+
+    /// Gives pages back to their zones.
+    pub(super) fn give_back(&self, size: PoolSize, node: NodeId, taken: &Taken) {
+        for (_, zone) in self.node_zones(node) {
+            self.give_back_chain(size, zone, taken.chains[zone.id().kind as usize]);
+        }
+    }
+
+    /// The same for pages of one zone.
+    pub(super) fn give_back_chain(&self, size: PoolSize, zone: &'static Zone, chain: Chain) {
+        if chain.pages == 0 {
+            return;
+        }
+        self.tell_maps(size, zone, chain, Moment::Free);
+        let leaked = if self.aids().watch() {
+            self.give_back_singly(size, zone, chain)
+        } else {
+            zone.release_from_pool(self.platform, size.order(), chain)
+        };
+        if leaked != 0 {
+            self.pools.books.lock(self.platform).counts_mut(size).leaked += leaked;
+        }
+        self.pressure.quiet.stir();
+    }
+
+    fn give_back_singly(&self, size: PoolSize, zone: &'static Zone, chain: Chain) -> u64 {
+        let mut leaked = 0;
+        let mut rest = chain;
+        while rest.pages != 0 {
+            let one = rest.take(zone.table(), 1);
+            let frames = zone.frames_of(one.first, size.order());
+            if !zone.is_good_in_pool(one.first) {
+                leaked += zone.release_from_pool(self.platform, size.order(), one);
+            } else if let Some(frames) = frames {
+                zone.disown_from_pool(self.platform, one.first);
+                // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
+                leaked += u64::from(self.free(frames).is_err());
+            }
+        }
+        leaked
+    }
+
+    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave back.
+    pub(super) fn publish_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        let returned = self.prepare_pages(size, node, taken);
+        let mut books = self.pools.books.lock(self.platform);
+        books.add_free(size, node, taken.pages());
+        for (slot, zone) in self.node_zones(node) {
+            books.list(size, slot).append(zone.table(), taken.chains[zone.id().kind as usize]);
+        }
+        returned
+    }
+
+    /// What is done to pages before anybody sees them.
+    pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        self.node_zones(node)
+            .map(|(_, zone)| self.tell_maps(size, zone, taken.chains[zone.id().kind as usize], Moment::Publish))
+            .sum()
+    }
+
+    /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
+    pub(super) fn tell_maps(&self, size: PoolSize, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
+        if chain.pages == 0 {
+            return 0;
+        }
+        let Some(maps) = *self.pools.maps.lock(self.platform) else { return 0 };
+        let mut returned = 0;
+        let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
+        let mut filled = 0;
+        let mut tell = |runs: &[PfnRange]| match moment {
+            Moment::Publish => returned += maps.before_publish(size, runs),
+            Moment::Free => maps.before_free(size, runs),
+            Moment::Demotion => maps.before_demotion(size, runs),
+        };
+        let mut index = chain.first;
+        for _ in 0..chain.pages {
+            let Some(frames) = zone.frames_of(index, size.order()) else { break };
+            match runs[..filled].last_mut() {
+                Some(last) if last.end == frames.start => last.end = frames.end,
+                _ => {
+                    if filled == runs.len() {
+                        tell(&runs);
+                        filled = 0;
+                    }
+                    runs[filled] = frames;
+                    filled += 1;
+                }
+            }
+            index = zone.table().links(index).1;
+        }
+        if filled != 0 {
+            tell(&runs[..filled]);
+        }
+        returned
+    }
+}
