@@ -96,7 +96,7 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
         }
         check(&manager);
         let most = numbers(&pool)[0];
-        assert!(most >= if size == TWO { 3900 } else { 6 }, "{most}");
+        assert!(most >= if size == TWO { 3900 } else { 5 }, "{most}");
         // A little less, a little more.
         pool.resize(most - 1, &NoHelpers).expect("nobody else resizes");
         assert_eq!(pool.resize(most + 5, &NoHelpers).expect("nobody else resizes").reached, most);
@@ -257,8 +257,9 @@ fn pages_come_from_the_node_that_is_asked_for() {
     assert!(here.start.address() < 5 << 30);
     assert_eq!(numbers(&pool), [3, 1, 0, 1, 2]);
     assert!(pool.allocate(NodeChoice::Exact(node(2)), false).is_err(), "a node without memory");
+    // Freed unused it is promised again; the page on node 1 can keep that promise, so the surplus one leaves.
     pool.free(here.start).expect("was allocated");
-    assert_eq!(numbers(&pool), [3, 2, 1, 1, 2]);
+    assert_eq!(numbers(&pool), [2, 1, 1, 0, 2]);
     check(&manager);
 }
 
@@ -345,11 +346,10 @@ fn surplus_of_a_node_is_never_more_than_its_pages() {
     pool.set_overcommit(1).expect("2 MiB pages can");
     // Node 0 has but one page, which is surplus and promised; node 1 has three that stay.
     pool.resize_node(node(1), 3, &NoHelpers).expect("exists");
-    pool.reserve(3, NodeMask::ALL).expect("are free");
-    let here = pool.allocate(NodeChoice::Exact(node(0)), true).expect("overcommit allows one");
-    pool.free(here.start).expect("was allocated");
-    assert_eq!(nr_of(&pool), [1, 3]);
-    pool.unreserve(1).expect("is promised");
+    let there = [0, 1, 2].map(|_| pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free"));
+    pool.reserve(1, NodeMask::only(node(0))).expect("overcommit allows one");
+    there.iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+    assert_eq!((nr_of(&pool), numbers(&pool)), ([1, 3], [4, 4, 1, 1, 3]));
     // Whatever is removed, each node's surplus stays within its pages.
     for pages in [2, 1, 0, 4, 0] {
         pool.resize(pages, &NoHelpers).expect("nobody else resizes");
