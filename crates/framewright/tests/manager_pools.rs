@@ -6,7 +6,7 @@ mod common;
 use common::{Fake, bring_up, bring_up_with, gib, is_careful, mib, parameters};
 use framewright::block::State;
 use framewright::early::NodeChoice;
-use framewright::manager::{Pool, Poisoned};
+use framewright::manager::{Poisoned, Pool};
 use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::units::{NodeId, Order, Pfn};
@@ -88,7 +88,8 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
         assert!(resized.to_string().contains("Only allocated"), "{resized}");
         // All that an ordinary request could have had, and nothing of what is kept for others.
         for index in 0..2 {
-            let request = Request { node: NodeChoice::Exact(node(index)), fail_fast: true, ..Request::new(size.order()) };
+            let request =
+                Request { node: NodeChoice::Exact(node(index)), fail_fast: true, ..Request::new(size.order()) };
             assert!(manager.allocate(&request).is_err());
         }
         for zone in manager.zones() {
@@ -309,7 +310,9 @@ fn demotion_takes_only_what_nobody_was_promised() {
     assert_eq!(gigantic.demote_size(), Some(TWO));
     assert_eq!(pool.demote_size(), None);
     assert_eq!(pool.demote(1), Err(PoolError::NotPossible(TWO)));
-    for (of, bytes) in [(&gigantic, 1 << 30), (&gigantic, 1 << 21 | 1), (&gigantic, 4096), (&pool, 1 << 21), (&pool, 1 << 30)] {
+    for (of, bytes) in
+        [(&gigantic, 1 << 30), (&gigantic, 1 << 21 | 1), (&gigantic, 4096), (&pool, 1 << 21), (&pool, 1 << 30)]
+    {
         assert_eq!(of.set_demote_size(bytes), Err(PoolError::NotPossible(of.size())));
     }
     gigantic.set_demote_size(1 << 21).expect("is smaller");

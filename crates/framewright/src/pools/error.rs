@@ -89,17 +89,28 @@ mod tests {
 
     #[test]
     fn counts_are_read_as_linux_reads_them() {
-        for (text, count) in [
-            ("0", 0),
-            ("12\n", 12),
-            ("+7", 7),
-            ("0x10", 16),
-            ("010", 8),
-            ("18446744073709551615", u64::MAX),
-        ] {
+        for (text, count) in
+            [("0", 0), ("12\n", 12), ("+7", 7), ("0x10", 16), ("010", 8), ("18446744073709551615", u64::MAX)]
+        {
             assert_eq!(parse_count(text), Ok(count), "{text:?}");
         }
-        for text in ["", "\n", "-1", "12 ", " 12", "12\n\n", "many", "1.5", "18446744073709551616", "0x", "+", "++1", "08", "1k", "\u{661}"] {
+        for text in [
+            "",
+            "\n",
+            "-1",
+            "12 ",
+            " 12",
+            "12\n\n",
+            "many",
+            "1.5",
+            "18446744073709551616",
+            "0x",
+            "+",
+            "++1",
+            "08",
+            "1k",
+            "\u{661}",
+        ] {
             assert_eq!(parse_count(text), Err(PoolError::NotANumber), "{text:?}");
         }
     }

@@ -28,7 +28,10 @@ impl Requested {
     /// The nodes that are named with at least one page.
     #[must_use]
     pub fn nodes(&self) -> NodeMask {
-        NodeMask::ALL.nodes().filter(|&node| self.on_node(node).is_some_and(|pages| pages != 0)).fold(NodeMask::EMPTY, NodeMask::with)
+        NodeMask::ALL
+            .nodes()
+            .filter(|&node| self.on_node(node).is_some_and(|pages| pages != 0))
+            .fold(NodeMask::EMPTY, NodeMask::with)
     }
 }
 
@@ -93,7 +96,11 @@ impl HugePageParameters {
     /// What is wanted of one size. A count without a size goes to the default size, and before one that names it.
     #[must_use]
     pub fn requested(&self, size: PoolSize) -> Requested {
-        if size == self.default_size() && self.implicit.pages != 0 { self.implicit } else { self.requested[size.index()] }
+        if size == self.default_size() && self.implicit.pages != 0 {
+            self.implicit
+        } else {
+            self.requested[size.index()]
+        }
     }
 
     /// A count for the default size that is not used, because one was given before any size.
@@ -306,7 +313,8 @@ mod tests {
         assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
         assert_eq!(on_nodes("hugepagesz=1G hugepages=2:7", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=2:7 default_hugepagesz=1G", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
-        for bad in ["64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:4 ,1:2", "0:1:2"] {
+        for bad in ["64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:4 ,1:2", "0:1:2"]
+        {
             let line = std::format!("hugepages={bad}");
             assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1 + usize::from(bad.contains(' '))), "{bad}");
         }

@@ -102,8 +102,7 @@ impl<P: Platform> Manager<P> {
                 }));
             }
         }
-        fill.duration_ns =
-            started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
+        fill.duration_ns = started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
         fill
     }
 

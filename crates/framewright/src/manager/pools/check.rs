@@ -69,7 +69,13 @@ impl<P: Platform> Manager<P> {
             let strange: u64 = found[1..BLOCK_ORDERS - 1].iter().sum();
             if strange != 0 {
                 let (size, node) = (PoolSize::TwoMib, Some(node.id));
-                return Err(PoolFault::Count { size, node, counter: "pages of other sizes", says: 0, counted: strange });
+                return Err(PoolFault::Count {
+                    size,
+                    node,
+                    counter: "pages of other sizes",
+                    says: 0,
+                    counted: strange,
+                });
             }
         }
         Ok(())

@@ -203,9 +203,10 @@ impl<P: Platform> Manager<P> {
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Option<(NodeId, Taken)> {
         let at_hand = nodes.clone().map(|node| (node, self.take_pages(size, node, 1)));
-        at_hand.into_iter().find(|(_, taken)| taken.pages() != 0).or_else(|| {
-            nodes.map(|node| (node, self.take_hard(size, node, 1))).find(|(_, taken)| taken.pages() != 0)
-        })
+        at_hand
+            .into_iter()
+            .find(|(_, taken)| taken.pages() != 0)
+            .or_else(|| nodes.map(|node| (node, self.take_hard(size, node, 1))).find(|(_, taken)| taken.pages() != 0))
     }
 }
 

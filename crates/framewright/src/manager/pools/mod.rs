@@ -50,11 +50,7 @@ impl Pools {
     pub(super) fn carve<P: Platform>(carver: &mut Carver<'_, P>, zones: usize, nodes: usize) -> Self {
         let lists = carver.values(zones * PoolSize::COUNT, |_| Chain::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
-        Self {
-            books: SpinLock::new(Books::new(nodes, lists)),
-            resizer: AtomicU64::new(0),
-            maps: SpinLock::new(None),
-        }
+        Self { books: SpinLock::new(Books::new(nodes, lists)), resizer: AtomicU64::new(0), maps: SpinLock::new(None) }
     }
 }
 

@@ -231,8 +231,7 @@ impl<P: Platform> Manager<P> {
             let shares = {
                 let mut books = self.pools.books.lock(self.platform);
                 let most = books.removable(size, count);
-                let shares =
-                    books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
+                let shares = books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
                 if shares.iter().all(|&share| share == 0) {
                     books.make_surplus(size, nodes, count);
                     return;
