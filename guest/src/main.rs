@@ -27,6 +27,7 @@ use firmware::{
 };
 use framewright::early::{EarlyAllocator, EarlyError};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
+use framewright::jobs::NoHelpers;
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, report};
 use framewright_x86::acpi::Tables;
@@ -113,6 +114,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
     let up_ns = PLATFORM.now_ns();
+    let pools = manager.fill_pools(&parameters, &NoHelpers);
 
     if let Err(error) = nodes {
         log!("{error}; going on with one node");
@@ -134,6 +136,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, up_ns),
     );
     report::bring_up(&mut Log, &input, &manager);
+    report::huge_pages(&mut Log, &pools);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
         Err(fault) => {

@@ -11,7 +11,7 @@ use framewright::platform::Platform;
 use framewright::report::{self, BootLog};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
-use framewright_hosted::{HostedPlatform, Machine};
+use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
 use serde_json::Value;
 
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
@@ -55,7 +55,9 @@ impl<'a> Session<'a> {
         let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
+        let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
         report::bring_up(log, &input, &manager);
+        report::huge_pages(log, &pools);
         let mut text = String::new();
         report::json(&mut text, "hosted", &intake.parameters, &manager)
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;

@@ -117,6 +117,9 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
+/// Parallel jobs: who helps with filling and emptying pools.
+pub use framewright_jobs as jobs;
+
 pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, ReferenceError, Request, Shortage};
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;

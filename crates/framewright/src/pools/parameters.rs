@@ -313,10 +313,9 @@ mod tests {
         assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
         assert_eq!(on_nodes("hugepagesz=1G hugepages=2:7", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=2:7 default_hugepagesz=1G", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
-        for bad in ["64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:4 ,1:2", "0:1:2"]
-        {
+        for bad in ["64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2"] {
             let line = std::format!("hugepages={bad}");
-            assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1 + usize::from(bad.contains(' '))), "{bad}");
+            assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");
         }
     }
 
@@ -348,6 +347,6 @@ mod tests {
         assert_eq!((all.free_vmemmap, all.cma_bytes, all.cma_only, problems), (true, Some(2 << 30), true, 0));
         let (none, problems) = parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
         assert_eq!((none.free_vmemmap, none.cma_bytes, none.cma_only, problems), (false, None, false, 3));
-        assert_eq!(parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap, false);
+        assert!(!parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap);
     }
 }
