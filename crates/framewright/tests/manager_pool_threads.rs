@@ -43,7 +43,7 @@ impl Owned {
 }
 
 fn rounds(of: u64) -> u64 {
-    if common::is_careful() { of / 50 } else { of }
+    if common::is_careful() { of / 500 } else { of }
 }
 
 #[test]

@@ -2,56 +2,19 @@
 #![cfg(not(loom))]
 
 mod common;
+mod pool_machine;
 
-use common::{Fake, bring_up, bring_up_with, gib, is_careful, mib, parameters};
+use common::{bring_up, gib, is_careful};
+use framewright::Request;
 use framewright::block::State;
 use framewright::early::NodeChoice;
-use framewright::manager::{Poisoned, Pool};
+use framewright::manager::Poisoned;
 use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::pools::{NodeMask, PoolError, PoolSize};
-use framewright::units::{NodeId, Order, Pfn};
+use framewright::units::{Order, Pfn};
 use framewright::zone::FreeError;
-use framewright::{Reclaim, Request, Shortage};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, HelperPool};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-const TWO: PoolSize = PoolSize::TwoMib;
-const GIB: PoolSize = PoolSize::OneGib;
-
-fn node(index: usize) -> NodeId {
-    NodeId::new(index).expect("a node")
-}
-
-/// Two nodes of 4 GiB with holes, and one without memory.
-fn machine() -> &'static FakeMachine {
-    FakeMachine::builder()
-        .ram(mib(1, 3072))
-        .ram(gib(4, 5))
-        .node(gib(0, 5), 0)
-        .ram(gib(8, 12))
-        .node(gib(8, 12), 1)
-        .nodes(3)
-        .cpus_on(0, 1)
-        .cpus_on(1, 1)
-        .cpus_on(2, 1)
-        .build()
-}
-
-fn check(manager: &Fake) {
-    common::check(manager);
-    manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
-}
-
-/// nr, free, reserved, surplus, target.
-fn numbers(pool: &Pool<'_, FakeMachine>) -> [u64; 5] {
-    let counts = pool.counts();
-    [counts.all.nr, counts.all.free, counts.reserved, counts.all.surplus, counts.target]
-}
-
-fn nr_of(pool: &Pool<'_, FakeMachine>) -> [u64; 2] {
-    [0, 1].map(|index| pool.node_counts(node(index)).expect("exists").nr)
-}
+use pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 
 #[test]
 fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
@@ -79,6 +42,10 @@ fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
 #[test]
 fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
     for size in PoolSize::ALL {
+        if size == TWO && is_careful() {
+            // Filling all of it with poison would make it real.
+            continue;
+        }
         let manager = bring_up(machine());
         let pool = manager.pool(size);
         let resized = pool.resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
@@ -119,8 +86,10 @@ fn nodes_are_resized_alone() {
     pool.resize_node(node(1), 7, &NoHelpers).expect("exists");
     assert_eq!(nr_of(&pool), [0, 7]);
     // Numbers without end do not wrap.
-    let most = pool.resize_node(node(0), u64::MAX, &NoHelpers).expect("exists");
-    assert!(most.is_short() && nr_of(&pool)[0] > 1900 && nr_of(&pool)[1] == 7);
+    if !is_careful() {
+        let most = pool.resize_node(node(0), u64::MAX, &NoHelpers).expect("exists");
+        assert!(most.is_short() && nr_of(&pool)[0] > 1900 && nr_of(&pool)[1] == 7);
+    }
     check(&manager);
     pool.resize_within(0, NodeMask::only(node(0)), &NoHelpers).expect("nobody else resizes");
     assert_eq!(nr_of(&pool), [0, 7]);
@@ -397,7 +366,7 @@ fn pages_with_memory_errors_are_nobodys() {
         check(&manager);
         assert_eq!(common::in_use(&manager) - before, 3 * size.frames());
         // Never again.
-        pool.resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
+        pool.resize(if size == TWO && is_careful() { 50 } else { u64::MAX }, &NoHelpers).expect("nobody else resizes");
         while let Ok(page) = pool.allocate(NodeChoice::Any, false) {
             assert!(![used, free, last].contains(&page));
         }
@@ -433,116 +402,4 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     let block = BlockNumber::containing(large.start);
     assert!(manager.isolate(BlockRange { start: block, end: BlockNumber(block.0 + 1) }).is_err());
     check(&manager);
-}
-
-/// Gives up one block at each call, and tries what it must not.
-struct Giver {
-    calls: AtomicU64,
-    manager: std::sync::OnceLock<&'static Fake>,
-    blocks: std::sync::Mutex<Vec<framewright::units::PfnRange>>,
-}
-
-impl Reclaim for Giver {
-    fn reclaim(&self, _wanted: &Shortage) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let manager = self.manager.get().expect("is set before the hook");
-        assert_eq!(manager.pool(TWO).resize(1, &NoHelpers), Err(PoolError::Busy), "a resize inside a resize");
-        let Some(block) = self.blocks.lock().expect("nobody panicked").pop() else { return 0 };
-        manager.free(block).expect("was allocated");
-        512
-    }
-}
-
-#[test]
-fn a_resize_asks_for_memory_as_long_as_that_helps() {
-    let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
-    let giver: &'static Giver = Box::leak(Box::new(Giver {
-        calls: AtomicU64::new(0),
-        manager: std::sync::OnceLock::new(),
-        blocks: std::sync::Mutex::new(Vec::new()),
-    }));
-    giver.manager.set(manager).ok().expect("is set once");
-    let mut held = giver.blocks.lock().expect("nobody panicked");
-    while let Ok(block) = manager.allocate(&Request { fail_fast: true, ..Request::new(Order::BLOCK) }) {
-        held.push(block);
-    }
-    drop(held);
-    manager.set_reclaim(Some(giver));
-    let resized = manager.pool(TWO).resize(9, &NoHelpers).expect("nobody else resizes");
-    assert_eq!(resized.reached, 9);
-    assert!(giver.calls.load(Ordering::Relaxed) >= 9);
-    manager.set_reclaim(None);
-    check(manager);
-}
-
-#[test]
-fn helpers_fill_and_empty_as_one_thread_does() {
-    let helpers = HelperPool::on_nodes(&[0, 1, 0]);
-    let machine = FakeMachine::builder()
-        .ram(gib(4, 36))
-        .node(gib(4, 36), 0)
-        .ram(gib(40, 72))
-        .node(gib(40, 72), 1)
-        .cpus_on(0, 2)
-        .cpus_on(1, 2)
-        .build();
-    let manager = bring_up(machine);
-    let before = common::settled(&manager).free_pages;
-    if is_careful() {
-        // Page by page this takes minutes.
-        return;
-    }
-    for (size, pages) in [(TWO, 31 * 512), (GIB, 60), (TWO, 512 * 61 + 17)] {
-        let pool = manager.pool(size);
-        assert_eq!(pool.resize(pages, &helpers).expect("nobody else resizes").reached, pages);
-        let [first, second] = nr_of(&pool);
-        assert!(first.abs_diff(second) <= 1, "{first} {second}");
-        check(&manager);
-        pool.resize(pages / 3, &helpers).expect("nobody else resizes");
-        check(&manager);
-        let short = pool.resize(u64::MAX, &helpers).expect("nobody else resizes");
-        assert!(short.is_short() && short.reached >= pages);
-        check(&manager);
-        pool.resize(0, &helpers).expect("nobody else resizes");
-        check(&manager);
-        assert_eq!(common::settled(&manager).free_pages, before);
-    }
-}
-
-#[test]
-fn boot_fills_what_the_command_line_says() {
-    let fill = |line: &str| {
-        let machine = machine();
-        let parameters = parameters(line);
-        let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
-        let fill = manager.fill_pools(&parameters, &NoHelpers);
-        check(&manager);
-        let nr = PoolSize::ALL.map(|size| {
-            let pool = manager.pool(size);
-            assert_eq!(pool.counts().all.nr, fill.pools[size as usize].got);
-            [0, 1, 2].map(|index| pool.node_counts(node(index)).expect("exists").nr)
-        });
-        (nr, fill)
-    };
-    let (nr, _) = fill("hugepages=7 hugepagesz=1G hugepages=2");
-    assert_eq!(nr, [[4, 3, 0], [1, 1, 0]]);
-    let (nr, _) = fill("hugepages=0:4,1:2 hugepagesz=1G hugepages=1:3");
-    assert_eq!(nr, [[4, 2, 0], [0, 3, 0]]);
-    let (nr, filled) = fill("hugepages=2 default_hugepagesz=1G");
-    assert_eq!((nr, filled.default_size), ([[0; 3], [1, 1, 0]], GIB));
-    let (nr, filled) = fill("hugepages=256 hugepagesz=2M hugepages=512");
-    assert_eq!((nr[0], filled.overridden), ([128, 128, 0], Some(512)));
-    // More than there is: what is there, and a warning with both numbers.
-    let (nr, filled) = fill("hugepages=100000 hugepagesz=1G hugepages=2");
-    assert_eq!(nr[1], [1, 1, 0]);
-    assert_eq!(filled.pools[0].wanted, 100_000);
-    assert!(filled.pools[0].got > 2800 && filled.pools[0].got < 3100, "{filled:?}");
-    // A node without memory gives nothing, one that is not there takes the whole parameter with it.
-    let (nr, filled) = fill("hugepages=0:3,2:5");
-    assert_eq!((nr[0], filled.pools[0].on_node(node(2))), ([3, 0, 0], Some((5, 0))));
-    let (nr, filled) = fill("hugepages=0:3,9:5 hugepagesz=1G hugepages=1");
-    assert_eq!((nr[0], filled.absent_node), ([0; 3], Some(node(9))));
-    assert_eq!(nr[1].iter().sum::<u64>(), 1);
-    let (nr, filled) = fill("hugetlb_cma=1G hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2");
-    assert_eq!((nr, filled.skipped_for_cma), ([[1, 1, 0], [0; 3]], true));
 }

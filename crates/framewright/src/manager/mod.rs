@@ -16,7 +16,7 @@ mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
-pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolMaps, Resized};
+pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{Reclaim, Shortage};
 pub use references::ReferenceError;
 

@@ -6,6 +6,7 @@ use super::Manager;
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::pools::{NodeMask, PoolSize};
+use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, NodeId};
 use framewright_jobs::Helpers;
 
@@ -65,6 +66,8 @@ impl<P: Platform> Manager<P> {
             duration_ns: None,
             threads,
         };
+        // Relaxed, as below: helpers that read it are started after it was written.
+        self.pools.at_boot.store(true, Ordering::Relaxed);
         for size in PoolSize::ALL.into_iter().rev() {
             let requested = words.requested(size);
             if requested.pages == 0 {
@@ -102,6 +105,7 @@ impl<P: Platform> Manager<P> {
                 }));
             }
         }
+        self.pools.at_boot.store(false, Ordering::Relaxed);
         fill.duration_ns = started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
         fill
     }

@@ -17,7 +17,7 @@ mod take;
 pub use boot::{BootFill, BootPool};
 pub use lend::Poisoned;
 pub use resize::Resized;
-pub use take::PoolMaps;
+pub use take::{PoolBatch, PoolMaps};
 
 use super::Manager;
 use crate::carve::{Carver, room};
@@ -25,7 +25,7 @@ use crate::early::NodeChoice;
 use crate::platform::Platform;
 use crate::pools::{Books, Chain, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
 use crate::sync::SpinLock;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind};
 
@@ -38,6 +38,9 @@ pub(super) struct Pools {
     /// The task that resizes; 0 is none.
     resizer: AtomicU64,
     maps: SpinLock<Option<&'static dyn PoolMaps>>,
+    has_maps: AtomicBool,
+    /// Pools are being filled as the command line says.
+    at_boot: AtomicBool,
 }
 
 impl Pools {
@@ -50,7 +53,13 @@ impl Pools {
     pub(super) fn carve<P: Platform>(carver: &mut Carver<'_, P>, zones: usize, nodes: usize) -> Self {
         let lists = carver.values(zones * PoolSize::COUNT, |_| Chain::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
-        Self { books: SpinLock::new(Books::new(nodes, lists)), resizer: AtomicU64::new(0), maps: SpinLock::new(None) }
+        Self {
+            books: SpinLock::new(Books::new(nodes, lists)),
+            resizer: AtomicU64::new(0),
+            maps: SpinLock::new(None),
+            has_maps: AtomicBool::new(false),
+            at_boot: AtomicBool::new(false),
+        }
     }
 }
 

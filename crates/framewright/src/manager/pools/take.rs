@@ -9,6 +9,7 @@ use super::super::pressure::ORDINARY;
 use crate::early::NodeChoice;
 use crate::platform::Platform;
 use crate::pools::{Chain, PoolSize, Taken};
+use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 
@@ -17,18 +18,30 @@ const RUNS_OF_A_CALL: usize = 32;
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
 
-/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees.
+/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees them.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolBatch<'a> {
+    /// Their size.
+    pub size: PoolSize,
+    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have them. At most 32 runs.
+    pub runs: &'a [PfnRange],
+    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors which were not built yet need not be (SPEC 7.6).
+    pub at_boot: bool,
+}
+
+/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees, by several
+/// threads at once for different pages.
 pub trait PoolMaps: Sync {
-    /// Pages that will be in the pool of `size` right after this: runs of neighbours, whole pages, in one zone, and nobody has them. Says how many frames came back to the free
-    /// memory. A page whose descriptors cannot be given up stays as it is.
-    fn before_publish(&self, size: PoolSize, runs: &[PfnRange]) -> u64;
+    /// The pages will be in the pool right after this. Says how many frames came back to the free memory, which makes a resize that was short go on. A page whose
+    /// descriptors cannot be given up stays as it is and joins the pool all the same.
+    fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
 
-    /// Pages that will be free memory right after this. Cannot fail.
-    fn before_free(&self, size: PoolSize, runs: &[PfnRange]);
+    /// The pages will be free memory right after this. Cannot fail.
+    fn before_free(&self, batch: &PoolBatch<'_>);
 
-    /// Pages that will be divided into smaller ones, which are published next.
-    fn before_demotion(&self, size: PoolSize, runs: &[PfnRange]) {
-        self.before_free(size, runs);
+    /// The pages will be divided into smaller ones, which come to [`before_publish`](Self::before_publish) next.
+    fn before_demotion(&self, batch: &PoolBatch<'_>) {
+        self.before_free(batch);
     }
 }
 
@@ -44,6 +57,8 @@ impl<P: Platform> Manager<P> {
     /// Says who gives up the descriptors of pages in pools; `None` for nobody, as at first. Set it while no pool changes.
     pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
         *self.pools.maps.lock(self.platform) = maps;
+        // Relaxed: only how many threads are worth their start depends on it.
+        self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
     }
 
     /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary requests.
@@ -180,13 +195,17 @@ impl<P: Platform> Manager<P> {
             return 0;
         }
         let Some(maps) = *self.pools.maps.lock(self.platform) else { return 0 };
+        let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
         let mut returned = 0;
         let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
         let mut filled = 0;
-        let mut tell = |runs: &[PfnRange]| match moment {
-            Moment::Publish => returned += maps.before_publish(size, runs),
-            Moment::Free => maps.before_free(size, runs),
-            Moment::Demotion => maps.before_demotion(size, runs),
+        let mut tell = |runs: &[PfnRange]| {
+            let batch = PoolBatch { size, runs, at_boot };
+            match moment {
+                Moment::Publish => returned += maps.before_publish(&batch),
+                Moment::Free => maps.before_free(&batch),
+                Moment::Demotion => maps.before_demotion(&batch),
+            }
         };
         let mut index = chain.first;
         for _ in 0..chain.pages {
