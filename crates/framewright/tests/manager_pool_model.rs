@@ -373,7 +373,7 @@ impl Pair {
                 let order = Order::new(of).expect("an order");
                 while let Ok(range) = self.manager.allocate(&Request { fail_fast: true, ..Request::new(order) }) {
                     self.held.push(range);
-                    if self.held.len() % 7 == 0 {
+                    if self.held.len().is_multiple_of(7) {
                         break;
                     }
                 }

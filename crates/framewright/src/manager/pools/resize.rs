@@ -191,7 +191,7 @@ impl<P: Platform> Manager<P> {
         helpers: &H,
         threads: u32,
     ) -> (Tallies, u64) {
-        let got = Tallies::NEW;
+        let got = Tallies::new();
         let returned = AtomicU64::new(0);
         self.work(size, shares, helpers, threads, &|node, range| {
             let most = range.end - range.start;
@@ -323,7 +323,9 @@ impl<P: Platform> Manager<P> {
 struct Tallies([AtomicU64; MAX_NODES]);
 
 impl Tallies {
-    const NEW: Self = Self([const { AtomicU64::new(0) }; MAX_NODES]);
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MAX_NODES])
+    }
 
     fn add(&self, node: NodeId, pages: u64) {
         self.0[node.index()].fetch_add(pages, Ordering::Relaxed);
