@@ -54,6 +54,9 @@ pub struct Boot {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
+    /// End with the three policies of memmap_init= side by side (hosted, not with --json)
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
+    pub policy_table: bool,
     /// Give up after this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     pub timeout: u64,
@@ -100,6 +103,8 @@ pub enum Bench {
     Alloc(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two other allocators
     Fragment(BenchOptions),
+    /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the same bytes
+    Init(BenchInit),
     /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
     Jobs(BenchOptions),
     /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
@@ -129,6 +134,20 @@ pub struct BenchBringUp {
     /// Bring up one machine in this fresh process (used by the first-touch rows)
     #[arg(long, hide = true, value_name = "INDEX")]
     pub first_touch_of: Option<usize>,
+}
+
+/// Options of `framewright bench init`.
+#[derive(Args, Debug)]
+pub struct BenchInit {
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Time by threads, as a share of a node's CPUs, instead
+    #[arg(long)]
+    pub table: bool,
 }
 
 /// Reads the command line. `None`: it asked for help, which has been printed.
@@ -190,6 +209,14 @@ fn cpus(text: &str) -> Result<u32, String> {
             .ok()
             .filter(|&cpus| cpus <= MAX_CPUS)
             .ok_or_else(|| format!("at most {MAX_CPUS} CPUs are supported")),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("yes or no".into()),
     }
 }
 

@@ -10,11 +10,14 @@ mod exit;
 mod faults;
 mod firmware;
 mod image;
+mod map_check;
 mod options;
+mod page_array;
 mod platform;
 mod runtime;
 mod storage;
 mod stress;
+mod tables;
 mod timekeeping;
 
 use console::{Console, Log, log, plain_line};
@@ -27,9 +30,9 @@ use firmware::{
 };
 use framewright::early::{EarlyAllocator, EarlyError};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
-use framewright::jobs::NoHelpers;
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, report};
+use framewright_jobs::NoHelpers;
 use framewright_x86::acpi::Tables;
 use framewright_x86::page_table::MapFault;
 use framewright_x86::pvh::{PvhError, StartInfo};
@@ -111,8 +114,10 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let intake_ns = PLATFORM.now_ns();
     let mapped = direct_map::build(early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
+    let array = page_array::build(early, map);
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+    manager.initialise_deferred(&NoHelpers);
     let up_ns = PLATFORM.now_ns();
     let pools = manager.fill_pools(&parameters, &NoHelpers);
 
@@ -135,6 +140,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(intake_ns, mapped_ns),
         since(mapped_ns, up_ns),
     );
+    page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
     report::huge_pages(&mut Log, &pools);
     match manager.verify() {
@@ -143,6 +149,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(test) = options.map_space_test
+        && !test.run(&manager, map)
+    {
+        return Ok(Ending::Crash);
     }
     if let Some(stress) = options.stress()
         && !stress.run(&manager)
@@ -157,7 +168,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     if options.json {
         // The serial port cannot fail.
         let _ = Console.write_str("@json ");
-        let _ = report::json(&mut Console, "qemu", &parameters, &manager);
+        let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
     plain_line(format_args!("@end"));

@@ -1,6 +1,7 @@
 //! The guest's own words on the command line; the rest is for the manager.
 
 use crate::faults::Fault;
+use crate::map_check::MapSpaceTest;
 use crate::stress::{Length, Stress};
 use framewright::parameters::Problem;
 
@@ -18,6 +19,8 @@ pub struct Options {
     pub stress: Option<Length>,
     /// `stress_seed=N`.
     pub stress_seed: u64,
+    /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
+    pub map_space_test: Option<MapSpaceTest>,
 }
 
 impl Options {
@@ -46,6 +49,10 @@ pub fn split<'a, 'b>(
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
                 Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
+            },
+            Some(("map_space_test", value)) => match MapSpaceTest::from_name(value) {
+                Some(test) => options.map_space_test = Some(test),
+                None => problem(Problem { word, reason: Some("map_space_test= is 1 or write") }),
             },
             Some(("stress_operations", value)) => match value.parse() {
                 Ok(operations) => options.stress = Some(Length::Operations(operations)),

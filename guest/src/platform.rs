@@ -1,7 +1,9 @@
 //! What the manager needs from this machine: one CPU, no interrupts, all memory at one offset.
 
+use crate::page_array;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::map_space::MapSpace;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright_x86::cpu::registers;
 
@@ -69,6 +71,10 @@ unsafe impl Platform for GuestPlatform {
 
     fn direct_limit(&self) -> u64 {
         self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn map_space(&self) -> Option<&dyn MapSpace> {
+        page_array::space()
     }
 
     fn now_ns(&self) -> Option<u64> {

@@ -7,10 +7,10 @@ use crate::grid::{Grid, microseconds};
 use crate::hosted::{Session, Silent};
 use crate::output::Output;
 use framewright::Manager;
-use framewright::jobs::{Helpers, NoHelpers};
 use framewright::parameters::Policy;
 use framewright::pools::PoolSize;
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_jobs::{Helpers, NoHelpers};
 use serde_json::{Value, json};
 use std::time::Instant;
 

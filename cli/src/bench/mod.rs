@@ -9,10 +9,13 @@ mod common;
 mod fragment;
 mod host;
 mod hugepages;
+mod init;
 mod jobs;
 mod page_set;
 mod random;
 mod subject;
+
+pub use common::median;
 
 use crate::args::Bench;
 use crate::error::Error;
@@ -26,6 +29,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::BringUp(options) => bring_up::run(options),
         Bench::Alloc(options) => alloc::run(options),
         Bench::Fragment(options) => fragment::run(options),
+        Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
         Bench::Hugepages(options) => hugepages::run(options),
     }

@@ -1,6 +1,6 @@
 //! Bringing up memory in this process.
 
-use super::{command_line, show};
+use super::{command_line, policies, show};
 use crate::args::Boot;
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
@@ -20,12 +20,13 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
     let session = Session::open(&machine, &command_line)?;
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
-    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"] });
+    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"],
+                        "all_memory_us": first["all_memory_us"] });
     let session = fresh.end_dirty()?;
     let mut log = Lines::new();
     let pass = session.bring_up(&mut log)?;
     pass.verify()?;
-    let (mut report, log) = (pass.report, log.into_lines());
+    let (mut report, log) = (pass.report.clone(), log.into_lines());
     report["first_touch"] = first;
     let mut output = Output::new();
     if !boot.json {
@@ -33,7 +34,11 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
         log.iter().try_for_each(|line| output.line(&style.log_line(line)))?;
     }
     report["log"] = log.into();
-    show(&mut output, boot, &report)
+    show(&mut output, boot, &report)?;
+    if boot.json || !boot.policy_table {
+        return Ok(());
+    }
+    policies::show(&mut output, pass, &command_line)
 }
 
 /// The machine that the options describe.

@@ -3,6 +3,7 @@
 //! Both ways end in one JSON object, and what people see is rendered from it.
 
 mod hosted;
+mod policies;
 mod qemu;
 mod table;
 

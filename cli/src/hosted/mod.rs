@@ -12,6 +12,7 @@ use framewright::report::{self, BootLog};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_jobs::Helpers;
 use serde_json::Value;
 
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
@@ -23,6 +24,10 @@ pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
+    /// Why the machine has no page array, though it should.
+    no_array: Option<String>,
+    /// What descriptors in the array begin as, where not as zero.
+    template: Option<[u64; 7]>,
 }
 
 impl<'a> Session<'a> {
@@ -37,29 +42,78 @@ impl<'a> Session<'a> {
         let platform = open(intake.map, machine.cpu_count())
             .map_err(|error| Error::Failed(format!("this process cannot stand in for the machine: {error}")))?;
         let cpu_nodes = if intake.parameters.numa { machine.cpu_nodes() } else { Vec::new() };
-        Ok(Self { machine, command_line, platform: platform.with_cpu_nodes(&cpu_nodes).leak() })
+        let mut platform = platform.with_cpu_nodes(&cpu_nodes);
+        let mut no_array = None;
+        if intake.parameters.pages.are_wanted(true) {
+            no_array = too_much(platform.page_array_bytes());
+            if no_array.is_none() {
+                platform = platform
+                    .with_page_array(false, intake.parameters.careful.is_some())
+                    .map_err(|error| Error::Failed(error.to_string()))?;
+            }
+        }
+        Ok(Self { machine, command_line, platform: platform.leak(), no_array, template: None })
     }
 
-    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame.
+    /// The same machine with other boot parameters from now on.
+    pub fn with_command_line(self, command_line: &'a str) -> Self {
+        Self { command_line, ..self }
+    }
+
+    /// The same machine with other first values of descriptors.
+    pub fn with_template(self, template: Option<[u64; 7]>) -> Self {
+        Self { template, ..self }
+    }
+
+    /// Drops the memory behind the page array, so that the next bring-up touches it first.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn forget_page_array(&self) -> Result<(), Error> {
+        // SAFETY: a session without a pass has no manager.
+        unsafe { self.platform.discard_page_array() }
+            .map_err(|error| Error::Failed(format!("the page array cannot be dropped: {error}")))
+    }
+
+    /// Whether it has a page array.
+    pub fn has_page_array(&self) -> bool {
+        self.platform.map_space().is_some()
+    }
+
+    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame, memory that is deferred included.
     ///
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
     pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
+        self.bring_up_with(log, &HELPERS)
+    }
+
+    /// The same with `helpers` for what is deferred, where that is to come up at all.
+    ///
+    /// # Errors
+    /// As [`bring_up`](Self::bring_up).
+    pub fn bring_up_with<H: MaybeHelpers>(self, log: &mut dyn BootLog, helpers: H) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
         let started_ns = self.platform.now_ns();
-        let intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
+        let mut intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
+        intake.parameters.page_template = self.template;
         let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
         let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
+        helpers.initialise(&manager);
         let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
+        if let Some(reason) = &self.no_array {
+            log.line(format_args!("{reason}"));
+        }
         report::bring_up(log, &input, &manager);
+        report::deferred(log, &manager);
         report::huge_pages(log, &pools);
         let mut text = String::new();
-        report::json(&mut text, "hosted", &intake.parameters, &manager)
+        report::json(&mut text, "hosted", &manager)
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
@@ -90,7 +144,7 @@ impl<'a> Pass<'a> {
         self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Ends the manager and fills the memory of its tables with 0xa5, so that the next bring-up finds it as on a machine that has been
+    /// Ends the manager and fills the memory of its tables and of the page array with 0xa5, so that the next bring-up finds it as on a machine that has been
     /// in use: backed by the system and full of old data.
     ///
     /// # Errors
@@ -104,8 +158,47 @@ impl<'a> Pass<'a> {
             unsafe { session.platform.prefault(range, 0xa5) }
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
+        if manager.memory_map_bytes() != 0 {
+            // SAFETY: as above.
+            unsafe { session.platform.prefault_page_array(0xa5) };
+        }
         Ok(session)
     }
+}
+
+/// What is done about memory that is deferred.
+pub trait MaybeHelpers {
+    /// Does it.
+    fn initialise(&self, manager: &Manager<HostedPlatform>);
+}
+
+impl<H: Helpers> MaybeHelpers for &H {
+    fn initialise(&self, manager: &Manager<HostedPlatform>) {
+        manager.initialise_deferred(*self);
+    }
+}
+
+/// It stays withheld until somebody wants it.
+pub struct OnRequest;
+
+impl MaybeHelpers for OnRequest {
+    fn initialise(&self, _: &Manager<HostedPlatform>) {}
+}
+
+/// Who helps to initialise memory that is deferred.
+static HELPERS: HostedHelpers = HostedHelpers::new();
+
+/// Why a page array of so many bytes is more than this host should be asked for; nothing when it is not.
+fn too_much(bytes: u64) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let available = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024;
+    (bytes > available / 2).then(|| {
+        let (bytes, available) = (bytes >> 20, available >> 20);
+        format!(
+            "Memory map: an array of {bytes} MiB is more than half of the {available} MiB that this host has available"
+        )
+    })
 }
 
 /// Memory for intake.

@@ -26,7 +26,7 @@ pub use contract::{MapSpaceFixture, map_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use framewright_stress as stress;
 pub use helper_pool::HelperPool;
-pub use machine::{Builder, Calls, FakeMachine};
+pub use machine::{ArrayCounts, Builder, Calls, FakeArray, FakeMachine};
 pub use model::{BlockModel, PageModel};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
 pub use stepped::SteppedMachine;

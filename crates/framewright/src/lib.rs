@@ -108,6 +108,7 @@ pub mod firmware;
 mod frames;
 pub mod manager;
 pub mod map_space;
+pub mod memory_map;
 mod page;
 pub mod parameters;
 pub mod platform;
@@ -116,9 +117,6 @@ pub mod report;
 pub mod sync;
 pub mod units;
 pub mod zone;
-
-/// Parallel jobs: who helps with filling and emptying pools.
-pub use framewright_jobs as jobs;
 
 pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, ReferenceError, Request, Shortage};
 pub use page::{Page, PartOf};

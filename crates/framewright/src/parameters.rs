@@ -16,29 +16,42 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
-    ("memmap_init=on-demand", "how the memory map is initialised"),
+    ("memmap_init=POLICY", "when page descriptors begin: eager, deferred (the default) or on-demand"),
+    ("memmap_init_threads=N", "threads that initialise a node's deferred memory map; its CPUs otherwise"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
-    ("pages=inside", "keep 64 bytes for every page of a block that is in pieces, in the block; `none` keeps nothing"),
+    (
+        "pages=inside",
+        "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
+    ),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
 ];
 
 /// How many `memmap=` a command line may have.
 pub const MAX_MEMMAP: usize = 32;
 
-/// How the memory map is initialised.
+/// When page descriptors come into being (`memmap_init=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// Descriptors come into being when a block is split.
+    /// At bring-up, all of them, by the boot CPU.
+    Eager,
+    /// A first part at bring-up, the rest by parallel jobs or when memory is wanted (SPEC 2).
     #[default]
+    Deferred,
+    /// When a block is split, in frames of its own.
     OnDemand,
 }
 
 impl Policy {
+    /// All, as [`name`](Self::name) orders them in tables.
+    pub const ALL: [Self; 3] = [Self::Eager, Self::Deferred, Self::OnDemand];
+
     /// As it is written on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Eager => "eager",
+            Self::Deferred => "deferred",
             Self::OnDemand => "on-demand",
         }
     }
@@ -47,10 +60,12 @@ impl Policy {
 /// Whether pages have descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
-    /// None: the adopter keeps its own books.
+    /// As [`Inside`](Self::Inside) where the platform has a place for the array, as [`None`](Self::None) elsewhere.
     #[default]
+    Auto,
+    /// None: the adopter keeps its own books.
     None,
-    /// Each page of a split block has one, in eight of the block's own frames.
+    /// Each page of a split block has one: in the array where the policy asks for it and the platform has one, else in eight of the block's own frames.
     Inside,
 }
 
@@ -59,8 +74,19 @@ impl Pages {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::None => "none",
             Self::Inside => "inside",
+        }
+    }
+
+    /// Whether pages have descriptors, on a platform with or without an array.
+    #[must_use]
+    pub const fn are_wanted(self, array: bool) -> bool {
+        match self {
+            Self::Auto => array,
+            Self::None => false,
+            Self::Inside => true,
         }
     }
 }
@@ -92,6 +118,10 @@ pub struct Parameters {
     pub pages: Pages,
     /// All that is about huge pages.
     pub huge_pages: HugePageParameters,
+    /// `memmap_init_threads=N`, at least 1.
+    pub memmap_init_threads: Option<u32>,
+    /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not on the command line: the adopter's program knows it.
+    pub page_template: Option<[u64; 7]>,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
 }
@@ -103,14 +133,16 @@ impl Default for Parameters {
             memory_limit: None,
             min_free_kbytes: None,
             watermark_scale_factor: 10,
-            policy: Policy::OnDemand,
+            policy: Policy::Deferred,
             page_owner: false,
             page_poison: false,
             init_on_alloc: false,
             init_on_free: false,
             careful: None,
-            pages: Pages::None,
+            pages: Pages::Auto,
             huge_pages: HugePageParameters::default(),
+            memmap_init_threads: None,
+            page_template: None,
             memmap: [None; MAX_MEMMAP],
         }
     }
@@ -163,14 +195,19 @@ impl Parameters {
                 Ok(size) => self.memory_limit = Some(size),
             },
             "memmap" => self.add_memmap(value)?,
-            "memmap_init" => match value {
-                "on-demand" => self.policy = Policy::OnDemand,
-                _ => return Err("memmap_init= is on-demand"),
+            "memmap_init" => {
+                let policy = Policy::ALL.into_iter().find(|policy| policy.name() == value);
+                self.policy = policy.ok_or("memmap_init= is eager, deferred or on-demand")?;
+            }
+            "memmap_init_threads" => match value.parse() {
+                Ok(0) | Err(_) => return Err("memmap_init_threads= takes a number of threads, at least 1"),
+                Ok(threads) => self.memmap_init_threads = Some(threads),
             },
             "pages" => match value {
+                "auto" => self.pages = Pages::Auto,
                 "inside" => self.pages = Pages::Inside,
                 "none" => self.pages = Pages::None,
-                _ => return Err("pages= is inside or none"),
+                _ => return Err("pages= is auto, inside or none"),
             },
             "min_free_kbytes" => {
                 let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;

@@ -9,7 +9,7 @@ use framewright::units::{BLOCK_ORDER, Order, Pfn};
 use framewright_hosted::{CpuToken, HostedPlatform, Machine};
 
 /// Small marks, so that a filled machine is nearly full.
-const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1";
+const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
 
 /// The manager of a synthetic machine.
 #[derive(Clone, Copy)]

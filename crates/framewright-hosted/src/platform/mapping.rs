@@ -50,6 +50,13 @@ impl Mapping {
         check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
+    /// Makes `bytes` bytes from `offset` neither readable nor writable: who touches them stops the process.
+    pub fn close(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let (start, length) = self.part(offset, bytes)?;
+        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over.
+        check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_NONE) })
+    }
+
     /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
     ///
     /// # Safety

@@ -3,6 +3,7 @@
 //! Physical memory is one reserved anonymous mapping: any number of addresses, of which only those that are touched cost memory.
 //! CPUs are threads. Interrupts do not exist; turning them off is only recorded, so that nesting can be checked.
 
+mod array;
 mod barrier;
 mod cpus;
 mod error;
@@ -13,11 +14,13 @@ mod resident;
 pub use error::HostedError;
 pub use layout::Layout;
 
+use array::PageArray;
 use barrier::Barrier;
 use cpus::Cpus;
 use framewright::firmware::MemoryMap;
+use framewright::map_space::{BlockRange, MapSpace};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
-use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
+use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
 use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
@@ -50,6 +53,7 @@ pub struct HostedPlatform {
     /// More CPUs than the host has: a busy wait must let the awaited thread run.
     crowded: bool,
     started: Instant,
+    array: Option<PageArray>,
 }
 
 /// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its thread.
@@ -130,6 +134,7 @@ impl HostedPlatform {
             barrier,
             crowded: cpus as usize > host_cpus,
             started: Instant::now(),
+            array: None,
         })
     }
 
@@ -138,6 +143,58 @@ impl HostedPlatform {
     pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
         self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
         self
+    }
+
+    /// Gives the machine a page array ([`Platform::map_space`]): addresses of this process for 64 bytes a frame, backed when they are written. Unless `is_zeroed`, the
+    /// manager takes them for memory of any content, as they are on a real machine. With `is_guarded` a touch of a part that is absent stops the process; that costs
+    /// a call of the system for each section and makes parts that are scattered slow.
+    ///
+    /// # Errors
+    /// [`HostedError::CannotReserve`].
+    pub fn with_page_array(mut self, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+        self.array = Some(PageArray::reserve(self.limit, is_zeroed, is_guarded)?);
+        Ok(self)
+    }
+
+    /// Bytes of the page array that the operating system backs now; 0 without one.
+    ///
+    /// # Errors
+    /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
+    pub fn page_array_resident_bytes(&self) -> Result<u64, HostedError> {
+        let bytes = self.array.as_ref().map_or(Ok(0), PageArray::resident_bytes);
+        bytes.map_err(|error| HostedError::CannotMeasure { error })
+    }
+
+    /// Bytes of a page array for all present memory.
+    #[must_use]
+    pub fn page_array_bytes(&self) -> u64 {
+        self.present.iter().map(|range| range.size() / PAGE_SIZE * 64).sum()
+    }
+
+    /// Fills the part of the page array that describes present memory with `byte`, so that it is backed and dirty.
+    ///
+    /// # Safety
+    /// No manager uses the array: it was not brought up yet, or it is not used any more.
+    pub unsafe fn prefault_page_array(&self, byte: u8) {
+        let Some(array) = &self.array else { return };
+        for range in &self.present {
+            let block = |address: u64| u32::try_from(address / BLOCK_SIZE).unwrap_or(u32::MAX);
+            let blocks = BlockRange::new(block(range.start), block(range.end.next_multiple_of(BLOCK_SIZE)));
+            // SAFETY: the caller vouches that nobody uses it.
+            unsafe { array.fill(blocks, byte) };
+        }
+    }
+
+    /// Gives the memory behind the page array back to the operating system; it reads as zero when next touched.
+    ///
+    /// # Safety
+    /// As [`prefault_page_array`](Self::prefault_page_array).
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub unsafe fn discard_page_array(&self) -> std::io::Result<()> {
+        // SAFETY: the caller vouches that nobody uses it.
+        self.array.as_ref().map_or(Ok(()), |array| unsafe { array.discard() })
     }
 
     /// Makes an owned machine live as long as the process.
@@ -347,6 +404,10 @@ unsafe impl Platform for HostedPlatform {
     /// Nanoseconds since the machine was made, by `CLOCK_MONOTONIC`.
     fn now_ns(&self) -> Option<u64> {
         u64::try_from(self.started.elapsed().as_nanos()).ok()
+    }
+
+    fn map_space(&self) -> Option<&dyn MapSpace> {
+        self.array.as_ref().map(|array| array as &dyn MapSpace)
     }
 
     #[inline]

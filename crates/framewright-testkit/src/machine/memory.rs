@@ -141,12 +141,12 @@ fn map_usable(address: NonNull<u8>, size: usize, flags: libc::c_int, file: libc:
     map(Some(address), size, libc::PROT_READ | libc::PROT_WRITE, flags, file);
 }
 
-fn to_usize(bytes: u64) -> usize {
+pub(super) fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("the host has 64-bit addresses")
 }
 
 /// `mmap` of a private mapping. `at` is an address inside a reservation of ours that `flags` say to replace.
-fn map(
+pub(super) fn map(
     at: Option<NonNull<u8>>,
     size: usize,
     protection: libc::c_int,

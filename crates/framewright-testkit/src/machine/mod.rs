@@ -12,10 +12,12 @@
 //! assert_eq!(unsafe { frame.read() }, framewright_testkit::machine::POISON);
 //! ```
 
+mod array;
 mod builder;
 mod cpu;
 mod memory;
 
+pub use array::{ArrayCounts, FakeArray};
 pub use builder::Builder;
 pub use memory::POISON;
 

@@ -181,20 +181,3 @@ impl PageTable {
         Ok(table)
     }
 }
-
-/// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there.
-pub fn translate(memory: &impl TableMemory, root: u64, address: u64) -> Option<(u64, PageSize, Access)> {
-    let mut table = root;
-    for level in (1..=ROOT_LEVEL).rev() {
-        let entry = memory.read(table, index_of(address, level));
-        if !entry.is_present() {
-            return None;
-        }
-        if let Some(size) = PageSize::of_level(level).filter(|_| entry.is_page(level)) {
-            let offset = address & (size.bytes() - 1);
-            return Some(((entry.address() & !(size.bytes() - 1)) + offset, size, entry.access()));
-        }
-        table = entry.address();
-    }
-    None
-}

@@ -5,6 +5,9 @@ use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
+/// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set already.
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -29,8 +32,19 @@ impl Access {
     /// Data.
     pub const DATA: Self = Self { write: true, execute: false, global: true };
 
+    /// What is left where both this and `other` are asked.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            write: self.write && other.write,
+            execute: self.execute && other.execute,
+            global: self.global && other.global,
+        }
+    }
+
+    /// Dirty only where it may be written: dirty and read-only is a shadow stack where the CPU has such.
     const fn bits(self) -> u64 {
-        (if self.write { WRITABLE } else { 0 })
+        (if self.write { WRITABLE | DIRTY } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
             | (if self.global { GLOBAL } else { 0 })
     }
@@ -95,13 +109,19 @@ impl Entry {
     #[must_use]
     pub const fn page(physical: u64, size: PageSize, access: Access) -> Self {
         let large = if matches!(size, PageSize::Small) { 0 } else { LARGE };
-        Self(physical & ADDRESS | PRESENT | large | access.bits())
+        Self(physical & ADDRESS | PRESENT | ACCESSED | large | access.bits())
     }
 
-    /// Leads to the table at `physical`. What may be done is decided by the last entry alone.
+    /// Leads to the table at `physical`. What may be done is decided by the entries below.
     #[must_use]
     pub const fn table(physical: u64) -> Self {
-        Self(physical & ADDRESS | PRESENT | WRITABLE)
+        Self(physical & ADDRESS | PRESENT | ACCESSED | WRITABLE)
+    }
+
+    /// Leads to the table at `physical`, below which nothing may be written or executed.
+    #[must_use]
+    pub const fn read_only_table(physical: u64) -> Self {
+        Self(physical & ADDRESS | PRESENT | ACCESSED | NO_EXECUTE)
     }
 
     /// Whether it leads anywhere.
@@ -122,7 +142,7 @@ impl Entry {
         self.0 & ADDRESS
     }
 
-    /// What may be done with the page that it maps.
+    /// What may be done with the page that it maps, or at most with those below the table that it leads to.
     #[must_use]
     pub const fn access(self) -> Access {
         Access { write: self.0 & WRITABLE != 0, execute: self.0 & NO_EXECUTE == 0, global: self.0 & GLOBAL != 0 }

@@ -138,13 +138,13 @@ pub(crate) fn free_shattered(
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 
-/// Halves allocated or isolated blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// Halves allocated, isolated or deferred blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
 /// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.head_of(index)?;
         let order = state.order();
-        if !state.is(State::Whole) && !state.is(State::Isolated) {
+        if !state.is(State::Whole) && !state.is(State::Isolated) && !state.is(State::Deferred) {
             return None;
         }
         if head == index && blocks_of(order) <= end - index {

@@ -41,6 +41,8 @@ pub enum State {
     Pool = 7,
     /// Head of a free block that was isolated: it is in no list and merges with nothing.
     Isolated = 8,
+    /// Head of memory that is withheld until its part of the memory map is initialised (SPEC 2).
+    Deferred = 9,
 }
 
 impl State {
@@ -55,6 +57,7 @@ impl State {
             6 => Self::Unaccepted,
             7 => Self::Pool,
             8 => Self::Isolated,
+            9 => Self::Deferred,
             _ => return None,
         })
     }
@@ -275,6 +278,12 @@ impl BlockState {
     pub const fn with_map(self, first: usize, scattered: bool) -> Self {
         let place = (first as u64 & MAP_BITS) << MAP_SHIFT | if scattered { Self::SCATTERED } else { 0 };
         Self(self.without_map().0 & !Self::UNDESCRIBED | (MapForm::Inside as u64) << FORM_SHIFT | place)
+    }
+
+    /// A split block whose descriptors are in the array.
+    #[must_use]
+    pub const fn with_array(self) -> Self {
+        Self(self.without_map().0 | (MapForm::Array as u64) << FORM_SHIFT)
     }
 
     /// A split block without descriptors.

@@ -154,8 +154,13 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Pages that a request for zones up to `highest` leaves in `zone`.
+    /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there counts as left: it comes up when it is wanted.
     pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
+        self.keeps_of_all(zone, highest).saturating_sub(zone.deferred_pages())
+    }
+
+    /// The same of what is free or withheld.
+    fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
         let marks = zone.watermarks();
         match self {
             Self::Low => zone.keeps(marks.low_pages, highest),
@@ -257,7 +262,13 @@ impl<P: Platform> Manager<P> {
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
                     let keep = mark.keeps(zone, search.highest);
-                    done += zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
+                    loop {
+                        done += zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
+                        let missing = (pages.len() - done) as u64;
+                        if missing == 0 || !self.grow(zone, missing, Pfn(u64::MAX)) {
+                            break;
+                        }
+                    }
                 } else {
                     // A limit inside the zone: one at a time.
                     while let Some(page) = pages.get_mut(done)
@@ -298,11 +309,18 @@ impl<P: Platform> Manager<P> {
     pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
         // The block that is kept split gives back its descriptors' frames when a whole block is missing.
         let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
-        let left = (zone.free_pages() + of_spare).checked_sub(order.pages())?;
-        if left < mark.keeps(zone, search.highest) {
+        // What is withheld comes up when it is wanted.
+        let left = (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages())?;
+        if left < mark.keeps_of_all(zone, search.highest) {
             return None;
         }
-        zone.allocate(self.platform, order, search.migrate_type, Pfn::containing(search.max_address))
+        let max = Pfn::containing(search.max_address);
+        loop {
+            let taken = zone.allocate(self.platform, order, search.migrate_type, max);
+            if taken.is_some() || !self.grow(zone, order.pages(), max) {
+                return taken;
+            }
+        }
     }
 
     pub(super) fn local_node(&self) -> NodeId {
@@ -326,7 +344,8 @@ impl<P: Platform> Manager<P> {
         let block = block_number(start).ok_or(not_free)?;
         let segment = segment::find(self.directory, block).ok_or(not_free)?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
-        let taken = zone.allocate_at(self.platform, start, order, migrate_type).ok_or(not_free)?;
+        let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
+        let taken = attempt().or_else(|| if self.grow_at(zone, wanted) { attempt() } else { None }).ok_or(not_free)?;
         // What is left of a block that was taken apart may have another type now, which somebody waits for.
         self.pressure.quiet.stir();
         if self.pressure.quiet.wants_attention() {

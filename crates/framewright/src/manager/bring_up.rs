@@ -5,7 +5,8 @@
 
 use super::aided::Debug;
 use super::isolate::Isolations;
-use super::plan::{Plan, TableSize, for_each_segment, zone_span};
+use super::memory_map::{self, MapPolicy, MapState};
+use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
 use super::pools::Pools;
 use super::pressure::Pressure;
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
@@ -16,8 +17,9 @@ use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::page::{CpuCache, Partial, Room};
-use crate::parameters::{Pages, Parameters};
+use crate::memory_map::ArrayMemory;
+use crate::page::{CpuCache, Descriptors, Partial, Room};
+use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
@@ -163,7 +165,28 @@ impl<P: Platform> Manager<P> {
                 return Err(error);
             }
         };
-        if !any_free(memory.early, input.parameters.pages) {
+        let map_state = if MapState::is_wanted(platform, input.parameters) {
+            MapState::allocate(&mut memory, frame.zones).map(Some)
+        } else {
+            Ok(None)
+        };
+        let map_state = match map_state {
+            Ok(state) => state,
+            Err(error) => {
+                if !debug_range.is_empty() {
+                    memory.give_back(debug_range);
+                }
+                give_tables_back(&mut memory, &frame);
+                memory.give_back(frame.range);
+                return Err(error);
+            }
+        };
+        let space = platform.map_space();
+        let are_wanted = input.parameters.pages.are_wanted(space.is_some());
+        if !any_free(memory.early, are_wanted) {
+            if let Some(state) = &map_state {
+                memory.give_back(state.range());
+            }
             if !debug_range.is_empty() {
                 memory.give_back(debug_range);
             }
@@ -171,14 +194,19 @@ impl<P: Platform> Manager<P> {
             memory.give_back(frame.range);
             return Err(BringUpError::NothingToManage);
         }
-        let metadata_bytes = memory.bytes + size_of::<Self>() as u64;
+        let (policy, array) = make_map(&mut memory, input, &mut frame, platform, map_state);
+        let map_bytes = array.bytes();
+        let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
-        paint(memory.early, input, &mut frame, platform);
+        paint(memory.early, input, &mut frame, platform, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
-            zone.furnish_descriptors(platform, readers, input.parameters.pages == Pages::Inside, aids.page_poison);
+            zone.note_withheld();
+            let (segments, array) = (zone.segments(), zone.array());
+            let poison = aids.page_poison;
+            zone.furnish_descriptors(Descriptors::new(platform, readers, segments, are_wanted, array, poison));
         }
         set_marks(&mut frame, input.parameters);
         if let Some(seed) = aids.placement_seed {
@@ -200,6 +228,8 @@ impl<P: Platform> Manager<P> {
             debug,
             isolations: SpinLock::new(Isolations::NONE),
             pools,
+            memory_map: MapPolicy::new(policy, map_bytes, input.parameters, started_ns),
+            section_locks: super::map_reclaim::SectionLocks::new(),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -207,6 +237,9 @@ impl<P: Platform> Manager<P> {
             manager.times.first_alloc_ns = since();
         }
         manager.times.bring_up_ns = since();
+        if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
+            manager.times.all_memory_ns = manager.times.bring_up_ns;
+        }
         Ok(manager)
     }
 
@@ -236,7 +269,7 @@ impl Frame {
         // A run of free memory begins and ends in a block that may be in pieces; each table that is placed now may cut one more run in two.
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
-        let partials = 2 * (free_runs + plan.zones.len() + 1);
+        let partials = 2 * (free_runs + plan.zones.len() + nodes + 3);
         // Enough that CPUs seldom meet.
         let readers = platform.cpus() as usize * 4;
         let bytes = room::<Zone>(plan.zones.len() as u64)
@@ -258,6 +291,7 @@ impl Frame {
             span: PfnRange::new(0, 0),
             fallback: &[],
             init_ns: None,
+            map_fallback: None,
         };
         Ok(Self {
             range,
@@ -331,6 +365,37 @@ impl Frame {
     }
 }
 
+/// Gets the array's memory where the policy wants one, and tells the zones what of them it describes and what is withheld. Returns the policy that came of it, and the
+/// array. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
+fn make_map<P: Platform>(
+    memory: &mut Obtained<'_, P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    platform: &'static P,
+    state: Option<MapState>,
+) -> (Policy, ArrayMemory) {
+    let (Some(space), Some(state)) = (platform.map_space(), state) else {
+        return (Policy::OnDemand, ArrayMemory::NONE);
+    };
+    let (directory, zones) = (&*frame.directory, &*frame.zones);
+    let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
+    let mut array = ArrayMemory::obtain(memory.early, space, directory, &node_of);
+    if !any_free(memory.early, !array.covers_all()) {
+        let cause = memory_map::nothing_left(NodeId::ZERO);
+        array.give_back(memory.early, space, directory, &node_of, cause);
+    }
+    memory_map::note_absent(frame.nodes, &array);
+    let policy = input.parameters.policy;
+    let mut have = ZoneSet::default();
+    frame.zones.iter().filter(|zone| !zone.segments().is_empty()).for_each(|zone| have.insert(zone.id()));
+    let fill = memory_map::first_value(input.parameters, space);
+    state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
+        Policy::Deferred => memory_map::withheld(input, &|zone| have.contains(zone), zone),
+        Policy::Eager | Policy::OnDemand => None,
+    });
+    (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
+}
+
 /// Each zone's tables, on its node. All or nothing.
 fn allocate_tables<P: Platform>(
     platform: &'static P,
@@ -381,11 +446,8 @@ fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
 }
 
 /// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with more free frames than those need.
-fn any_free<P: Platform>(early: &EarlyAllocator<P>, pages: Pages) -> bool {
-    let least = match pages {
-        Pages::None => 1,
-        Pages::Inside => MAP_PAGES_PER_BLOCK + 1,
-    };
+fn any_free<P: Platform>(early: &EarlyAllocator<P>, inside: bool) -> bool {
+    let least = if inside { MAP_PAGES_PER_BLOCK + 1 } else { 1 };
     let mut found = false;
     early.for_each_free(&mut |range, _| {
         let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
@@ -402,6 +464,7 @@ struct Painter<'a, 'b> {
     run: Option<ZoneRun>,
     /// First frame of `run` that is not painted.
     position: u64,
+    array: &'a ArrayMemory,
 }
 
 impl Painter<'_, '_> {
@@ -410,10 +473,19 @@ impl Painter<'_, '_> {
     }
 
     fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
-        if self.position < end {
-            let range = PfnRange::new(self.position, end);
-            self.zone(run).add_reserved(run, range);
-            self.position = end;
+        while self.position < end {
+            let rest = PfnRange::new(self.position, end);
+            // Nodes are few, and reservations are not many.
+            let array = self.array.frames().map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
+            let next = array.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let stop = next.map_or(end, |part| part.start.0);
+            if rest.start.0 < stop {
+                self.zone(run).add_reserved(run, PfnRange::new(rest.start.0, stop));
+            }
+            if let Some(part) = next {
+                self.zone(run).add_allocated(part);
+            }
+            self.position = next.map_or(end, |part| part.end.0);
         }
     }
 
@@ -439,13 +511,19 @@ impl Painter<'_, '_> {
     }
 }
 
-fn paint<P: Platform>(early: &mut EarlyAllocator<P>, input: &BringUp<'_>, frame: &mut Frame, platform: &P) {
+fn paint<P: Platform>(
+    early: &mut EarlyAllocator<P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    platform: &P,
+    array: &ArrayMemory,
+) {
     let runs = zone_runs(node_ranges(input.map, input.topology));
     for run in runs.clone() {
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
-    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0 };
+    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array };
     painter.advance();
     let mut node_started: Option<(usize, Option<u64>)> = None;
     let nodes = &mut *frame.nodes;
@@ -486,7 +564,7 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
             .into_iter()
             .flat_map(|node| node.fallback)
             .flat_map(|&node| ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()]));
-        near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.managed_pages() != 0))
+        near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
     };
     // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
     let sharers = |node| (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == node).count().max(1) as u64;
@@ -495,23 +573,24 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let Some(slot) = home(cpu) else { continue };
         if last.0 != slot {
-            last = (slot, zones[slot].managed_pages() / sharers(zones[slot].id().node));
+            last = (slot, zones[slot].final_managed_pages() / sharers(zones[slot].id().node));
         }
         *cache = CpuCache::new(slot, zones[slot].span(), last.1);
     }
 }
 
 fn set_marks(frame: &mut Frame, parameters: &Parameters) {
-    let total_pages: u64 = frame.zones.iter().map(Zone::managed_pages).sum();
+    let total_pages: u64 = frame.zones.iter().map(Zone::final_managed_pages).sum();
     let min_free_kbytes = parameters.min_free_kbytes.unwrap_or_else(|| default_min_free_kbytes(total_pages));
     for slot in 0..frame.zones.len() {
         let id = frame.zones[slot].id();
         let managed = ZoneKind::ALL.map(|kind| {
             let slot = frame.slots[ZoneId { node: id.node, kind }.index()];
-            frame.zones.get(usize::from(slot)).map_or(0, Zone::managed_pages)
+            frame.zones.get(usize::from(slot)).map_or(0, Zone::final_managed_pages)
         });
         let zone = &mut frame.zones[slot];
-        let marks = watermarks(zone.managed_pages(), total_pages, min_free_kbytes, parameters.watermark_scale_factor);
+        let marks =
+            watermarks(zone.final_managed_pages(), total_pages, min_free_kbytes, parameters.watermark_scale_factor);
         zone.set_marks(marks, lowmem_reserve(id.kind, managed));
     }
 }

@@ -1,13 +1,15 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
 mod bring_up;
 mod cached;
 mod isolate;
+mod map_reclaim;
+mod memory_map;
 mod pages;
 mod plan;
 mod pools;
@@ -16,12 +18,15 @@ mod references;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use map_reclaim::{MapChange, MapError};
+pub use memory_map::DeferredNode;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{Reclaim, Shortage};
 pub use references::ReferenceError;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
+use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
@@ -30,6 +35,8 @@ use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
+use map_reclaim::SectionLocks;
+use memory_map::MapPolicy;
 use pools::Pools;
 use pressure::Pressure;
 
@@ -46,6 +53,8 @@ pub struct Node {
     pub fallback: &'static [NodeId],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
+    /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
+    pub map_fallback: Option<EarlyError>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
@@ -55,8 +64,10 @@ pub struct BringUpTimes {
     pub tables_ns: Option<u64>,
     /// A block was allocated and freed again: memory can be handed out.
     pub first_alloc_ns: Option<u64>,
-    /// All memory is available.
+    /// Bring-up is over; memory that is withheld follows ([`Manager::initialise_deferred`]).
     pub bring_up_ns: Option<u64>,
+    /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
+    pub all_memory_ns: Option<u64>,
 }
 
 /// All memory of a machine.
@@ -75,6 +86,8 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    memory_map: MapPolicy,
+    section_locks: SectionLocks,
     pools: Pools,
     metadata_bytes: u64,
     times: BringUpTimes,
@@ -108,7 +121,7 @@ impl<P: Platform> Manager<P> {
         self.zones.get(usize::from(slot))
     }
 
-    /// Everything that the manager keeps, in bytes: tables, maps, zones, directory, and itself. Tables are counted whole, also the parts that
+    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory, the page array, and itself. Tables are counted whole, also the parts that
     /// were never touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals) has their frames.
     #[must_use]
     pub const fn metadata_bytes(&self) -> u64 {
@@ -117,8 +130,8 @@ impl<P: Platform> Manager<P> {
 
     /// How long bring-up took.
     #[must_use]
-    pub const fn times(&self) -> BringUpTimes {
-        self.times
+    pub fn times(&self) -> BringUpTimes {
+        BringUpTimes { all_memory_ns: self.times.all_memory_ns.or_else(|| self.all_memory_ns()), ..self.times }
     }
 
     /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
@@ -128,6 +141,7 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let deferred_pages = zone.deferred_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
@@ -136,6 +150,7 @@ impl<P: Platform> Manager<P> {
                 allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
                 map_pages,
                 isolated_pages,
+                deferred_pages,
             };
         }
         totals

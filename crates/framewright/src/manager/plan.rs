@@ -48,7 +48,7 @@ pub(super) fn for_each_segment(
 pub(super) struct ZoneSet([u64; ZoneId::LIMIT.div_ceil(64)]);
 
 impl ZoneSet {
-    fn insert(&mut self, zone: ZoneId) {
+    pub(super) fn insert(&mut self, zone: ZoneId) {
         self.0[zone.index() / 64] |= 1 << (zone.index() % 64);
     }
 

@@ -83,7 +83,7 @@ impl Tier<'_> {
     }
 
     fn map_frames(&self, index: u32) -> Option<MapFrames> {
-        Some(self.descriptors?.locked(self.lists, self.table, index)?.frames())
+        self.descriptors?.locked(self.lists, self.table, index)?.frames()
     }
 
     /// Where a block's free frames are counted.

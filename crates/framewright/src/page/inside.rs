@@ -7,6 +7,7 @@
 //! Descriptors exist only while the state word says so. They are looked at under the zone lock, by who has entered the block's [`Readers`], or by who has a page
 //! of the block (invariants 21 and 22).
 
+use super::array::Array;
 use super::record::Page;
 use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
@@ -125,7 +126,9 @@ pub(crate) struct Descriptors {
     readers: &'static [Readers],
     segments: &'static [Segment],
     /// Whether split blocks are to have descriptors.
-    inside: bool,
+    are_wanted: bool,
+    /// The array, where the zone has one.
+    array: Option<Array>,
     /// Whether free memory is poisoned, so that frames which held descriptors are to be.
     poison: bool,
 }
@@ -135,27 +138,43 @@ impl Descriptors {
         platform: &'static dyn Platform,
         readers: &'static [Readers],
         segments: &'static [Segment],
-        inside: bool,
+        are_wanted: bool,
+        array: Option<Array>,
         poison: bool,
     ) -> Self {
-        Self { platform, readers, segments, inside, poison }
+        Self { platform, readers, segments, are_wanted, array, poison }
+    }
+
+    /// The array, where the zone has one.
+    pub(crate) const fn array(&self) -> Option<&Array> {
+        self.array.as_ref()
     }
 
     /// Whether any split block is to have descriptors.
     pub(crate) const fn are_wanted(&self) -> bool {
-        self.inside
+        self.are_wanted
     }
 
     fn block_start(&self, index: u32) -> Option<Pfn> {
         Some(segment::find_index(self.segments, index)?.block_of(index).start())
     }
 
-    /// Whether the block at `index` is to have descriptors when it is split: the adopter wants them, and the direct map reaches it.
-    pub(crate) fn wanted(&self, index: u32) -> bool {
-        self.inside
-            && self
-                .block_start(index)
-                .is_some_and(|start| start.add(PAGES_PER_BLOCK).address() <= self.platform.direct_limit())
+    /// Where the block at `index` has its descriptors when it is split: in the array if that describes it; else inside, if the adopter wants them and the direct map
+    /// reaches the block.
+    pub(crate) fn form(&self, index: u32) -> MapForm {
+        if !self.are_wanted {
+            return MapForm::None;
+        }
+        if self.array.is_some_and(|array| array.describes(index)) {
+            return MapForm::Array;
+        }
+        let reached = |start: Pfn| start.add(PAGES_PER_BLOCK).address() <= self.platform.direct_limit();
+        if self.block_start(index).is_some_and(reached) { MapForm::Inside } else { MapForm::None }
+    }
+
+    /// Whether a free page's descriptor is as it should be.
+    pub(crate) fn is_clear(&self, page: &Page) -> bool {
+        page.is_clear() || self.array.is_some_and(|array| array.is_first_value(page))
     }
 
     fn readers(&self, index: u32) -> &'static Readers {
@@ -196,9 +215,9 @@ impl Descriptors {
         let named = frames.named();
         let state = state.with_map(named, !frames.is_run());
         if !frames.is_run()
-            && let Some(map) = Map::of(self, lists, index, state)
+            && let Some(others) = Map::of(self, lists, index, state).and_then(|map| map.names_others())
         {
-            map.names_others().store(frames.others(named), Ordering::Relaxed);
+            others.store(frames.others(named), Ordering::Relaxed);
         }
         state
     }
@@ -225,13 +244,22 @@ impl Descriptors {
 
 /// The descriptors of a block, as long as they are there.
 pub(crate) struct Map<'a> {
-    platform: &'static dyn Platform,
+    place: Place,
     block: Pfn,
-    /// The frame that the state word names.
-    named: usize,
-    scattered: bool,
     /// What keeps the descriptors from going: the zone lock, a reading, or the caller's word.
     kept_by: PhantomData<&'a ()>,
+}
+
+/// Where descriptors are.
+#[derive(Clone, Copy)]
+enum Place {
+    Array(Array),
+    /// `named` is the frame that the state word names.
+    Inside {
+        platform: &'static dyn Platform,
+        named: usize,
+        scattered: bool,
+    },
 }
 
 impl<'a> Map<'a> {
@@ -240,39 +268,40 @@ impl<'a> Map<'a> {
         if !state.is(State::Split) {
             return None;
         }
-        match state.map_form() {
-            MapForm::Inside => Some(Self {
+        let place = match state.map_form() {
+            MapForm::Inside => Place::Inside {
                 platform: descriptors.platform,
-                block: descriptors.block_start(index)?,
                 named: state.map_first(),
                 scattered: state.has(BlockState::SCATTERED),
-                kept_by: PhantomData,
-            }),
-            // An array is reached through the page tables, and nothing builds one yet.
-            MapForm::Array | MapForm::None => None,
-        }
+            },
+            MapForm::Array => Place::Array(descriptors.array?),
+            MapForm::None => return None,
+        };
+        Some(Self { place, block: descriptors.block_start(index)?, kept_by: PhantomData })
     }
 
     /// The descriptor that begins `slot` descriptors into frame `frame`, one of the eight.
-    fn at(&self, frame: usize, slot: usize) -> &'a Page {
+    fn at(&self, platform: &'static dyn Platform, frame: usize, slot: usize) -> &'a Page {
         let address = self.block.add(frame as u64).address() + (slot * size_of::<Page>()) as u64;
-        let pointer = self.platform.direct(address).cast::<Page>();
+        let pointer = platform.direct(address).cast::<Page>();
         // SAFETY: the frame holds descriptors as long as 'a lasts, which makes the reference valid; it is aligned as frames are, any content of the atomics that
         // it consists of is a value, and nobody writes it but through them (invariants 1, 4, 21 and 22).
         unsafe { pointer.as_ref() }
     }
 
-    /// Where a scattered map says what its other frames are: in the descriptor of the frame that describes itself.
-    fn names_others(&self) -> &'a AtomicU64 {
-        &self.at(self.named, self.named % DESCRIBED).owner_words()[0]
+    /// Where a map that is scattered says what its other frames are: in the descriptor of the frame that describes itself.
+    fn names_others(&self) -> Option<&'a AtomicU64> {
+        let Place::Inside { platform, named, .. } = self.place else { return None };
+        Some(&self.at(platform, named, named % DESCRIBED).owner_words()[0])
     }
 
-    /// The frames that hold the descriptors.
-    pub(crate) fn frames(&self) -> MapFrames {
-        if self.scattered {
-            MapFrames::scattered(self.named, self.names_others().load(Ordering::Relaxed))
+    /// The frames of the block that hold the descriptors, where they are inside it.
+    pub(crate) fn frames(&self) -> Option<MapFrames> {
+        let Place::Inside { named, scattered, .. } = self.place else { return None };
+        if scattered {
+            Some(MapFrames::scattered(named, self.names_others()?.load(Ordering::Relaxed)))
         } else {
-            MapFrames::run(self.named)
+            Some(MapFrames::run(named))
         }
     }
 
@@ -282,14 +311,22 @@ impl<'a> Map<'a> {
         if offset >= FRAMES {
             return None;
         }
+        let (platform, named, scattered) = match self.place {
+            Place::Inside { platform, named, scattered } => (platform, named, scattered),
+            Place::Array(array) => {
+                // SAFETY: the array describes the block as long as 'a lasts, so that all its descriptors are present and initialised; they are aligned, any content
+                // of their atomics is a value, and nobody writes them but through those (invariants 4, 22 and 28).
+                return Some(unsafe { array.at(self.block.add(offset as u64)).as_ref() });
+            }
+        };
         let (part, slot) = (offset / DESCRIBED, offset % DESCRIBED);
-        if self.scattered {
-            let frames = self.frames();
+        if scattered {
+            let frames = self.frames()?;
             let own = frames.first_in(&(offset..offset + 1)).is_some();
-            return if own { None } else { Some(self.at(usize::from(frames.0[part]), slot)) };
+            return if own { None } else { Some(self.at(platform, usize::from(frames.0[part]), slot)) };
         }
-        let own = (self.named..self.named + MAP_FRAMES).contains(&offset);
-        if own { None } else { Some(self.at(self.named + part, slot)) }
+        let own = (named..named + MAP_FRAMES).contains(&offset);
+        if own { None } else { Some(self.at(platform, named + part, slot)) }
     }
 }
 

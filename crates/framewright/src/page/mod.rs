@@ -2,10 +2,12 @@
 //!
 //! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
 //! frees and makes whole again, under the zone lock; `anywhere` is its search when placement is left to chance. `record` is what is kept of a page, where the
-//! adopter wants that, `inside` where it is kept, and `held` what the tier does with that and with frames that are held back.
+//! adopter wants that, `array` and `inside` where it is kept, `fill` how it begins, and `held` what the tier does with that and with frames that are held back.
 
 mod anywhere;
+mod array;
 mod cache;
+mod fill;
 mod held;
 mod inside;
 mod partial;
@@ -13,8 +15,10 @@ mod record;
 mod room;
 mod tier;
 
+pub(crate) use array::Array;
 pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, MOST_STACKED, Put, Runs};
-pub(crate) use inside::{Descriptors, MAP_FRAMES, Map};
+pub(crate) use fill::Fill;
+pub(crate) use inside::{Descriptors, MAP_FRAMES, Map, MapFrames};
 pub(crate) use partial::{Partial, first_unmanaged};
 pub use record::{Page, PartOf};
 pub(crate) use room::{ORDERS, Room, words_for};

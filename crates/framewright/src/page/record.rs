@@ -94,6 +94,14 @@ impl Page {
             && self.owner_words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
+    /// Whether it is free, and flags and owner words are `words`.
+    pub(crate) fn is_template(&self, words: &[u64; 1 + Self::OWNER_WORDS]) -> bool {
+        self.references() == 0
+            && self.run.load(Ordering::Relaxed) == 0
+            && self.flags.load(Ordering::Relaxed) == words[0]
+            && self.owner_words.iter().zip(&words[1..]).all(|(word, &first)| word.load(Ordering::Relaxed) == first)
+    }
+
     pub(crate) const fn count(&self) -> &AtomicU32 {
         &self.references.0
     }

@@ -231,8 +231,8 @@ impl Tier<'_> {
         true
     }
 
-    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors: the last eight, or the first where
-    /// the last are `wanted`.
+    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors, if they are inside: the last eight, or the first
+    /// where the last are `wanted`.
     fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
         let map = self.table.free_map(index);
         map.clear();
@@ -241,9 +241,13 @@ impl Tier<'_> {
         let state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
         self.table.set_state(index, state);
         self.lists.split_pages += PAGES_PER_BLOCK;
-        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
-            let last = FRAMES - MAP_FRAMES;
-            self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
+        match self.form(index) {
+            MapForm::None => {}
+            MapForm::Array => self.table.set_state(index, state.with_array()),
+            MapForm::Inside => {
+                let last = FRAMES - MAP_FRAMES;
+                self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
+            }
         }
         self.set_room(index, Some(WHOLE));
     }
@@ -256,10 +260,16 @@ impl Tier<'_> {
         if whole.has(BlockState::ISOLATED) {
             state = state.with(BlockState::ISOLATED);
         }
-        if self.descriptors.is_some_and(|descriptors| descriptors.wanted(index)) {
-            state = state.with(BlockState::UNDESCRIBED);
-        }
+        state = match self.form(index) {
+            MapForm::None => state,
+            MapForm::Array => state.with_array(),
+            MapForm::Inside => state.with(BlockState::UNDESCRIBED),
+        };
         self.table.set_state(index, state);
+    }
+
+    fn form(&self, index: u32) -> MapForm {
+        self.descriptors.map_or(MapForm::None, |descriptors| descriptors.form(index))
     }
 
     /// Counts frames that were cleared in the map.

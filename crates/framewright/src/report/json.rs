@@ -1,7 +1,6 @@
 //! The JSON object of `framewright boot --json`. All names and values are ASCII words and numbers, so nothing needs escaping.
 
 use crate::manager::Manager;
-use crate::parameters::Parameters;
 use crate::platform::Platform;
 use core::fmt;
 
@@ -33,14 +32,10 @@ impl fmt::Display for Milliseconds {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn json<P: Platform>(
-    out: &mut dyn fmt::Write,
-    platform_name: &str,
-    parameters: &Parameters,
-    manager: &Manager<P>,
-) -> fmt::Result {
-    let policy = parameters.policy.name();
-    write!(out, r#"{{"platform":"{platform_name}","policy":"{policy}","threads":1,"nodes":["#)?;
+pub fn json<P: Platform>(out: &mut dyn fmt::Write, platform_name: &str, manager: &Manager<P>) -> fmt::Result {
+    let policy = manager.policy().name();
+    let threads = manager.deferred_nodes().map(|node| node.threads).sum::<u32>().max(1);
+    write!(out, r#"{{"platform":"{platform_name}","policy":"{policy}","threads":{threads},"nodes":["#)?;
     for (index, node) in manager.nodes().iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         let zones = || manager.zones().iter().filter(|zone| zone.id().node == node.id);
@@ -63,18 +58,33 @@ pub fn json<P: Platform>(
         write!(out, r#","present_pages":{},"managed_pages":{}"#, zone.present_pages(), zone.managed_pages())?;
         write!(out, r#","free_pages":{}}}"#, zone.free_pages())?;
     }
+    out.write_str(r#"],"deferred":["#)?;
+    for (index, node) in manager.deferred_nodes().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        write!(
+            out,
+            r#"{comma}{{"node":{},"pages":{},"grown_pages":{},"threads":{},"elapsed_ms":{}}}"#,
+            node.node,
+            node.pages,
+            node.grown_pages,
+            node.threads,
+            Milliseconds(node.elapsed_ns),
+        )?;
+    }
     let totals = manager.totals();
     let times = manager.times();
     write!(
         out,
-        r#"],"totals":{{"present_pages":{},"managed_pages":{},"reserved_pages":{}"#,
-        totals.present_pages, totals.managed_pages, totals.reserved_pages,
+        r#"],"totals":{{"present_pages":{},"managed_pages":{},"reserved_pages":{},"deferred_pages":{}"#,
+        totals.present_pages, totals.managed_pages, totals.reserved_pages, totals.deferred_pages,
     )?;
     write!(
         out,
-        r#","metadata_bytes":{},"first_alloc_us":{},"bring_up_us":{}}}}}"#,
+        r#","metadata_bytes":{},"memory_map_bytes":{},"first_alloc_us":{},"bring_up_us":{},"all_memory_us":{}}}}}"#,
         manager.metadata_bytes(),
+        manager.memory_map_bytes(),
         Microseconds(times.first_alloc_ns),
         Microseconds(times.bring_up_ns),
+        Microseconds(times.all_memory_ns),
     )
 }

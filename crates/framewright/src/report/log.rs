@@ -87,16 +87,77 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager
         totals.reserved_pages * KIB_PER_PAGE,
         manager.metadata_bytes() / 1024,
     ));
-    let times = manager.times();
-    if let (Some(first), Some(all)) = (times.first_alloc_ns, times.bring_up_ns) {
+    memory_map(log, input.parameters, manager);
+}
+
+/// Logs what became of `memmap_init=`.
+fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
+    for node in manager.nodes() {
+        if let Some(cause) = node.map_fallback {
+            log.line(format_args!("Node {}: no memory for its memory map, which is made on demand ({cause})", node.id));
+        }
+    }
+    if manager.memory_map_bytes() != 0 {
         log.line(format_args!(
-            "Framewright: first allocation after {}.{:03} us, all memory after {}.{:03} us ({}, 1 thread)",
-            first / 1000,
-            first % 1000,
-            all / 1000,
-            all % 1000,
-            input.parameters.policy.name(),
+            "Memory map: {}K in an array at {:p}, {}K deferred",
+            manager.memory_map_bytes() / 1024,
+            manager.platform().map_space().map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
+            manager.deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
         ));
+    }
+    let times = manager.times();
+    let Some(first) = times.first_alloc_ns else { return };
+    let policy = manager.policy().name();
+    let wanted = if manager.policy() == parameters.policy || parameters.pages == crate::parameters::Pages::None {
+        ""
+    } else {
+        ", as there is no array"
+    };
+    if let Some(all) = times.all_memory_ns.filter(|_| manager.deferred_nodes().next().is_none()) {
+        log.line(format_args!(
+            "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 thread)",
+            Microseconds(first),
+            Microseconds(all),
+        ));
+    } else {
+        log.line(format_args!("Framewright: first allocation after {} ({policy}{wanted})", Microseconds(first)));
+    }
+}
+
+/// Logs how the memory that was withheld came up: a line for each node, and when all of it was there. Nothing when none was.
+pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    let mut slowest = None;
+    for node in manager.deferred_nodes() {
+        let Some(ns) = node.elapsed_ns else { continue };
+        let plural = if node.threads == 1 { "" } else { "s" };
+        log.line(format_args!(
+            "node {} deferred pages initialised in {}ms ({} pages in {}, {} thread{plural})",
+            node.node,
+            ns / 1_000_000,
+            node.pages,
+            Microseconds(ns),
+            node.threads,
+        ));
+        if node.grown_pages != 0 {
+            log.line(format_args!("node {}: {} of these pages came up on request", node.node, node.grown_pages));
+        }
+        slowest = slowest.max(Some((ns, node.node)));
+    }
+    if let (Some((ns, node)), Some(all)) = (slowest, manager.times().all_memory_ns) {
+        log.line(format_args!(
+            "Framewright: all memory after {}, of which node {node}, the slowest, took {} (deferred)",
+            Microseconds(all),
+            Microseconds(ns),
+        ));
+    }
+}
+
+/// Nanoseconds as microseconds with three decimals.
+struct Microseconds(u64);
+
+impl fmt::Display for Microseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03} us", self.0 / 1000, self.0 % 1000)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::Zone;
 use crate::block::table::blocks_of;
-use crate::block::{BlockState, FreeMap, State};
+use crate::block::{BlockState, FreeMap, MapForm, State};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{Descriptors, MAP_FRAMES, Map, Page, Tier};
 use crate::platform::Platform;
+use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
-use crate::sync::{Readers, references};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// What counts references to a frame, as long as the one who looks is inside.
@@ -31,23 +31,31 @@ pub(crate) enum Counted<'a> {
 }
 
 impl Zone {
-    /// At bring-up, when all is painted: how descriptors are found; and with `inside` those of blocks that are split already. Frames of blocks too small to hold their
-    /// own descriptors and one page more become reserved.
-    pub(crate) fn furnish_descriptors(
-        &mut self,
-        platform: &'static dyn Platform,
-        readers: &'static [Readers],
-        inside: bool,
-        poison: bool,
-    ) {
-        let descriptors = Descriptors::new(platform, readers, self.segments, inside, poison);
+    /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not withheld. Where they lie inside blocks, frames of blocks too small
+    /// to hold their own descriptors and one page more become reserved.
+    pub(crate) fn furnish_descriptors(&mut self, descriptors: Descriptors) {
         self.descriptors = Some(descriptors);
+        if let Some(array) = descriptors.array() {
+            self.for_each_head(|index, start, state| {
+                // What is allocated already is the array, which describes itself as well.
+                let whole = state.is(State::Free) || state.is(State::Whole);
+                let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
+                if managed {
+                    array.describe(index..index + blocks_of(state.order()), start);
+                }
+            });
+        }
         for partial in self.partials {
             let index = partial.index();
-            if !descriptors.wanted(index) {
-                continue;
-            }
             let state = self.table.state(index);
+            match descriptors.form(index) {
+                MapForm::None => continue,
+                MapForm::Array => {
+                    self.table.set_state(index, state.with_array());
+                    continue;
+                }
+                MapForm::Inside => {}
+            }
             let (free, lists) = (state.free_pages(), self.changing.lists.get_mut());
             let mut tier = Tier { lists, table: &self.table, partials: self.partials, descriptors: Some(&descriptors) };
             if free > MAP_PAGES_PER_BLOCK {
@@ -64,6 +72,22 @@ impl Zone {
             }
         }
         self.finish_painting();
+    }
+
+    /// Calls `visit` with index, first frame and state of every head, ascending, at bring-up.
+    fn for_each_head(&self, mut visit: impl FnMut(u32, Pfn, BlockState)) {
+        for segment in self.segments {
+            let mut index = segment.index;
+            while index < segment.indices().end {
+                index += match self.table.head_of(index) {
+                    Some((head, state)) => {
+                        visit(head, segment.block_of(head).start(), state);
+                        blocks_of(state.order())
+                    }
+                    None => 1,
+                };
+            }
+        }
     }
 
     /// Looks at what counts the frames of the block at `index`, with interrupts off and without the lock. `look` is short, takes no lock
@@ -129,7 +153,8 @@ impl Zone {
     pub(crate) fn map_frames<P: Platform>(&self, platform: &P, index: u32, block: Pfn) -> Option<[Pfn; MAP_FRAMES]> {
         let lists = self.changing.lists.lock(platform);
         let (head, _) = self.table.head_of(index)?;
-        let frames = self.descriptors.as_ref()?.locked(&lists, &self.table, head).filter(|_| head == index)?.frames();
+        let frames =
+            self.descriptors.as_ref()?.locked(&lists, &self.table, head).filter(|_| head == index)?.frames()?;
         let mut pfns = [block; MAP_FRAMES];
         for (pfn, frame) in pfns.iter_mut().zip(frames.iter()) {
             *pfn = block.add(frame as u64);

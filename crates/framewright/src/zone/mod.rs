@@ -1,8 +1,9 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `isolate` takes blocks out of circulation, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
+mod deferred;
 mod describe;
 pub(crate) mod fallback;
 mod isolate;
@@ -14,6 +15,7 @@ mod serve;
 mod supply;
 mod verify;
 mod watermark;
+mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
@@ -30,7 +32,8 @@ use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
 use crate::debug::Placement;
-use crate::page::{Descriptors, Partial};
+use crate::memory_map::{DeferredInit, Sections};
+use crate::page::{Array, Descriptors, Partial};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -42,6 +45,7 @@ struct Changing {
     free_pages: AtomicU64,
     map_pages: AtomicU64,
     isolated_pages: AtomicU64,
+    deferred_pages: AtomicU64,
     lists: SpinLock<FreeLists>,
 }
 
@@ -51,6 +55,7 @@ pub struct Zone {
     span: PfnRange,
     present_pages: u64,
     stray_pages: u64,
+    /// Those that are withheld included.
     managed_pages: u64,
     reserved_pages: u64,
     marks: Watermarks,
@@ -60,6 +65,9 @@ pub struct Zone {
     segments: &'static [Segment],
     partials: &'static [Partial],
     descriptors: Option<Descriptors>,
+    array: Option<Array>,
+    sections: Sections,
+    deferred_init: DeferredInit,
     changing: Changing,
 }
 
@@ -80,10 +88,14 @@ impl Zone {
             segments: &[],
             partials: &[],
             descriptors: None,
+            array: None,
+            sections: Sections::none(),
+            deferred_init: DeferredInit::new(),
             changing: Changing {
                 free_pages: AtomicU64::new(0),
                 map_pages: AtomicU64::new(0),
                 isolated_pages: AtomicU64::new(0),
+                deferred_pages: AtomicU64::new(0),
                 lists: SpinLock::new(FreeLists::EMPTY),
             },
         }
@@ -113,10 +125,21 @@ impl Zone {
         self.stray_pages
     }
 
-    /// Frames that the allocator was given.
+    /// Frames that the allocator was given by now.
     #[must_use]
-    pub const fn managed_pages(&self) -> u64 {
+    pub fn managed_pages(&self) -> u64 {
+        self.managed_pages - self.deferred_pages()
+    }
+
+    /// Frames that the allocator will have been given when nothing is withheld any more.
+    pub(crate) const fn final_managed_pages(&self) -> u64 {
         self.managed_pages
+    }
+
+    /// Frames that are withheld until their part of the memory map is initialised (SPEC 2).
+    #[must_use]
+    pub fn deferred_pages(&self) -> u64 {
+        self.changing.deferred_pages.load(Ordering::Relaxed)
     }
 
     /// Present frames that the allocator was not given, counted on their own (invariant 9).
@@ -180,6 +203,20 @@ impl Zone {
     #[must_use]
     pub const fn table_memory(&self) -> PhysRange {
         self.table_memory
+    }
+
+    /// Entries of its table.
+    pub(crate) fn table_entries(&self) -> usize {
+        self.table.len() as usize
+    }
+
+    /// The array, where it describes the zone.
+    pub(crate) const fn array(&self) -> Option<Array> {
+        self.array
+    }
+
+    pub(crate) const fn set_array(&mut self, array: Array) {
+        self.array = Some(array);
     }
 
     pub(crate) fn set_table_memory(&mut self, range: PhysRange) {

@@ -80,8 +80,21 @@ impl Zone {
         self.managed_pages += range.pages();
         let parts = parts(range);
         self.set_free(parts.head);
-        self.paint_blocks(parts.blocks, Paint::Free);
+        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is reserved come up at once.
+        let border = self.sections.first_block().clamp(parts.blocks.start, parts.blocks.end);
+        self.paint_blocks(parts.blocks.start..border, Paint::Free);
+        self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
+        let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
+        *self.changing.deferred_pages.get_mut() += withheld_pages;
         self.set_free(parts.tail);
+    }
+
+    /// Paints whole blocks of `run` that the manager has for the page array.
+    pub(crate) fn add_allocated(&mut self, range: PfnRange) {
+        self.managed_pages += range.pages();
+        let parts = parts(range);
+        debug_assert!(parts.head.is_empty() && parts.tail.is_empty(), "{range:?} is not made of whole blocks");
+        self.paint_blocks(parts.blocks, Paint::Head(State::Whole));
     }
 
     /// Paints frames of `run` that are reserved.
@@ -211,6 +224,7 @@ impl Zone {
         }
         match paint {
             Paint::Head(state) => {
+                self.table.set_inner(index);
                 self.table.set_state(index, BlockState::head(state, order, MigrateType::Movable));
             }
             Paint::Free => {

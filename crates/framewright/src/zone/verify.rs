@@ -5,7 +5,7 @@ use crate::block::lists::{FreeLists, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::page::{ORDERS, first_unmanaged};
+use crate::page::{MapFrames, ORDERS, first_unmanaged};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use core::fmt;
@@ -28,6 +28,8 @@ pub struct Counts {
     pub map_pages: u64,
     /// Frames of isolated blocks that nobody has, neither free nor allocated.
     pub isolated_pages: u64,
+    /// Present, and to be given to the allocator once their part of the memory map is initialised.
+    pub deferred_pages: u64,
 }
 
 impl AddAssign for Counts {
@@ -39,6 +41,7 @@ impl AddAssign for Counts {
         self.allocated_pages += other.allocated_pages;
         self.map_pages += other.map_pages;
         self.isolated_pages += other.isolated_pages;
+        self.deferred_pages += other.deferred_pages;
     }
 }
 
@@ -196,9 +199,11 @@ impl Zone {
                     isolated_pages: if isolated { free } else { 0 },
                     allocated_pages: managed - free - map_pages,
                     map_pages,
+                    deferred_pages: 0,
                 };
             }
             State::Reserved | State::Offline | State::Unaccepted => counts.reserved_pages = pages,
+            State::Deferred => counts.deferred_pages = pages,
             State::Inner => {}
         }
         Ok((blocks, counts))
@@ -214,13 +219,14 @@ impl Zone {
         };
         let frames = map.frames();
         let mut seen = [false; FreeMap::<8>::PAGES];
-        for frame in frames.iter() {
+        for frame in frames.iter().flat_map(MapFrames::iter) {
             let managed = first_unmanaged(self.partials, index, frame, frame + 1).is_none();
             if free.is_free(frame) || !managed || core::mem::replace(&mut seen[frame], true) {
                 return Err(FaultKind::BadMap);
             }
         }
-        let dirty = |&frame: &usize| free.is_free(frame) && map.page(frame).is_none_or(|page| !page.is_clear());
+        let dirty =
+            |&frame: &usize| free.is_free(frame) && map.page(frame).is_none_or(|page| !descriptors.is_clear(page));
         match (0..seen.len()).find(dirty) {
             Some(frame) => {
                 let block =
@@ -281,8 +287,9 @@ impl Zone {
     fn verify_counts(&self, lists: &FreeLists, counts: Counts) -> Result<(), Fault> {
         let pairs = [
             ("present", self.present_pages, counts.present_pages),
-            ("managed", self.managed_pages, counts.managed_pages),
+            ("managed", self.managed_pages(), counts.managed_pages),
             ("reserved", self.reserved_pages, counts.reserved_pages),
+            ("deferred", self.deferred_pages(), counts.deferred_pages),
             ("present", self.present_pages, self.managed_pages + self.reserved_pages),
             ("free (lists)", lists.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),

@@ -77,7 +77,7 @@ pub fn map_frames_of(manager: &Fake) -> Vec<Pfn> {
 pub fn check(manager: &Fake) {
     let counted = manager.verify().unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(counted, manager.totals());
-    assert_eq!(counted.present_pages, counted.managed_pages + counted.reserved_pages);
+    assert_eq!(counted.present_pages, counted.managed_pages + counted.reserved_pages + counted.deferred_pages);
     manager.platform().assert_quiet();
 }
 

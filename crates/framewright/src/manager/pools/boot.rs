@@ -66,6 +66,7 @@ impl<P: Platform> Manager<P> {
             duration_ns: None,
             threads,
         };
+        self.set_optimize_vmemmap(words.free_vmemmap);
         // Relaxed, as below: helpers that read it are started after it was written.
         self.pools.at_boot.store(true, Ordering::Relaxed);
         for size in PoolSize::ALL.into_iter().rev() {

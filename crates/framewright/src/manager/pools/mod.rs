@@ -39,6 +39,10 @@ pub(super) struct Pools {
     resizer: AtomicU64,
     maps: SpinLock<Option<&'static dyn PoolMaps>>,
     has_maps: AtomicBool,
+    /// Pages that enter a pool give up their part of the page array.
+    optimize: AtomicBool,
+    /// Pages that leave a pool get it back.
+    restore_eagerly: AtomicBool,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
 }
@@ -58,6 +62,8 @@ impl Pools {
             resizer: AtomicU64::new(0),
             maps: SpinLock::new(None),
             has_maps: AtomicBool::new(false),
+            optimize: AtomicBool::new(false),
+            restore_eagerly: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),
         }
     }

@@ -126,9 +126,9 @@ impl<P: Platform> Manager<P> {
             count.saturating_sub(books.counts(size).all.persistent())
         };
         if missing != 0 {
-            self.grow(size, missing, nodes, helpers, threads);
+            self.grow_pool(size, missing, nodes, helpers, threads);
         } else {
-            self.shrink(size, count, nodes, helpers, threads);
+            self.shrink_pool(size, count, nodes, helpers, threads);
         }
         let mut books = self.pools.books.lock(self.platform);
         let counts = books.counts_mut(size);
@@ -137,7 +137,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Adds up to `missing` pages.
-    fn grow<H: Helpers + ?Sized>(&self, size: PoolSize, missing: u64, nodes: NodeMask, helpers: &H, threads: u32) {
+    fn grow_pool<H: Helpers + ?Sized>(&self, size: PoolSize, missing: u64, nodes: NodeMask, helpers: &H, threads: u32) {
         let all = self.nodes_with_memory(nodes);
         let mut open = all;
         let mut left = missing;
@@ -227,7 +227,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Takes free pages out and makes the rest of the excess surplus.
-    fn shrink<H: Helpers + ?Sized>(&self, size: PoolSize, count: u64, nodes: NodeMask, helpers: &H, threads: u32) {
+    fn shrink_pool<H: Helpers + ?Sized>(&self, size: PoolSize, count: u64, nodes: NodeMask, helpers: &H, threads: u32) {
         let nodes = self.nodes_with_memory(nodes);
         loop {
             let shares = {
@@ -285,7 +285,7 @@ impl<P: Platform> Manager<P> {
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
-        let worth = if self.pools.has_maps.load(Ordering::Relaxed) {
+        let worth = if self.pools.has_maps.load(Ordering::Relaxed) || self.optimize_vmemmap() {
             blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
         } else {
             // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one.

@@ -10,7 +10,7 @@ use crate::early::NodeChoice;
 use crate::platform::Platform;
 use crate::pools::{Chain, PoolSize, Taken};
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, PfnRange};
+use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 
 /// Runs of pages that a hook is given at once.
@@ -54,7 +54,26 @@ pub(super) enum Moment {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Says who gives up the descriptors of pages in pools; `None` for nobody, as at first. Set it while no pool changes.
+    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up their part of the page array, where there is one (SPEC 7.7). Pages that are in a
+    /// pool stay as they are.
+    pub fn set_optimize_vmemmap(&self, on: bool) {
+        // Relaxed: a page that enters at this moment may go either way.
+        self.pools.optimize.store(on, Ordering::Relaxed);
+    }
+
+    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once [`fill_pools`](Self::fill_pools) was called.
+    #[must_use]
+    pub fn optimize_vmemmap(&self) -> bool {
+        self.pools.optimize.load(Ordering::Relaxed)
+    }
+
+    /// Whether pages that leave a pool get their part of the page array back first, as in Linux. Otherwise, and where memory for that is short, they get
+    /// their descriptors inside when they are split, which needs no memory and no flush.
+    pub fn set_eager_restore(&self, on: bool) {
+        self.pools.restore_eagerly.store(on, Ordering::Relaxed);
+    }
+
+    /// Has somebody else care for the descriptors of pages in pools, in place of the manager itself; `None` for nobody else, as at first. Set it while no pool changes.
     pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
         *self.pools.maps.lock(self.platform) = maps;
         // Relaxed: only how many threads are worth their start depends on it.
@@ -80,7 +99,7 @@ impl<P: Platform> Manager<P> {
                 let keep = mark.keeps(zone, ZoneKind::Normal);
                 while left != 0 {
                     let chain = zone.take_for_pool(self.platform, size.order(), left, keep);
-                    if chain.pages == 0 {
+                    if chain.pages == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
                         break;
                     }
                     left -= chain.pages;
@@ -194,19 +213,32 @@ impl<P: Platform> Manager<P> {
         if chain.pages == 0 {
             return 0;
         }
-        let Some(maps) = *self.pools.maps.lock(self.platform) else { return 0 };
+        let maps = *self.pools.maps.lock(self.platform);
+        let give_up = self.optimize_vmemmap();
+        let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
+        if maps.is_none() && !give_up && !restore {
+            return 0;
+        }
         let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
         let mut returned = 0;
-        let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
-        let mut filled = 0;
         let mut tell = |runs: &[PfnRange]| {
             let batch = PoolBatch { size, runs, at_boot };
-            match moment {
-                Moment::Publish => returned += maps.before_publish(&batch),
-                Moment::Free => maps.before_free(&batch),
-                Moment::Demotion => maps.before_demotion(&batch),
+            match (moment, maps) {
+                (Moment::Publish, Some(maps)) => returned += maps.before_publish(&batch),
+                (Moment::Free, Some(maps)) => maps.before_free(&batch),
+                (Moment::Demotion, Some(maps)) => maps.before_demotion(&batch),
+                // Where there is no array, or other CPUs cannot be waited for, pages stay as they are.
+                (Moment::Publish, None) if give_up => {
+                    let change = self.reclaim_map(runs).unwrap_or_default();
+                    returned += change.freed_pages.saturating_sub(change.spent_pages);
+                }
+                // What could not be restored has its descriptors inside when it is split.
+                (Moment::Free, None) if restore => drop(self.restore_map(runs)),
+                (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
             }
         };
+        let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
+        let mut filled = 0;
         let mut index = chain.first;
         for _ in 0..chain.pages {
             let Some(frames) = zone.frames_of(index, size.order()) else { break };

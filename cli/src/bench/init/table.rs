@@ -1,0 +1,77 @@
+//! Rows for people.
+
+use crate::grid::{Grid, microseconds, size};
+use serde_json::Value;
+
+fn time(row: &Value, name: &str) -> String {
+    row[name].as_f64().map_or("-".to_owned(), |seconds| microseconds(seconds * 1e6))
+}
+
+fn ratio(row: &Value, name: &str) -> String {
+    row[name].as_f64().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+fn text(row: &Value, name: &str) -> String {
+    row[name].as_str().unwrap_or("-").to_owned()
+}
+
+/// All rows.
+pub fn rows(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&[
+        "<policy",
+        "<init",
+        "<memory",
+        ">threads",
+        ">written",
+        ">time",
+        ">min",
+        ">max",
+        ">CPU time",
+        ">limit",
+        ">ratio",
+    ]);
+    for row in rows {
+        let touch = if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
+        let growth = row.get("bulk_ratio").is_some();
+        grid.row([
+            text(row, "policy"),
+            text(row, "init"),
+            touch.to_owned(),
+            row["threads"].to_string(),
+            row["bytes"].as_u64().map_or("-".to_owned(), size),
+            time(row, "seconds"),
+            time(row, "seconds_min"),
+            time(row, "seconds_max"),
+            time(row, "cpu_seconds"),
+            time(row, if growth { "share_of_bulk_seconds" } else { "limit_seconds" }),
+            ratio(row, if growth { "bulk_ratio" } else { "limit_ratio" }),
+        ]);
+    }
+    grid
+}
+
+/// Time by threads. The deviation is half the distance between the extremes.
+pub fn scaling(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&["<policy", ">% of CPUs", ">threads", ">speed-up", ">time", ">deviation"]);
+    let base = rows.first().and_then(|row| row["seconds"].as_f64());
+    for row in rows {
+        let seconds = row["seconds"].as_f64();
+        let speed_up = match (base, seconds) {
+            (Some(base), Some(seconds)) => format!("{:.2}", base / seconds),
+            _ => "-".to_owned(),
+        };
+        let deviation = match (row["seconds_min"].as_f64(), row["seconds_max"].as_f64()) {
+            (Some(least), Some(most)) => microseconds((most - least) / 2.0 * 1e6),
+            _ => "-".to_owned(),
+        };
+        grid.row([
+            text(row, "policy"),
+            row["cpus_percent"].as_f64().map_or("0".to_owned(), |percent| format!("{percent:.0}")),
+            row["threads"].to_string(),
+            speed_up,
+            time(row, "seconds"),
+            deviation,
+        ]);
+    }
+    grid
+}

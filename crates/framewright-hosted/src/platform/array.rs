@@ -1,0 +1,138 @@
+//! The page array of a machine in a process: addresses for the descriptors of all its frames, backed by the operating system.
+//!
+//! It takes no frames of the machine: a process cannot have its memory at two addresses without a file behind it. So what it costs shows in the process's resident
+//! memory and in the manager's metadata, not in what the machine has free.
+
+use super::HostedError;
+use super::mapping::Mapping;
+use framewright::map_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+};
+use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes of the array that describe one block.
+const BLOCK_BYTES: u64 = MAP_PAGES_PER_BLOCK * PAGE_SIZE;
+/// Bytes that describe one section.
+const SECTION_BYTES: u64 = BLOCK_BYTES * BLOCKS_PER_CALL as u64;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct PageArray {
+    mapping: Mapping,
+    bytes: u64,
+    /// Whether fresh memory of the process, which is zero, may be taken for such.
+    is_zeroed: bool,
+    /// Whether a touch of an absent part stops the process.
+    is_guarded: bool,
+    /// Parts that the next flush makes absent: offsets and sizes in bytes, neighbours joined. So one call of the system serves for many evictions.
+    leaving: Mutex<Vec<(u64, u64)>>,
+}
+
+impl PageArray {
+    /// Addresses for the descriptors of all frames below `end`; no memory yet.
+    pub(super) fn reserve(end: u64, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+        let bytes = end.div_ceil(BLOCK_SIZE * u64::from(BLOCKS_PER_CALL)) * SECTION_BYTES;
+        let mapping = Mapping::reserve(bytes, 0)?;
+        if !is_guarded {
+            let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: 0, error };
+            mapping.open(0, bytes).map_err(refused)?;
+        }
+        Ok(Self { mapping, bytes, is_zeroed, is_guarded, leaving: Mutex::default() })
+    }
+
+    fn part(&self, blocks: BlockRange) -> Option<(u64, u64)> {
+        let (offset, bytes) = (u64::from(blocks.start.0) * BLOCK_BYTES, u64::from(blocks.blocks()) * BLOCK_BYTES);
+        (offset + bytes <= self.bytes).then_some((offset, bytes))
+    }
+
+    /// Bytes of it that the operating system backs now.
+    pub(super) fn resident_bytes(&self) -> std::io::Result<u64> {
+        super::resident::bytes(self.mapping.addresses())
+    }
+
+    /// Lets go of what is behind a part.
+    fn drop_part(&self, offset: u64, bytes: u64) {
+        // SAFETY: the manager looks at no descriptor of a block that it has evicted (invariant 28).
+        let dropped = unsafe { self.mapping.discard(offset, bytes) };
+        // The range lies in the mapping. Should the system refuse all the same, its memory stays until somebody writes it again.
+        debug_assert!(dropped.is_ok(), "{dropped:?}");
+        if self.is_guarded {
+            let closed = self.mapping.close(offset, bytes);
+            debug_assert!(closed.is_ok(), "{closed:?}");
+        }
+    }
+
+    /// Fills the descriptors of the blocks with `byte`.
+    ///
+    /// # Safety
+    /// Nobody reads or writes them meanwhile or relies on their content (invariant 28).
+    pub(super) unsafe fn fill(&self, blocks: BlockRange, byte: u8) {
+        if let Some((offset, bytes)) = self.part(blocks).filter(|_| !self.is_guarded) {
+            // SAFETY: the caller vouches for the content. The range lies in the mapping, so that this cannot fail.
+            let _ = unsafe { self.mapping.fill(offset, bytes, byte) };
+        }
+    }
+}
+
+impl PageArray {
+    /// Drops the memory behind all of it.
+    ///
+    /// # Safety
+    /// As for [`fill`](Self::fill).
+    pub(super) unsafe fn discard(&self) -> std::io::Result<()> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.mapping.discard(0, self.bytes) }
+    }
+}
+
+// SAFETY: the whole array is one mapping of its own, readable and writable all the time, and no frame is ever taken, so none has to be given back; the system flushes
+// translations of all threads before madvise, in `flush`, returns (invariant 12).
+unsafe impl MapSpace for PageArray {
+    fn base(&self) -> NonNull<u8> {
+        // There is always a first byte.
+        self.mapping.at(0).unwrap_or(NonNull::dangling())
+    }
+
+    fn takes_frames(&self) -> bool {
+        false
+    }
+
+    fn is_zeroed(&self) -> bool {
+        self.is_zeroed
+    }
+
+    fn populate(&self, blocks: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
+        let (offset, bytes) = self.part(blocks).ok_or(OutOfFrames)?;
+        if self.is_guarded {
+            self.mapping.open(offset, bytes).map_err(|_| OutOfFrames)?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, _: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
+        Ok(())
+    }
+
+    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+        let Some((offset, bytes)) = self.part(blocks) else { return 0 };
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        match leaving.last_mut() {
+            Some((start, size)) if *start + *size == offset => *size += bytes,
+            _ => leaving.push((offset, bytes)),
+        }
+        unflushed.mark_stale();
+        0
+    }
+
+    fn flush(&self, unflushed: Unflushed) -> FrameList {
+        if unflushed.is_stale() {
+            // The lock is held, so that no part that is present again by then is dropped.
+            let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+            leaving.drain(..).for_each(|(offset, bytes)| self.drop_part(offset, bytes));
+        }
+        // SAFETY: no translation that a frame was reached through has changed (invariant 12).
+        unsafe { unflushed.into_flushed() }
+    }
+}

@@ -1,0 +1,12 @@
+//! The memory map in its *array* form: 64 bytes for every page, addressed by frame number, in a virtual range of its own ([`crate::map_space`]).
+//!
+//! `memmap_init=` says when descriptors get their first value. *Eager*: the boot CPU writes all of them. *Deferred* (SPEC 2): of the last zone of each node only a
+//! first part comes up, the rest is withheld by the section until jobs on the node's CPUs, or a request that finds too little, bring it up.
+//! *On demand* there is no array. `plan` finds the array's own memory, on the node that it describes.
+
+mod plan;
+mod sections;
+
+pub(crate) use plan::{ArrayMemory, deferred_sections};
+pub use sections::SectionState;
+pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};

@@ -1,0 +1,84 @@
+//! Which blocks of a zone the array describes, and where.
+
+use super::Page;
+use super::fill::Fill;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{PAGES_PER_BLOCK, Pfn};
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// The array as one zone sees it. A block's bit is set once its 512 descriptors are initialised, and before any of its frames can be handed out.
+#[derive(Clone, Copy)]
+pub(crate) struct Array {
+    /// The descriptor of frame 0.
+    base: NonNull<Page>,
+    /// One bit for each index of the zone's table.
+    described: &'static [AtomicU64],
+    fill: Fill,
+}
+
+// SAFETY: an address; who makes a reference of it answers for that (invariant 28).
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+impl Array {
+    /// `base` as [`MapSpace::base`](crate::map_space::MapSpace::base) says it; no bit is set.
+    pub(crate) const fn new(base: NonNull<u8>, described: &'static [AtomicU64], fill: Fill) -> Self {
+        Self { base: base.cast(), described, fill }
+    }
+
+    /// Words for a table with `entries` entries.
+    pub(crate) const fn words(entries: usize) -> usize {
+        entries.div_ceil(64)
+    }
+
+    /// Whether the array has the descriptors of the block at `index`. Under the zone lock, or for a block that cannot change.
+    #[inline]
+    pub(crate) fn describes(&self, index: u32) -> bool {
+        let word = self.described.get((index / 64) as usize);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
+    }
+
+    /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that they are there. The blocks are nobody's meanwhile, and their part of the
+    /// array is present.
+    pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) {
+        if self.fill != Fill::KnownZero {
+            let count = blocks.len() as u64 * PAGES_PER_BLOCK;
+            let first = self.at(start).cast();
+            // SAFETY: these descriptors are present and describe memory that nobody has yet, so that nobody looks at them (invariant 28).
+            unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
+            Fill::fence();
+        }
+        let mut index = blocks.start;
+        while index < blocks.end {
+            let end = blocks.end.min((index / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
+            if let Some(word) = self.described.get((index / 64) as usize) {
+                word.fetch_or(mask, Ordering::Release);
+            }
+            index = end;
+        }
+    }
+
+    /// Says that the block's descriptors are not there any more. Under the zone lock; the block is not split.
+    pub(crate) fn withdraw(&self, index: u32) {
+        if let Some(word) = self.described.get((index / 64) as usize) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a descriptor is as it was at first.
+    pub(crate) fn is_first_value(&self, page: &Page) -> bool {
+        match self.fill {
+            Fill::Template(words) => page.is_template(&words),
+            Fill::Zero(_) | Fill::KnownZero => false,
+        }
+    }
+
+    /// The descriptor of a frame, which may be absent.
+    pub(crate) fn at(&self, pfn: Pfn) -> NonNull<Page> {
+        let offset = usize::try_from(pfn.0).unwrap_or(0).wrapping_mul(size_of::<Page>());
+        self.base.map_addr(|base| base.saturating_add(offset))
+    }
+}

@@ -1,0 +1,61 @@
+//! Taking descriptors of blocks that are allocated whole out of use, and putting them back into use.
+
+use super::{Zone, segment};
+use crate::block::State;
+use crate::block::table::blocks_of;
+use crate::map_space::{BlockNumber, BlockRange};
+use crate::platform::Platform;
+
+impl Zone {
+    /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole or in a pool and are described by the array. They are not described any more when this
+    /// returns, and nobody looks at their descriptors.
+    pub(crate) fn withdraw<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
+        let descriptors = self.descriptors.as_ref()?;
+        let array = descriptors.array()?;
+        let mut found: Option<BlockRange> = None;
+        // Readers are waited for under the lock, so that no block is split meanwhile.
+        let _lists = self.changing.lists.lock(platform);
+        for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
+            let index = self.index_of_whole(block).filter(|&index| array.describes(index));
+            match (index, &mut found) {
+                (Some(index), found) => {
+                    array.withdraw(index);
+                    descriptors.wait(index);
+                    let start = found.map_or(block, |found| found.start);
+                    *found = Some(BlockRange { start, end: BlockNumber(block.0 + 1) });
+                }
+                (None, Some(_)) => break,
+                (None, None) => {}
+            }
+        }
+        found
+    }
+
+    /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.
+    pub(crate) fn withdrawn<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
+        let array = self.descriptors.as_ref()?.array()?;
+        let _lists = self.changing.lists.lock(platform);
+        let is_one =
+            |&block: &u32| self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index));
+        let start = (blocks.start.0..blocks.end.0).find(is_one)?;
+        let end = (start..blocks.end.0).take_while(is_one).last()? + 1;
+        Some(BlockRange::new(start, end))
+    }
+
+    /// Initialises descriptors of blocks that are allocated whole, whose part of the array is present, and puts them into use.
+    pub(crate) fn describe_again(&self, blocks: BlockRange) {
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) else { return };
+        if let Some(segment) = segment::find(self.segments, blocks.start) {
+            let index = segment.index_of(blocks.start);
+            array.describe(index..index + blocks.blocks(), blocks.start.start());
+        }
+    }
+
+    /// The index of a block that is allocated whole or in a pool, by itself or in a larger one.
+    fn index_of_whole(&self, block: BlockNumber) -> Option<u32> {
+        let index = segment::find(self.segments, block)?.index_of(block);
+        let (head, state) = self.table.head_of(index)?;
+        let whole = state.is(State::Whole) || state.is(State::Pool);
+        (whole && index - head < blocks_of(state.order())).then_some(index)
+    }
+}
