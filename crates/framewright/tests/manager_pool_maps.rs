@@ -56,6 +56,8 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         pool.resize(pages, &NoHelpers).expect("nobody else resizes");
         check(&manager);
         assert_eq!(manager.reclaimed_map_blocks(), blocks);
+        let flushes = manager.pool_flushes();
+        assert!((1..=2 * 8).contains(&flushes), "{flushes}");
         let saved = manager.saved_map_pages();
         // Eight of eight pages a block; a section that is not taken whole costs a page table.
         assert!(saved <= 8 * blocks as i64 && saved >= 8 * blocks as i64 - 2 * (5 * 8), "{saved}");
@@ -64,6 +66,7 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         let held = use_up(&manager);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
+        assert_eq!(manager.pool_flushes(), flushes);
         assert_eq!((pool.counts().all.nr, settled(&manager).free_pages), (0, pages * size.frames()));
         // What is freed can be used by the page.
         let page = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }).expect("is free");

@@ -43,6 +43,7 @@ pub(super) struct Pools {
     optimize: AtomicBool,
     /// Pages that leave a pool get it back.
     restore_eagerly: AtomicBool,
+    flushes: AtomicU64,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
 }
@@ -64,6 +65,7 @@ impl Pools {
             has_maps: AtomicBool::new(false),
             optimize: AtomicBool::new(false),
             restore_eagerly: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
             at_boot: AtomicBool::new(false),
         }
     }

@@ -73,6 +73,12 @@ impl<P: Platform> Manager<P> {
         self.pools.restore_eagerly.store(on, Ordering::Relaxed);
     }
 
+    /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
+    #[must_use]
+    pub fn pool_flushes(&self) -> u64 {
+        self.pools.flushes.load(Ordering::Relaxed)
+    }
+
     /// Has somebody else care for the descriptors of pages in pools, in place of the manager itself; `None` for nobody else, as at first. Set it while no pool changes.
     pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
         *self.pools.maps.lock(self.platform) = maps;
@@ -230,10 +236,14 @@ impl<P: Platform> Manager<P> {
                 // Where there is no array, or other CPUs cannot be waited for, pages stay as they are.
                 (Moment::Publish, None) if give_up => {
                     let change = self.reclaim_map(runs).unwrap_or_default();
+                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
                     returned += change.freed_pages.saturating_sub(change.spent_pages);
                 }
                 // What could not be restored has its descriptors inside when it is split.
-                (Moment::Free, None) if restore => drop(self.restore_map(runs)),
+                (Moment::Free, None) if restore => {
+                    let change = self.restore_map(runs).unwrap_or_default();
+                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+                }
                 (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
             }
         };
