@@ -217,12 +217,12 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
-            "page_owner" => self.page_owner = parse_switch(value).ok_or("page_owner= is on or off")?,
-            "page_poison" => self.page_poison = parse_switch(value).ok_or("page_poison= is on or off")?,
-            "init_on_alloc" => self.init_on_alloc = parse_switch(value).ok_or("init_on_alloc= is on or off")?,
-            "init_on_free" => self.init_on_free = parse_switch(value).ok_or("init_on_free= is on or off")?,
+            "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
+            "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
+            "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
+            "init_on_free" => self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?,
             "careful" => {
-                self.careful = match (value.parse(), parse_switch(value)) {
+                self.careful = match (value.parse(), parse_bool(value)) {
                     (Ok(0), _) | (Err(_), Some(false)) => None,
                     (Ok(seed), _) => Some(seed),
                     (Err(_), Some(true)) => Some(CAREFUL_SEED),
@@ -265,7 +265,7 @@ impl Parameters {
 const CAREFUL_SEED: u64 = 1;
 
 /// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
-pub(crate) fn parse_switch(value: &str) -> Option<bool> {
+pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
         b'1' | b'y' | b't' => Some(true),

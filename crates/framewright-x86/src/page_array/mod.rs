@@ -225,7 +225,7 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
     }
 
     const fn access(&self, write: bool) -> Access {
-        Access { write, execute: false, global: self.place.global }
+        Access { write, execute: false, global: self.place.global, device: false }
     }
 
     /// Maps 4 KiB of descriptors.

@@ -71,7 +71,7 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. Everything is changed under the zone lock only, but for the links of pages that pools have (invariant 29).
+/// See the module documentation. Everything is changed under the zone lock only, but for the links of pages that pools have (invariant 34).
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],

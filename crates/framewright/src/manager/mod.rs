@@ -15,14 +15,17 @@ mod plan;
 mod pools;
 mod pressure;
 mod references;
+mod settings;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
-pub use pressure::{Reclaim, Shortage};
+pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
+pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
@@ -39,6 +42,7 @@ use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
 use pools::Pools;
 use pressure::Pressure;
+use settings::Tunables;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,8 @@ pub struct Node {
     pub span: PfnRange,
     /// Nodes with memory, nearest first.
     pub fallback: &'static [NodeId],
+    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    pub distances: &'static [u8],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
@@ -86,6 +92,8 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    tunables: SpinLock<Tunables>,
+    settings: Settings,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
     pools: Pools,

@@ -1,6 +1,6 @@
 //! The counters of all pools and their free pages, and the rules that hold between them (SPEC 6.1).
 //!
-//! One lock is around all of it. Every change here leaves the rules true, so that they hold whenever the lock is free (invariant 30); [`Books::check`] recounts them.
+//! One lock is around all of it. Every change here leaves the rules true, so that they hold whenever the lock is free (invariant 35); [`Books::check`] recounts them.
 
 use super::chain::Chain;
 use super::{PoolSize, Shares, spread};

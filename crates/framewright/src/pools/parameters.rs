@@ -4,7 +4,7 @@
 //! earlier one is ignored and said.
 
 use super::{NodeMask, PoolSize};
-use crate::parameters::{parse_size, parse_switch};
+use crate::parameters::{parse_bool, parse_size};
 use crate::units::{MAX_NODES, NodeId};
 
 /// How many pages of one size a command line asks for.
@@ -123,7 +123,7 @@ impl HugePageParameters {
                 }
                 _ => Err("hugepage_alloc_threads= takes a number of threads, at least 1"),
             },
-            "hugetlb_free_vmemmap" | "hugetlb_optimize_vmemmap" => match parse_switch(value) {
+            "hugetlb_free_vmemmap" | "hugetlb_optimize_vmemmap" => match parse_bool(value) {
                 Some(on) => {
                     self.free_vmemmap = on;
                     Ok(())
@@ -137,7 +137,7 @@ impl HugePageParameters {
                 }
                 Err(_) => Err("hugetlb_cma= takes a size such as 4G"),
             },
-            "hugetlb_cma_only" => match parse_switch(value) {
+            "hugetlb_cma_only" => match parse_bool(value) {
                 Some(on) => {
                     self.cma_only = on;
                     Ok(())
