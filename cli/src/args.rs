@@ -79,6 +79,9 @@ pub struct Target {
     /// QEMU's machine [default: q35]
     #[arg(long, value_enum)]
     pub machine: Option<Model>,
+    /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on (QEMU)
+    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub balloon: Option<String>,
     /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many times
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub qemu: Vec<String>,
@@ -280,6 +283,16 @@ mod tests {
         assert_eq!((target.on, target.memory, target.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
         assert_eq!(target.parameters, ["numa=off", "mem=4G"]);
         assert_eq!((target.timeout, json, exec), (120, false, None));
+    }
+
+    #[test]
+    fn a_balloon_needs_no_properties() {
+        let balloon = |words: &[&str]| boot(words).map(|boot| (boot.target.balloon, boot.target.parameters));
+        assert_eq!(balloon(&["numa=off"]), Ok((None, vec!["numa=off".into()])));
+        assert_eq!(balloon(&["--balloon", "numa=off"]), Ok((Some(String::new()), vec!["numa=off".into()])));
+        assert_eq!(balloon(&["--balloon=free-page-hint=on"]), Ok((Some("free-page-hint=on".into()), vec![])));
+        let options = boot(&["--qemu", "-overcommit", "--qemu=mem-lock=on"]).map(|boot| boot.target.qemu);
+        assert_eq!(options, Ok(vec!["-overcommit".to_owned(), "mem-lock=on".to_owned()]));
     }
 
     #[test]

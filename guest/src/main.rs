@@ -3,6 +3,7 @@
 #![no_std]
 #![no_main]
 
+mod balloon;
 mod console;
 mod cpu_check;
 mod direct_map;
@@ -162,6 +163,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(wait) = options.balloon_test
+        && !balloon::test(&manager, &parameters, wait)
+    {
+        return Ok(Ending::Crash);
     }
     if let Some(test) = options.map_space_test
         && !test.run(&manager, map)

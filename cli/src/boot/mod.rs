@@ -46,6 +46,8 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
         Some("--machine is an option of QEMU: add --on qemu")
     } else if !boot.qemu.is_empty() && boot.on == Where::Hosted {
         Some("--qemu passes arguments to QEMU: add --on qemu")
+    } else if boot.balloon.is_some() && boot.on == Where::Hosted {
+        Some("--balloon is an option of QEMU: add --on qemu")
     } else {
         None
     }

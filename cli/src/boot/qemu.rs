@@ -120,12 +120,15 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// What QEMU could not build, or what is missing.
     pub fn prepare(target: &'a Target) -> Result<Self, Error> {
-        let machine = Machine::new(
+        let mut machine = Machine::new(
             target.machine.unwrap_or(Model::Q35),
             target.memory.unwrap_or(DEFAULT_MEMORY),
             target.nodes.unwrap_or(1),
             target.cpus.unwrap_or(1),
         )?;
+        if let Some(properties) = &target.balloon {
+            machine.add_balloon(properties);
+        }
         let version = run::version()?;
         let image = guest_image::provide()?;
         Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })

@@ -5,7 +5,7 @@ use super::{Access, Entry, PageSize, TableMemory, index_of};
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;
 /// What the entries above a page allow when none forbids anything. They are never global; only the page's own entry says so.
-const ANYTHING: Access = Access { write: true, execute: true, global: true, device: true };
+const ANYTHING: Access = Access { write: true, execute: true, global: true, device: false };
 
 /// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there, which is what
 /// every entry on the way allows.

@@ -31,6 +31,7 @@ use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::SpinLock;
 use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
@@ -91,6 +92,7 @@ pub struct Manager<P: Platform> {
     isolations: SpinLock<Isolations>,
     tunables: SpinLock<Tunables>,
     settings: Settings,
+    reporting: Reporting,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
     metadata_bytes: u64,
@@ -145,15 +147,18 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
+                allocated_pages: managed_pages
+                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
                 map_pages,
                 isolated_pages,
+                reporting_pages,
                 deferred_pages,
             };
         }
@@ -176,6 +181,22 @@ impl<P: Platform> Manager<P> {
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.directory, block)?;
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
+    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed, where the shuffle is off or where split blocks of the types
+    /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
+    pub fn shuffle(&self, zone: &Zone) -> bool {
+        zone.shuffle(self.platform)
+    }
+
+    pub(crate) const fn shared_reporting(&self) -> &Reporting {
+        &self.reporting
+    }
+
+    /// Memory became free again.
+    pub(crate) fn stir(&self) {
+        self.pressure.quiet.stir();
     }
 
     fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {
