@@ -47,6 +47,27 @@ fn the_object_has_what_commands_said() {
 }
 
 #[test]
+fn all_cpus_take_part_and_what_they_count_can_be_read() {
+    let commands = "cpus; stress 2; verify; cat /proc/interrupts /proc/vmstat";
+    let outcome = finish(command("boot").args(["--cpus", "4", "--nodes", "2", "--json", "--exec", commands]));
+    let report = outcome.json();
+    let said = report["exec"]["output"].as_str().expect("text");
+    assert_eq!(report["exec"]["status"].as_u64(), Some(0), "{said}");
+    assert!(said.contains("every page accounted for") && said.contains("verified: "), "{said}");
+    assert!(said.contains("   3     1  node 1 DMA32"), "{said}");
+    let head = format!("{:11}CPU0       CPU1       CPU2       CPU3       ", "");
+    assert!(said.lines().any(|line| line == head), "{said}");
+    let row = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
+    let numbers =
+        |name: &str| row(name).split_whitespace().map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>();
+    assert_eq!(numbers("LOC: ").len(), 4);
+    assert!(numbers("IPI: ").iter().sum::<u64>() > 0, "{said}");
+    for name in ["nr_free_pages ", "nr_tlb_remote_flush ", "tlb_remote_flush_cycles ", "memmap_flush "] {
+        assert_eq!(numbers(name).len(), 1, "{name}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_on_the_command_line_is_refused() {
     let outcome = finish(command("boot").args(["--exec", &"echo ; ".repeat(1000)]));
     assert_eq!(outcome.code, Some(2));

@@ -10,6 +10,7 @@ mod direct_map;
 mod exceptions;
 mod exit;
 mod faults;
+mod files;
 mod firmware;
 mod image;
 mod map_check;

@@ -4,6 +4,7 @@
 //! front, so that nothing else looks like those.
 
 use crate::console::{Console, plain_line};
+use crate::files;
 use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
@@ -34,8 +35,8 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>) {
         return;
     }
     let host = Line { typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }) };
-    let ours = manager.files();
-    let sources: [&dyn Source; 1] = [&ours];
+    let (of_manager, of_machine) = (manager.files(), files::table());
+    let sources: [&dyn Source; 2] = [&of_manager, &of_machine];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);
