@@ -6,30 +6,28 @@
 //! use the memory of the one before.
 
 use crate::image;
-use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, GuestPlatform, PLATFORM};
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
 use core::ptr::NonNull;
-use framewright::early::{EarlyAllocator, EarlyRequest};
+use framewright::early::EarlyRequest;
 use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright::{Manager, Request};
 use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::registers::set_page_table_root;
+use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
 use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
+
+/// Where stacks of CPUs are seen.
+pub const STACKS: u64 = 0xffff_fe00_0000_0000;
+/// Where registers of devices are seen.
+pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 
 /// How much is mapped before the limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
 
 /// Tables in memory from the early allocator.
 struct EarlyTables<'a> {
-    early: &'a mut EarlyAllocator<GuestPlatform>,
-}
-
-impl EarlyTables<'_> {
-    fn entry(&self, table: u64, index: usize) -> NonNull<Entry> {
-        assert!(index < 512, "a table has 512 entries");
-        // SAFETY: within the frame of one table.
-        unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
-    }
+    early: &'a mut EarlyMemory,
 }
 
 impl TableMemory for EarlyTables<'_> {
@@ -40,17 +38,28 @@ impl TableMemory for EarlyTables<'_> {
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names only frames that `allocate` gave it, which are tables and nothing else (invariant 3), and an entry is a
         // number. Volatile, because the CPU reads and marks them too.
-        unsafe { self.entry(table, index).read_volatile() }
+        unsafe { entry(table, index).read_volatile() }
     }
 
-    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
         // SAFETY: as above. What the new entry maps is the builder's caller's business.
-        unsafe { self.entry(table, index).write_volatile(entry) };
+        unsafe { entry(table, index).write_volatile(value) };
+    }
+}
+
+/// The final tables, in use.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelTables(PageTable);
+
+impl KernelTables {
+    /// Maps more: `range` at `address`, where nothing was.
+    pub fn map(&self, early: &mut EarlyMemory, address: u64, range: PhysRange, access: Access) -> Result<(), MapFault> {
+        self.0.map(&mut EarlyTables { early }, address, range, access, &mut Mapped::default())
     }
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
-pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> Result<Mapped, MapFault> {
+pub fn build(early: &mut EarlyMemory, map: MemoryMap<'_>) -> Result<(KernelTables, Mapped), MapFault> {
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
     let mut memory = EarlyTables { early };
     let mut mapped = Mapped::default();
@@ -74,7 +83,7 @@ pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> R
         map_present(&tables, &mut memory, map, step, &mut mapped)?;
         PLATFORM.raise_direct_limit(step.end);
     }
-    Ok(mapped)
+    Ok((KernelTables(tables), mapped))
 }
 
 /// Maps all present memory of `window`. Code and constants cannot be written here either.
@@ -99,4 +108,39 @@ fn map_present(
         }
     }
     Ok(())
+}
+
+/// Tables in memory from the manager, for what is mapped after it has taken over.
+struct ManagedTables<'a> {
+    manager: &'a Manager<GuestPlatform>,
+}
+
+impl TableMemory for ManagedTables<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        let request = Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        self.manager.allocate(&request).ok().map(|range| range.start.address())
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        // SAFETY: the builder names the tables in use, those that they lead to, and those that `allocate` gave it; otherwise as for `EarlyTables`.
+        unsafe { entry(table, index).read_volatile() }
+    }
+
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
+        // SAFETY: as above. Only entries that were empty change, so that no translation in use does.
+        unsafe { entry(table, index).write_volatile(value) };
+    }
+}
+
+/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two CPUs at once.
+pub fn add_registers(manager: &Manager<GuestPlatform>, address: u64, range: PhysRange) -> Result<(), MapFault> {
+    let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
+    tables.map(&mut ManagedTables { manager }, address, range, Access::DEVICE, &mut Mapped::default())
+}
+
+/// Where an entry of a table is.
+fn entry(table: u64, index: usize) -> NonNull<Entry> {
+    assert!(index < 512, "a table has 512 entries");
+    // SAFETY: within the frame of one table.
+    unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
 }

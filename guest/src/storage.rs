@@ -26,3 +26,38 @@ impl<T> Once<T> {
         unsafe { &mut *self.value.get() }
     }
 }
+
+/// A value that is settled once and then read by everybody.
+pub struct Settled<T> {
+    is_set: AtomicBool,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the value is written once, before the flag says so, and only read afterwards.
+unsafe impl<T: Send + Sync> Sync for Settled<T> {}
+
+impl<T> Settled<T> {
+    /// Not settled yet.
+    pub const fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), value: UnsafeCell::new(None) }
+    }
+
+    /// The value, if it is settled.
+    pub fn get(&'static self) -> Option<&'static T> {
+        if !self.is_set.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: nobody writes once the flag is set.
+        unsafe { (*self.value.get()).as_ref() }
+    }
+
+    /// Settles it. Only CPU 0 does, while no other runs; panics when it is settled already, which is an error in this program.
+    pub fn settle(&'static self, value: T) -> &'static T {
+        assert!(self.get().is_none(), "settled once");
+        // SAFETY: nobody reads before the flag is set, and nobody else writes (see above).
+        let slot = unsafe { &mut *self.value.get() };
+        let value = slot.insert(value);
+        self.is_set.store(true, Ordering::Release);
+        value
+    }
+}

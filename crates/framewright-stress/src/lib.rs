@@ -7,6 +7,8 @@
 //! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is held, one worker a CPU, and decides when it
 //! ends. A failure is returned and leaves everything as it was found.
 //!
+//! [`map_space`] is a suite for the page tables of the page array.
+//!
 //! ```
 //! # use framewright::{Manager, Platform};
 //! use framewright_stress::{Failure, Held, Shared, Tally, Worker};
@@ -26,6 +28,7 @@
 
 mod check;
 mod failure;
+pub mod map_space;
 mod random;
 mod shared;
 mod stamp;

@@ -1,11 +1,11 @@
 //! The fake page tables keep the contract of `MapSpace`, and the contract finds those that do not.
 
 use framewright::map_space::{
-    BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+    BlockNumber, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
 };
-use framewright::units::Order;
+use framewright::units::{Order, PfnRange};
 use framewright_testkit::contract::{FakeFixture, contract_pool};
-use framewright_testkit::{AccessFault, FramePool, MapSpaceFixture, map_space_contract};
+use framewright_testkit::{AccessFault, MapSpaceFixture, map_space_contract};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -46,6 +46,8 @@ enum Defect {
     PrepareLoses,
     /// Says that nothing is left.
     Boasts,
+    /// Merging loses what was there.
+    MergeLoses,
 }
 
 // SAFETY: it breaks the promises on purpose. Frames are reached through simulated TLBs only, which report it.
@@ -93,6 +95,20 @@ unsafe impl MapSpace for Broken {
         }
     }
 
+    fn merge(
+        &self,
+        section: BlockRange,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<bool, OutOfFrames> {
+        if self.defect == Defect::MergeLoses {
+            let last = BlockRange { start: BlockNumber(section.end.0 - 1), ..section };
+            let _ = self.inner.paging.evict(last, unflushed);
+            return Ok(false);
+        }
+        self.inner.paging.merge(section, frames, unflushed)
+    }
+
     fn flush(&self, unflushed: Unflushed) -> FrameList {
         if self.defect == Defect::NoFlush {
             // SAFETY: it is not, which is the point; see above.
@@ -106,8 +122,14 @@ impl MapSpaceFixture for Broken {
     fn space(&self) -> &dyn MapSpace {
         self
     }
-    fn pool(&self) -> &FramePool {
+    fn frames(&self) -> impl FrameSource {
         &self.inner.pool
+    }
+    fn free(&self, run: PfnRange) {
+        self.inner.pool.free_runs(&[run]);
+    }
+    fn outstanding(&self) -> u64 {
+        self.inner.pool.outstanding() as u64
     }
     fn cpus(&self) -> u32 {
         self.inner.cpus()
@@ -126,7 +148,9 @@ fn broken(defect: Defect) -> Broken {
 
 #[test]
 fn the_contract_finds_every_defect() {
-    for defect in [Defect::NoFlush, Defect::HalfEvict, Defect::Leak, Defect::PrepareLoses, Defect::Boasts] {
+    for defect in
+        [Defect::NoFlush, Defect::HalfEvict, Defect::Leak, Defect::PrepareLoses, Defect::Boasts, Defect::MergeLoses]
+    {
         let outcome = std::panic::catch_unwind(|| map_space_contract(|| broken(defect)));
         assert!(outcome.is_err(), "{defect:?} went unnoticed");
     }

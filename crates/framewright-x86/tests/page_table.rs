@@ -65,7 +65,7 @@ fn addresses_that_do_not_match_force_small_pages() {
     assert_eq!(translate(&frames, tables.root(), 0), None);
     assert_eq!(
         translate(&frames, tables.root(), PAGE_SIZE),
-        Some((0, PageSize::Small, Access { write: false, execute: true, global: true }))
+        Some((0, PageSize::Small, Access { write: false, execute: true, global: true, device: false }))
     );
 }
 

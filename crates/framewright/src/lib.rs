@@ -90,6 +90,7 @@
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`reporting`] | free memory back to the hypervisor |
+//! | [`files`] | control files in the formats of `/proc` and `/sys` |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
@@ -104,6 +105,7 @@ pub mod block;
 mod carve;
 pub mod debug;
 pub mod early;
+pub mod files;
 pub mod firmware;
 mod frames;
 pub mod manager;

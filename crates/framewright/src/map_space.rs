@@ -111,13 +111,37 @@ impl Runs {
     }
 }
 
+/// Blocks whose translations were changed, so that a flush can be as small as the change.
+struct Changed {
+    ranges: [BlockRange; Unflushed::CHANGED_RANGES],
+    len: usize,
+    /// Too many ranges, or a change whose place nobody said.
+    anywhere: bool,
+}
+
+impl Changed {
+    const NOTHING: Self = Self { ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES], len: 0, anywhere: false };
+
+    fn add(&mut self, blocks: BlockRange) {
+        let last = self.len.checked_sub(1).and_then(|index| self.ranges.get_mut(index));
+        if let Some(last) = last.filter(|last| last.start <= blocks.end && blocks.start <= last.end) {
+            *last = BlockRange { start: last.start.min(blocks.start), end: last.end.max(blocks.end) };
+        } else if let Some(next) = self.ranges.get_mut(self.len) {
+            *next = blocks;
+            self.len += 1;
+        } else {
+            self.anywhere = true;
+        }
+    }
+}
+
 /// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that must be flushed.
 ///
 /// It has no way to reach its frames: hand it to [`MapSpace::flush`]. Dropping it leaks its frames, which is safe.
 #[must_use = "its frames come back only through MapSpace::flush"]
 pub struct Unflushed {
     runs: Runs,
-    stale: bool,
+    changed: Changed,
 }
 
 impl Unflushed {
@@ -125,30 +149,50 @@ impl Unflushed {
     /// the section's page table leaves with them.
     #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
     pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
+    /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says that there are more.
+    pub const CHANGED_RANGES: usize = 8;
 
     /// Nothing to flush.
     pub const fn new() -> Self {
-        Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, stale: false }
+        Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, changed: Changed::NOTHING }
     }
 
-    /// For implementers of [`MapSpace`]: remembers frames that a changed translation no longer names.
+    /// For implementers of [`MapSpace`]: remembers frames that a changed translation no longer names, wherever that is.
     ///
     /// Returns false when the run does not fit; the implementer must then not have changed the translation.
     #[must_use]
     pub fn push(&mut self, frames: PfnRange) -> bool {
-        self.stale = true;
+        self.changed.anywhere = true;
+        frames.is_empty() || self.runs.push(frames)
+    }
+
+    /// Like [`push`](Self::push) for frames that only translations of the parts of `blocks` named.
+    #[must_use]
+    pub fn push_from(&mut self, blocks: BlockRange, frames: PfnRange) -> bool {
+        self.changed.add(blocks);
         frames.is_empty() || self.runs.push(frames)
     }
 
     /// For implementers: a translation was changed (split, say) without setting a frame free.
     pub const fn mark_stale(&mut self) {
-        self.stale = true;
+        self.changed.anywhere = true;
+    }
+
+    /// Like [`mark_stale`](Self::mark_stale) for a change to the parts of `blocks` alone.
+    pub fn mark_changed(&mut self, blocks: BlockRange) {
+        self.changed.add(blocks);
     }
 
     /// Whether a flush is due.
     #[must_use]
     pub const fn is_stale(&self) -> bool {
-        self.stale
+        self.changed.anywhere || self.changed.len > 0
+    }
+
+    /// For [`MapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing when it may be any.
+    #[must_use]
+    pub fn changed(&self) -> Option<&[BlockRange]> {
+        if self.changed.anywhere { None } else { self.changed.ranges.get(..self.changed.len) }
     }
 
     /// Runs that still fit.
@@ -174,7 +218,7 @@ impl Default for Unflushed {
 
 impl fmt::Debug for Unflushed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unflushed").field("runs", &self.runs.len).field("stale", &self.stale).finish()
+        f.debug_struct("Unflushed").field("runs", &self.runs.len).field("changed", &self.changed()).finish()
     }
 }
 
@@ -276,6 +320,25 @@ pub unsafe trait MapSpace: Sync {
     #[must_use = "blocks may be left present"]
     fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
 
+    /// Makes one large mapping again of a section that is wholly present in small ones, and says whether it is one now. Where the
+    /// frames are no aligned run any more the content moves to one from `frames`. What was mapped and is no longer, the page table
+    /// included, goes into `unflushed`; without room for that, and where a block is absent, nothing changes. An implementer
+    /// that has nothing to merge leaves this as it is.
+    ///
+    /// The manager promises in addition that nobody writes to the section's part of the array until the flush: of some blocks
+    /// a CPU may write to the old frame while another reads the new one. No block of the section is split, say.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has changed.
+    fn merge(
+        &self,
+        _section: BlockRange,
+        _frames: &mut dyn FrameSource,
+        _unflushed: &mut Unflushed,
+    ) -> Result<bool, OutOfFrames> {
+        Ok(false)
+    }
+
     /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way out of [`Unflushed`].
     /// Costs no flush when [`Unflushed::is_stale`] is false.
     fn flush(&self, unflushed: Unflushed) -> FrameList;
@@ -300,6 +363,26 @@ mod tests {
         let list = unsafe { unflushed.into_flushed() };
         assert_eq!(list.pages(), 3 + Unflushed::CAPACITY as u64 - 1);
         assert_eq!(list.runs().next(), Some(PfnRange::new(10, 13)));
+    }
+
+    #[test]
+    fn changed_blocks_join_and_stay_bounded() {
+        let mut unflushed = Unflushed::new();
+        assert_eq!(unflushed.changed(), Some(&[][..]));
+        unflushed.mark_changed(BlockRange::new(4, 6));
+        assert!(unflushed.push_from(BlockRange::new(6, 9), PfnRange::new(1, 1)));
+        unflushed.mark_changed(BlockRange::new(2, 5));
+        assert_eq!(unflushed.changed(), Some(&[BlockRange::new(2, 9)][..]));
+        assert!(unflushed.is_stale());
+        for range in 1..8 {
+            unflushed.mark_changed(BlockRange::new(100 * range, 100 * range + 1));
+        }
+        assert_eq!(unflushed.changed().map(<[_]>::len), Some(8));
+        unflushed.mark_changed(BlockRange::new(5000, 5001));
+        assert_eq!(unflushed.changed(), None);
+        let mut anywhere = Unflushed::new();
+        anywhere.mark_stale();
+        assert!(anywhere.is_stale() && anywhere.changed().is_none());
     }
 
     #[test]

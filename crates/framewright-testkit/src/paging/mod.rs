@@ -8,7 +8,7 @@
 mod table;
 mod tlb;
 
-pub use tlb::AccessFault;
+pub use framewright_stress::map_space::AccessFault;
 
 use crate::frames::{FrameLedger, lock};
 use crate::machine::FakeMachine;
@@ -330,6 +330,23 @@ impl Tables<'_> {
         }
         left
     }
+
+    /// In place only: fake tables move nothing.
+    fn merge(&mut self, section: u32, blocks: &std::ops::Range<u64>, unflushed: &mut Unflushed) -> bool {
+        if self.upper(section).is_large() {
+            return is_whole(blocks);
+        }
+        let Some(table) = self.own_table(section).filter(|_| is_whole(blocks)) else { return false };
+        let start = table.get(self.paging.machine, 0).frame();
+        let follows =
+            |index: u64| table.get(self.paging.machine, index) == Entry::writable(Pfn(start.0.wrapping_add(index)));
+        let mergeable = start.is_aligned(Order::BLOCK) && (0..ENTRIES).all(follows);
+        if !mergeable || !unflushed.push(PfnRange::new(table.0.0, table.0.0 + 1)) {
+            return false;
+        }
+        self.state.sections.insert(section, Entry::large(start));
+        true
+    }
 }
 
 fn is_whole(blocks: &std::ops::Range<u64>) -> bool {
@@ -367,6 +384,16 @@ unsafe impl MapSpace for FakePaging {
     fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let Some((section, blocks)) = in_section(blocks) else { return 0 };
         self.tables(&mut lock(&self.state)).evict(section, blocks, unflushed)
+    }
+
+    fn merge(
+        &self,
+        section: BlockRange,
+        _frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<bool, OutOfFrames> {
+        let Some((section, blocks)) = in_section(section) else { return Ok(false) };
+        Ok(self.tables(&mut lock(&self.state)).merge(section, &blocks, unflushed))
     }
 
     fn flush(&self, unflushed: Unflushed) -> FrameList {

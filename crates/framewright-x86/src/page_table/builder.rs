@@ -97,6 +97,12 @@ impl PageTable {
         Some(Self { root: memory.allocate()?, largest })
     }
 
+    /// Tables that exist, to be added to with pages of up to `largest`.
+    #[must_use]
+    pub const fn at(root: u64, largest: PageSize) -> Self {
+        Self { root, largest }
+    }
+
     /// Physical address of the root.
     #[must_use]
     pub const fn root(&self) -> u64 {
@@ -180,21 +186,4 @@ impl PageTable {
         }
         Ok(table)
     }
-}
-
-/// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there.
-pub fn translate(memory: &impl TableMemory, root: u64, address: u64) -> Option<(u64, PageSize, Access)> {
-    let mut table = root;
-    for level in (1..=ROOT_LEVEL).rev() {
-        let entry = memory.read(table, index_of(address, level));
-        if !entry.is_present() {
-            return None;
-        }
-        if let Some(size) = PageSize::of_level(level).filter(|_| entry.is_page(level)) {
-            let offset = address & (size.bytes() - 1);
-            return Some(((entry.address() & !(size.bytes() - 1)) + offset, size, entry.access()));
-        }
-        table = entry.address();
-    }
-    None
 }

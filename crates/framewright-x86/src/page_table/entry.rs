@@ -5,6 +5,11 @@ use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
+/// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set already.
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const WRITE_THROUGH: u64 = 1 << 3;
+const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -19,20 +24,37 @@ pub struct Access {
     pub execute: bool,
     /// It is the same in all tables, so its translation survives a change of tables.
     pub global: bool,
+    /// Registers of a device: never cached.
+    pub device: bool,
 }
 
 impl Access {
     /// Code.
-    pub const CODE: Self = Self { write: false, execute: true, global: true };
+    pub const CODE: Self = Self { write: false, execute: true, global: true, device: false };
     /// Constants.
-    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true };
+    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true, device: false };
     /// Data.
-    pub const DATA: Self = Self { write: true, execute: false, global: true };
+    pub const DATA: Self = Self { write: true, execute: false, global: true, device: false };
+    /// Registers of a device.
+    pub const DEVICE: Self = Self { write: true, execute: false, global: true, device: true };
 
+    /// What is left where both this and `other` are asked. Uncached is what either asks for.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            write: self.write && other.write,
+            execute: self.execute && other.execute,
+            global: self.global && other.global,
+            device: self.device || other.device,
+        }
+    }
+
+    /// Dirty only where it may be written: dirty and read-only is a shadow stack where the CPU has such.
     const fn bits(self) -> u64 {
-        (if self.write { WRITABLE } else { 0 })
+        (if self.write { WRITABLE | DIRTY } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
             | (if self.global { GLOBAL } else { 0 })
+            | (if self.device { UNCACHED | WRITE_THROUGH } else { 0 })
     }
 }
 
@@ -95,13 +117,19 @@ impl Entry {
     #[must_use]
     pub const fn page(physical: u64, size: PageSize, access: Access) -> Self {
         let large = if matches!(size, PageSize::Small) { 0 } else { LARGE };
-        Self(physical & ADDRESS | PRESENT | large | access.bits())
+        Self(physical & ADDRESS | PRESENT | ACCESSED | large | access.bits())
     }
 
-    /// Leads to the table at `physical`. What may be done is decided by the last entry alone.
+    /// Leads to the table at `physical`. What may be done is decided by the entries below.
     #[must_use]
     pub const fn table(physical: u64) -> Self {
-        Self(physical & ADDRESS | PRESENT | WRITABLE)
+        Self(physical & ADDRESS | PRESENT | ACCESSED | WRITABLE)
+    }
+
+    /// Leads to the table at `physical`, below which nothing may be written or executed.
+    #[must_use]
+    pub const fn read_only_table(physical: u64) -> Self {
+        Self(physical & ADDRESS | PRESENT | ACCESSED | NO_EXECUTE)
     }
 
     /// Whether it leads anywhere.
@@ -122,10 +150,15 @@ impl Entry {
         self.0 & ADDRESS
     }
 
-    /// What may be done with the page that it maps.
+    /// What may be done with the page that it maps, or at most with those below the table that it leads to.
     #[must_use]
     pub const fn access(self) -> Access {
-        Access { write: self.0 & WRITABLE != 0, execute: self.0 & NO_EXECUTE == 0, global: self.0 & GLOBAL != 0 }
+        Access {
+            write: self.0 & WRITABLE != 0,
+            execute: self.0 & NO_EXECUTE == 0,
+            global: self.0 & GLOBAL != 0,
+            device: self.0 & UNCACHED != 0,
+        }
     }
 }
 

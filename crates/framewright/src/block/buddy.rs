@@ -27,6 +27,7 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
     }
     for &foreign in migrate_type.fallbacks() {
         if let Some(place) = choose(lists, foreign, order) {
+            lists.events.fallback_claims += 1;
             return Some(take_chosen(lists, table, place, order, migrate_type));
         }
     }

@@ -165,7 +165,7 @@ impl Zone {
         cursor: &mut Cursor,
         batch: &mut Batch,
     ) -> Collected {
-        if self.free_pages() <= self.marks.low_pages + goal.guard_pages {
+        if self.free_pages() <= self.watermarks().low_pages + goal.guard_pages {
             return Collected::Short;
         }
         let mut lists = self.changing.lists.lock(platform);
@@ -180,7 +180,7 @@ impl Zone {
 
     /// Whether taking `pages` more would leave the zone below its min mark.
     fn is_short(&self, lists: &FreeLists, pages: u64) -> bool {
-        lists.free_pages() < self.marks.min_pages + pages
+        lists.free_pages() < self.watermarks().min_pages + pages
     }
 
     fn collect_blocks(&self, lists: &mut FreeLists, goal: Goal, batch: &mut Batch, visited: &mut u32) -> Collected {

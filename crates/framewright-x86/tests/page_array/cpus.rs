@@ -1,0 +1,257 @@
+//! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
+//!
+//! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large pages in pieces of 4 KiB, as
+//! real ones may. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
+
+use framewright::Platform;
+use framewright::units::{PAGE_SIZE, Pfn};
+use framewright_testkit::{AccessFault, FakeMachine, FrameLedger};
+use framewright_x86::page_array::{FlushRequest, FlushTlb, MAX_RANGES};
+use framewright_x86::page_table::{Entry, PageSize, TableMemory, index_of};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const SECTION: u64 = PageSize::Medium.bytes();
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = (1 << 52) - (1 << 12);
+const KNOWN: u64 = PRESENT | WRITABLE | ACCESSED | DIRTY | LARGE | 1 << 8 | NO_EXECUTE | ADDRESS;
+
+/// The machine's memory as tables.
+#[derive(Clone, Copy)]
+pub struct Memory(pub &'static FakeMachine);
+
+impl TableMemory for Memory {
+    fn allocate(&mut self) -> Option<u64> {
+        None
+    }
+    fn read(&self, table: u64, index: usize) -> Entry {
+        Entry(self.0.load(table + 8 * index as u64))
+    }
+    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+        // SAFETY: tests write only to a root table, which is theirs.
+        unsafe { self.0.store(table + 8 * index as u64, entry.0) };
+    }
+}
+
+/// A page as some CPU remembers it.
+#[derive(Clone, Copy)]
+struct Page {
+    frame: Pfn,
+    write: bool,
+    generation: u64,
+}
+
+/// A step of a walk: the table of a section, and whether anything below it may be written.
+#[derive(Clone, Copy)]
+struct Step {
+    table: Pfn,
+    write: bool,
+    generation: u64,
+}
+
+#[derive(Default)]
+struct Tlb {
+    /// By address.
+    pages: HashMap<u64, Page>,
+    /// By address; each of the 512 pages.
+    large: HashMap<u64, Vec<Page>>,
+    steps: HashMap<u64, Step>,
+}
+
+/// What flushes leave undone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forgets {
+    /// Nothing.
+    Nothing,
+    /// Everything.
+    Everything,
+    /// To tell the other CPUs.
+    OtherCpus,
+    /// The last page of a range.
+    LastPage,
+    /// Cached steps of walks.
+    Steps,
+}
+
+/// What was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// So many pages in so many ranges.
+    Ranges(usize, u64),
+    /// All.
+    Everything,
+}
+
+/// See the module documentation.
+pub struct SoftwareCpus {
+    memory: Memory,
+    ledger: FrameLedger,
+    root: u64,
+    forgets: Forgets,
+    tlbs: Mutex<Vec<Tlb>>,
+    asked: Mutex<Vec<Asked>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SoftwareCpus {
+    /// All CPUs of the machine, on the tables at `root`.
+    pub fn new(machine: &'static FakeMachine, ledger: FrameLedger, root: u64, forgets: Forgets) -> Self {
+        let tlbs = (0..machine.cpus()).map(|_| Tlb::default()).collect();
+        Self { memory: Memory(machine), ledger, root, forgets, tlbs: Mutex::new(tlbs), asked: Mutex::default() }
+    }
+
+    /// What was asked since this was last called.
+    pub fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut lock(&self.asked))
+    }
+
+    /// Reads 64 bits as CPU `cpu` does.
+    pub fn load(&self, cpu: u32, address: usize) -> Result<u64, AccessFault> {
+        let page = self.translate(cpu, address)?;
+        Ok(self.memory.0.load(page.frame.address() + address as u64 % PAGE_SIZE))
+    }
+
+    /// Writes 64 bits as CPU `cpu` does.
+    pub fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
+        let page = self.translate(cpu, address)?;
+        if !page.write {
+            return Err(AccessFault::ReadOnly { cpu, address, frame: page.frame });
+        }
+        // SAFETY: the frame belongs to the array, since it is out and mapped writable; it is reached by such words only.
+        unsafe { self.memory.0.store(page.frame.address() + address as u64 % PAGE_SIZE, value) };
+        Ok(())
+    }
+
+    fn generation(&self, frame: Pfn) -> u64 {
+        // Never given, so an entry that names a free frame from the start is found too.
+        self.ledger.generation(frame).unwrap_or(0)
+    }
+
+    fn check(&self, cpu: u32, address: usize, frame: Pfn, generation: u64) -> Result<(), AccessFault> {
+        if self.ledger.generation(frame) == Some(generation) {
+            return Ok(());
+        }
+        Err(AccessFault::Stale { cpu, address, frame })
+    }
+
+    fn page(&self, frame: Pfn, write: bool) -> Page {
+        Page { frame, write, generation: self.generation(frame) }
+    }
+
+    fn translate(&self, cpu: u32, address: usize) -> Result<Page, AccessFault> {
+        let virtual_address = address as u64 & !(PAGE_SIZE - 1);
+        let section = virtual_address & !(SECTION - 1);
+        let mut tlbs = lock(&self.tlbs);
+        let tlb = &mut tlbs[cpu as usize];
+        let index = index_of(virtual_address, 1);
+        let page = match (tlb.pages.get(&virtual_address), tlb.large.get(&section)) {
+            (Some(page), _) => *page,
+            (None, Some(pages)) => pages[index],
+            (None, None) => self.walk(tlb, cpu, address)?,
+        };
+        self.check(cpu, address, page.frame, page.generation)?;
+        Ok(page)
+    }
+
+    /// Walks from the deepest step that is cached, and caches what it meets.
+    fn walk(&self, tlb: &mut Tlb, cpu: u32, address: usize) -> Result<Page, AccessFault> {
+        let virtual_address = address as u64 & !(PAGE_SIZE - 1);
+        let section = virtual_address & !(SECTION - 1);
+        let step = if let Some(step) = tlb.steps.get(&section) {
+            *step
+        } else {
+            let (entry, write) = self.directory_entry(cpu, address)?;
+            let frame = Pfn::containing(entry.address());
+            if entry.is_page(2) {
+                let pages: Vec<Page> = (0..512).map(|offset| self.page(frame.add(offset), write)).collect();
+                let page = pages[index_of(virtual_address, 1)];
+                if cpu % 2 == 0 {
+                    tlb.large.insert(section, pages);
+                } else {
+                    tlb.pages.insert(virtual_address, page);
+                }
+                return Ok(page);
+            }
+            let step = Step { table: frame, write, generation: self.generation(frame) };
+            tlb.steps.insert(section, step);
+            step
+        };
+        self.check(cpu, address, step.table, step.generation)?;
+        let entry = self.read(step.table.address(), index_of(virtual_address, 1), 1, cpu, address)?;
+        let page = self.page(Pfn::containing(entry.address()), step.write && entry.access().write);
+        tlb.pages.insert(virtual_address, page);
+        Ok(page)
+    }
+
+    /// The directory's entry, and whether what is below may be written.
+    fn directory_entry(&self, cpu: u32, address: usize) -> Result<(Entry, bool), AccessFault> {
+        let (mut table, mut write) = (self.root, true);
+        for level in [4, 3] {
+            let entry = self.read(table, index_of(address as u64, level), level, cpu, address)?;
+            assert!(!entry.is_page(level), "a page of level {level} at {address:#x}");
+            write &= entry.access().write;
+            table = entry.address();
+            assert!(self.ledger.generation(Pfn::containing(table)).is_some(), "an upper table was freed");
+        }
+        let entry = self.read(table, index_of(address as u64, 2), 2, cpu, address)?;
+        Ok((entry, write && entry.access().write))
+    }
+
+    /// An entry as the CPU demands it: no reserved bit, and marked as used already, so that the CPU need not write.
+    fn read(&self, table: u64, index: usize, level: u32, cpu: u32, address: usize) -> Result<Entry, AccessFault> {
+        let entry = self.memory.read(table, index);
+        if !entry.is_present() {
+            return Err(AccessFault::Beyond { cpu, address });
+        }
+        assert_eq!(entry.0 & !KNOWN, 0, "{entry:?} of level {level} has bits that are reserved or unknown");
+        assert_ne!(entry.0 & ACCESSED, 0, "{entry:?} of level {level} would be written by a CPU that uses it");
+        if entry.is_page(level) {
+            assert_ne!(entry.0 & NO_EXECUTE, 0, "{entry:?}: descriptors are no code");
+            assert_eq!(entry.0 & DIRTY != 0, entry.access().write, "{entry:?}: dirty is for what may be written");
+            assert!(level == 1 || entry.address().is_multiple_of(SECTION), "{entry:?}: a large page is aligned");
+        }
+        Ok(entry)
+    }
+}
+
+// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget less than asked are caught by the ledger.
+unsafe impl FlushTlb for SoftwareCpus {
+    fn flush(&self, request: FlushRequest<'_>) {
+        if self.forgets == Forgets::Everything {
+            return;
+        }
+        let mut tlbs = lock(&self.tlbs);
+        let count = if self.forgets == Forgets::OtherCpus { 1 } else { tlbs.len() };
+        for tlb in &mut tlbs[..count] {
+            match request {
+                FlushRequest::Everything => *tlb = Tlb::default(),
+                FlushRequest::Ranges(ranges) => {
+                    assert!(ranges.len() <= MAX_RANGES);
+                    for range in ranges {
+                        let skipped = if self.forgets == Forgets::LastPage { PAGE_SIZE } else { 0 };
+                        for address in range.addresses().filter(|address| address + skipped < range.end) {
+                            tlb.pages.remove(&address);
+                            tlb.large.remove(&(address & !(SECTION - 1)));
+                            // One page forgotten is all steps forgotten.
+                            if self.forgets != Forgets::Steps {
+                                tlb.steps.clear();
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        lock(&self.asked).push(match request {
+            FlushRequest::Everything => Asked::Everything,
+            FlushRequest::Ranges(ranges) => Asked::Ranges(ranges.len(), ranges.iter().map(|range| range.pages()).sum()),
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! Real tables in a fake machine's memory, and CPUs that look at them.
+
+use crate::cpus::{Forgets, Memory, SoftwareCpus};
+use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright_testkit::stress::map_space::{Translation, Walkable};
+use framewright_testkit::{AccessFault, FakeMachine, FramePool, MapSpaceFixture};
+use framewright_x86::page_array::{ArrayPlace, PageArray};
+use framewright_x86::page_table::{Access, PageSize, translate};
+
+/// Where Linux has its array.
+pub const BASE: u64 = 0xffff_ea00_0000_0000;
+/// Bytes of the array for one block.
+pub const BLOCK_BYTES: u64 = 512 * 64;
+
+/// An array, its frames and its CPUs.
+pub struct Fixture {
+    pub array: PageArray<FakeMachine, &'static SoftwareCpus>,
+    pub cpus: &'static SoftwareCpus,
+    pub pool: FramePool,
+    /// Frames that an array has with nothing present, and the root.
+    pub resting: usize,
+}
+
+/// An empty root table from the pool.
+pub fn root(pool: &FramePool) -> u64 {
+    let root = (&mut { pool }).take(Order::PAGE).expect("a frame for the root").address();
+    for word in 0..512 {
+        // SAFETY: the frame was just taken for this.
+        unsafe { pool.machine().store(root + 8 * word, 0) };
+    }
+    root
+}
+
+impl Fixture {
+    pub fn new(pool: FramePool) -> Self {
+        Self::with(pool, 32, Forgets::Nothing)
+    }
+
+    /// With a limit for ranged flushes, and CPUs that may not forget as they should.
+    pub fn with(pool: FramePool, ranged_flush_pages: u64, forgets: Forgets) -> Self {
+        let root = root(&pool);
+        let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, forgets);
+        let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
+        let place = ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false };
+        // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all that look there.
+        let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames for the array");
+        let resting = pool.outstanding();
+        let array = array.with_ranged_flush_pages(ranged_flush_pages);
+        Self { array, cpus, pool, resting }
+    }
+
+    /// Populates and flushes.
+    pub fn populate(&self, blocks: BlockRange) {
+        let mut unflushed = Unflushed::new();
+        self.array.populate(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
+        self.pool.free(self.array.flush(unflushed));
+    }
+
+    /// Prepares and flushes.
+    pub fn prepare(&self, blocks: BlockRange) {
+        let mut unflushed = Unflushed::new();
+        self.array.prepare(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
+        self.pool.free(self.array.flush(unflushed));
+    }
+
+    /// Evicts all of `blocks`, flushes, and says how many frames came.
+    pub fn evict(&self, blocks: BlockRange) -> u64 {
+        let mut unflushed = Unflushed::new();
+        assert_eq!(self.array.evict(blocks, &mut unflushed), 0);
+        let list = self.array.flush(unflushed);
+        let pages = list.pages();
+        self.pool.free(list);
+        pages
+    }
+
+    /// Where the tables lead now, whatever CPUs remember.
+    pub fn translate(&self, address: u64) -> Option<(u64, PageSize, Access)> {
+        translate(&Memory(self.pool.machine()), self.array.place().root, address)
+    }
+}
+
+impl MapSpaceFixture for Fixture {
+    fn space(&self) -> &dyn MapSpace {
+        &self.array
+    }
+    fn frames(&self) -> impl FrameSource {
+        &self.pool
+    }
+    fn free(&self, run: PfnRange) {
+        self.pool.free_runs(&[run]);
+    }
+    fn outstanding(&self) -> u64 {
+        self.pool.outstanding() as u64
+    }
+    fn cpus(&self) -> u32 {
+        framewright::Platform::cpus(self.pool.machine())
+    }
+    fn load(&self, cpu: u32, address: usize) -> Result<u64, AccessFault> {
+        self.cpus.load(cpu, address)
+    }
+    fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
+        self.cpus.store(cpu, address, value)
+    }
+}
+
+impl Walkable for Fixture {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        let (physical, _, access) = Fixture::translate(self, address as u64)?;
+        Some(Translation { physical, write: access.write, execute: access.execute })
+    }
+    fn zero_frame(&self) -> u64 {
+        self.array.zero_frame().address()
+    }
+    fn tables(&self) -> u64 {
+        self.array.counts().tables
+    }
+}

@@ -1,0 +1,200 @@
+//! Examines the page tables that are in use (`map_space_test=` on the command line): who may do what where, and whether the page array keeps its
+//! contract on a real CPU.
+
+use crate::console::log;
+use crate::page_array::{self, Array};
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::tables;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::firmware::MemoryMap;
+use framewright::map_space::{FrameSource, MapSpace};
+use framewright::platform::Platform;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::{Manager, Request};
+use framewright_stress::map_space::{
+    AccessFault, MapSpaceFixture, Translation, Walkable, map_space_contract, map_space_history,
+};
+use framewright_x86::page_table::translate;
+
+/// Where a second array is tried out, while the manager uses the first. The next TiB.
+const TRIAL_BASE: u64 = page_array::BASE + (1 << 40);
+/// What frames hold once they are out of the array.
+const JUNK: u8 = 0x5a;
+/// Random steps.
+const HISTORY_STEPS: u32 = 150;
+
+/// How far to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapSpaceTest {
+    /// All that can be looked at.
+    Look,
+    /// And then a write to an absent descriptor, which must end in a report.
+    Write,
+}
+
+impl MapSpaceTest {
+    /// The test of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "1" => Some(Self::Look),
+            "write" => Some(Self::Write),
+            _ => None,
+        }
+    }
+
+    /// Runs it. False when something is wrong, and the log says what; what breaks the contract panics.
+    pub fn run(self, manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
+        let Some(array) = page_array::array() else {
+            log!("map_space_test: there is no page array");
+            return false;
+        };
+        match tables::inspect(map, array, manager) {
+            Ok(found) => log!("map_space_test: {found}"),
+            Err(fault) => {
+                log!("map_space_test: {fault}");
+                return false;
+            }
+        }
+        let outstanding = AtomicU64::new(0);
+        let mut frames = ManagerFrames { manager, outstanding: &outstanding };
+        // SAFETY: nothing but the first array is near, and that has a TiB at most.
+        let trial = match unsafe { page_array::make(TRIAL_BASE, 1 << 32, &mut frames) } {
+            Ok(trial) => trial,
+            Err(error) => {
+                log!("map_space_test: {error}");
+                return false;
+            }
+        };
+        let fixture = Trial { array: trial, manager, outstanding };
+        let resting = fixture.outstanding();
+        map_space_contract(|| &fixture);
+        log!("map_space_test: the contract holds on this CPU");
+        for seed in [1, 2] {
+            map_space_history(&fixture, seed, HISTORY_STEPS);
+        }
+        log!("map_space_test: two histories of {HISTORY_STEPS} steps agree with the model");
+        if fixture.outstanding() != resting {
+            log!("map_space_test: {} frames were lost", fixture.outstanding().wrapping_sub(resting));
+            return false;
+        }
+        for (name, value) in fixture.array.counts().vmstat() {
+            log!("map_space_test: {name} {value}");
+        }
+        if self == Self::Write {
+            write_zero(TRIAL_BASE);
+            log!("map_space_test: an absent descriptor was written");
+            return false;
+        }
+        true
+    }
+}
+
+/// Frames from the manager.
+struct ManagerFrames<'a> {
+    manager: &'a Manager<GuestPlatform>,
+    outstanding: &'a AtomicU64,
+}
+
+// SAFETY: what the manager allocates is nobody else's, and all of this machine's memory is in the direct map.
+unsafe impl FrameSource for ManagerFrames<'_> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let range = self.manager.allocate(&Request::new(order)).ok()?;
+        self.outstanding.fetch_add(range.pages(), Ordering::Relaxed);
+        Some(range.start)
+    }
+
+    fn put_back(&mut self, start: Pfn, order: Order) {
+        give_back(self.manager, self.outstanding, PfnRange::new(start.0, start.0 + order.pages()));
+    }
+}
+
+fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: PfnRange) {
+    if let Err(error) = manager.free(range) {
+        panic!("frames of the array cannot be freed: {error}");
+    }
+    outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
+}
+
+/// The second array, on this CPU.
+struct Trial<'a> {
+    array: Array,
+    manager: &'a Manager<GuestPlatform>,
+    outstanding: AtomicU64,
+}
+
+impl Trial<'_> {
+    /// A word of the array as this CPU sees it.
+    fn word(address: usize) -> *mut u64 {
+        core::ptr::with_exposed_provenance_mut(address)
+    }
+}
+
+impl MapSpaceFixture for Trial<'_> {
+    fn space(&self) -> &dyn MapSpace {
+        &self.array
+    }
+
+    fn frames(&self) -> impl FrameSource {
+        ManagerFrames { manager: self.manager, outstanding: &self.outstanding }
+    }
+
+    fn free(&self, run: PfnRange) {
+        // Another owner's content must not be what was in the array, or a stale translation would go unnoticed.
+        for pfn in run.start.0..run.end.0 {
+            let frame = PLATFORM.direct(Pfn(pfn).address());
+            // SAFETY: the frame came out of the tables and is ours until it is freed below (invariant 1).
+            unsafe { frame.cast::<[u8; 4096]>().write([JUNK; 4096]) };
+        }
+        give_back(self.manager, &self.outstanding, run);
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Only this CPU looks.
+    fn cpus(&self) -> u32 {
+        1
+    }
+
+    fn load(&self, cpu: u32, address: usize) -> Result<u64, AccessFault> {
+        if Walkable::translate(self, address).is_none() {
+            return Err(AccessFault::Beyond { cpu, address });
+        }
+        // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
+        Ok(unsafe { Self::word(address).read_volatile() })
+    }
+
+    /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write` does that.
+    fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
+        let found = Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
+        if !found.write {
+            return Err(AccessFault::ReadOnly { cpu, address, frame: Pfn::containing(found.physical) });
+        }
+        // SAFETY: as above, and writable.
+        unsafe { Self::word(address).write_volatile(value) };
+        Ok(())
+    }
+}
+
+impl Walkable for Trial<'_> {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        let (physical, _, access) = translate(&tables::InUse, self.array.place().root, address as u64)?;
+        Some(Translation { physical, write: access.write, execute: access.execute })
+    }
+
+    fn zero_frame(&self) -> u64 {
+        self.array.zero_frame().address()
+    }
+
+    fn tables(&self) -> u64 {
+        self.array.counts().tables
+    }
+}
+
+/// In assembly, because in Rust such an access means nothing.
+fn write_zero(address: u64) {
+    // SAFETY: the tables forbid it, so that an exception ends the program here; if they do not, the zero frame of a test that is over is written.
+    unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
+}

@@ -1,0 +1,76 @@
+//! The page array of this machine: its own range of addresses, in tables from the early allocator.
+
+use crate::console::log;
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
+use crate::storage::Settled;
+use framewright::early::{EarlyAllocator, EarlyRequest};
+use framewright::firmware::MemoryMap;
+use framewright::map_space::{FrameSource, MapSpace};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
+use framewright_x86::cpu::registers::page_table_root;
+use framewright_x86::page_array::{ArrayError, ArrayPlace, PageArray};
+
+/// Where the array begins. Linux has its own at the same address.
+pub const BASE: u64 = 0xffff_ea00_0000_0000;
+/// Bits of the root's address in its register; the others are flags.
+const ROOT: u64 = (1 << 52) - PAGE_SIZE;
+
+/// The array with what makes this machine's CPUs forget translations.
+pub type Array = PageArray<GuestPlatform, TlbShootdown>;
+
+static ARRAY: Settled<Array> = Settled::new();
+
+/// Frames from the early allocator.
+struct EarlyFrames<'a>(&'a mut EarlyAllocator<GuestPlatform>);
+
+// SAFETY: what the early allocator gives is reserved for this and for nothing else (invariant 3), and is memory below the direct limit.
+unsafe impl FrameSource for EarlyFrames<'_> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let bytes = order.pages() * PAGE_SIZE;
+        let request = EarlyRequest { zeroed: false, ..EarlyRequest::new(bytes, bytes) };
+        self.0.allocate(&request).ok().map(|range| Pfn::containing(range.start))
+    }
+
+    fn put_back(&mut self, start: Pfn, order: Order) {
+        // What was just allocated can be freed; if not, it stays reserved.
+        let _ = self.0.free(PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE));
+    }
+}
+
+/// An array at `base` in the tables that are in use.
+///
+/// # Safety
+/// Nobody maps anything from `base` on.
+pub unsafe fn make(base: u64, end: u64, frames: &mut dyn FrameSource) -> Result<Array, ArrayError> {
+    let place =
+        ArrayPlace { root: page_table_root() & ROOT, base, frames_end: Pfn(end.div_ceil(PAGE_SIZE)), global: false };
+    let tlb = TlbShootdown { global: place.global };
+    // SAFETY: the root is that of `direct_map`, in memory from the early allocator that stays reserved; the caller promises the range.
+    unsafe { PageArray::new(&PLATFORM, tlb, place, frames) }
+}
+
+/// Makes the array, with everything absent. Without memory for its tables there is none.
+pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> Result<&'static Array, ArrayError> {
+    // SAFETY: the direct map and the image are elsewhere.
+    let array = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
+    Ok(ARRAY.settle(array))
+}
+
+/// Says where it is.
+pub fn report(array: &Result<&'static Array, ArrayError>) {
+    match array {
+        Ok(array) => log!("Page array at {:?}", array.range()),
+        Err(error) => log!("{error}; going on without"),
+    }
+}
+
+/// The array.
+pub fn array() -> Option<&'static Array> {
+    ARRAY.get()
+}
+
+/// The array as the manager sees it.
+pub fn space() -> Option<&'static dyn MapSpace> {
+    array().map(|array| array as &dyn MapSpace)
+}

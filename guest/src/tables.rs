@@ -1,0 +1,199 @@
+//! Walks the page tables that are in use and compares them with what they should be.
+
+use crate::image;
+use crate::page_array::Array;
+use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
+use core::fmt;
+use framewright::Manager;
+use framewright::firmware::MemoryMap;
+use framewright::map_space::MapSpace;
+use framewright::platform::Platform;
+use framewright::units::PhysRange;
+use framewright_x86::page_table::{Access, Entry, Mapping, TableMemory, Visitor, walk};
+
+/// The tables as the CPU has them, to be read.
+pub struct InUse;
+
+impl TableMemory for InUse {
+    fn allocate(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        assert!(index < 512, "a table has 512 entries");
+        // SAFETY: within the frame of one table.
+        let entry = unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) };
+        // SAFETY: only tables that are in use are read, through the direct map; an entry is a number. Volatile, because the CPU may mark it.
+        unsafe { entry.read_volatile() }
+    }
+
+    fn write(&mut self, _table: u64, _index: usize, _entry: Entry) {}
+}
+
+/// What was found in order.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Found {
+    image_pages: u64,
+    direct_bytes: u64,
+    present_bytes: u64,
+    absent_sections: u64,
+    other_pages: u64,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes >> 20;
+        write!(
+            f,
+            "tables as they should be: image {} pages, direct map {} MiB, page array {} MiB present and {} sections absent, {} pages of others",
+            self.image_pages,
+            mib(self.direct_bytes),
+            mib(self.present_bytes),
+            self.absent_sections,
+            self.other_pages,
+        )
+    }
+}
+
+/// A page that is not as it should be.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrong {
+    mapping: Option<Mapping>,
+    what: &'static str,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mapping {
+            Some(Mapping { address, physical, access, .. }) => {
+                let (write, execute) = (access.write, access.execute);
+                let what = self.what;
+                write!(f, "{address:#x} leads to {physical:#x} (write {write}, execute {execute}): {what}")
+            }
+            None => f.write_str(self.what),
+        }
+    }
+}
+
+/// Looks at every page that is mapped.
+struct Inspector<'a> {
+    map: MemoryMap<'a>,
+    array: &'a Array,
+    found: Found,
+    wrong: Option<Wrong>,
+}
+
+impl Inspector<'_> {
+    fn fail(&mut self, mapping: Mapping, what: &'static str) {
+        self.wrong = self.wrong.or(Some(Wrong { mapping: Some(mapping), what }));
+    }
+
+    /// The image at its own addresses: each part with its rights and no more.
+    fn image(&mut self, mapping: Mapping) {
+        self.found.image_pages += mapping.size.bytes() >> 12;
+        let page = PhysRange::with_size(mapping.address, mapping.size.bytes());
+        let is_in = |part: PhysRange| part.start <= page.start && page.end <= part.end;
+        let parts = [
+            (image::code(), Access::CODE),
+            (image::constants(), Access::CONSTANTS),
+            (image::data(), Access::DATA),
+            (image::stack(), Access::DATA),
+        ];
+        match parts.into_iter().find(|(part, _)| is_in(*part)) {
+            None => self.fail(mapping, "no part of the image"),
+            Some(_) if mapping.physical != mapping.address => self.fail(mapping, "the image is elsewhere"),
+            Some((_, access)) if access != mapping.access => self.fail(mapping, "not the rights of this part"),
+            Some(_) => {}
+        }
+    }
+
+    /// Memory at its place, never executed, and not written where the image is not.
+    fn direct(&mut self, mapping: Mapping) {
+        self.found.direct_bytes += mapping.size.bytes();
+        let page = PhysRange::with_size(mapping.physical, mapping.size.bytes());
+        let fixed = PhysRange::new(image::code().start, image::constants().end);
+        let is_present = |range: PhysRange| range.start <= page.start && page.end <= range.end;
+        if mapping.address - DIRECT_MAP != mapping.physical {
+            self.fail(mapping, "not at its place in the direct map");
+        } else if mapping.access.execute {
+            self.fail(mapping, "memory that may be executed");
+        } else if mapping.access.write && !page.intersection(fixed).is_empty() {
+            self.fail(mapping, "code or constants that may be written");
+        } else if !self.map.ranges().iter().any(|entry| entry.kind.is_present() && is_present(entry.range)) {
+            self.fail(mapping, "no memory there");
+        }
+    }
+
+    fn descriptors(&mut self, mapping: Mapping) {
+        let is_zero = mapping.physical == self.array.zero_frame().address();
+        if mapping.access.execute {
+            self.fail(mapping, "descriptors that may be executed");
+        } else if mapping.access.write == is_zero {
+            self.fail(mapping, "present descriptors are writable and absent ones are not");
+        }
+        if !is_zero {
+            self.found.present_bytes += mapping.size.bytes();
+        }
+    }
+}
+
+impl Visitor for Inspector<'_> {
+    fn table(&mut self, _address: u64, level: u32, table: u64) -> bool {
+        let is_absent = level == 1 && table == self.array.absent_table().address();
+        self.found.absent_sections += u64::from(is_absent);
+        !is_absent
+    }
+
+    fn page(&mut self, mapping: Mapping) {
+        let array = self.array.range();
+        let direct_end = DIRECT_MAP + self.map.present_end();
+        if mapping.access.write && mapping.access.execute {
+            self.fail(mapping, "may be written and executed");
+        }
+        match mapping.address {
+            0..DIRECT_MAP => self.image(mapping),
+            address if address < direct_end => self.direct(mapping),
+            address if array.start <= address && address < array.end => self.descriptors(mapping),
+            _ if mapping.access.execute => self.fail(mapping, "code outside the image"),
+            _ => self.found.other_pages += mapping.size.bytes() >> 12,
+        }
+    }
+}
+
+/// The absent table, which all absent sections share: each entry is the zero frame, for reading.
+fn check_absent_table(array: &Array) -> bool {
+    let expected = array.zero_frame().address();
+    let table = array.absent_table().address();
+    (0..512).map(|index| InUse.read(table, index)).all(|entry| {
+        let access = entry.access();
+        entry.is_present() && entry.address() == expected && !access.write && !access.execute
+    })
+}
+
+/// Compares all that is mapped with the memory map, the image and what the array says of itself.
+pub fn inspect(map: MemoryMap<'_>, array: &Array, manager: &Manager<GuestPlatform>) -> Result<Found, Wrong> {
+    let mut inspector = Inspector { map, array, found: Found::default(), wrong: None };
+    walk(&InUse, array.place().root, &mut inspector);
+    let Inspector { found, wrong, .. } = inspector;
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    let present: u64 =
+        map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range.size()).sum();
+    let parts = [image::code(), image::constants(), image::data(), image::stack()];
+    let counts = array.counts();
+    let described = (counts.populated_pages - counts.evicted_pages) << 12;
+    let sums = [
+        (found.direct_bytes == present, "the direct map does not have all memory"),
+        (found.image_pages == parts.iter().map(|part| part.size() >> 12).sum(), "a part of the image is not mapped"),
+        (PLATFORM.direct_limit() >= map.present_end(), "the direct map's limit was not raised to the end of memory"),
+        (found.present_bytes == described, "the array has not what was populated"),
+        (found.present_bytes <= manager.memory_map_bytes(), "the array has more than the manager knows of"),
+        (check_absent_table(array), "the absent table is not what it was"),
+        (array.base().addr().get() as u64 == array.range().start, "the array is elsewhere"),
+    ];
+    match sums.into_iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(Wrong { mapping: None, what }),
+        None => Ok(found),
+    }
+}
