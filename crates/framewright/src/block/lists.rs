@@ -102,6 +102,8 @@ pub(crate) struct FreeLists {
     pub(crate) spare: u32,
     /// Split blocks with free frames.
     pub(crate) room: Room,
+    /// Counted here, because all of it happens under the lock.
+    pub(crate) events: ZoneEvents,
     lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
     /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
     pub(crate) largest: Order,
@@ -113,8 +115,6 @@ pub(crate) struct FreeLists {
     pub(crate) taken: Taken,
     /// Runs of split blocks that are with the hypervisor.
     pub(crate) outside: Outside,
-    /// Counted here, because all of it happens under the lock.
-    pub(crate) events: ZoneEvents,
 }
 
 fn slot(order: Order) -> usize {
@@ -133,11 +133,6 @@ impl FreeLists {
         room: Room::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,
-        largest: Order::MAX,
-        chance: Chance::new(0),
-        marks: Marks::EMPTY,
-        taken: Taken { reported: false, zero: false },
-        outside: Outside::EMPTY,
         events: ZoneEvents {
             block_splits: 0,
             block_merges: 0,
@@ -148,6 +143,11 @@ impl FreeLists {
             cache_returns: 0,
             cache_return_pages: 0,
         },
+        largest: Order::MAX,
+        chance: Chance::new(0),
+        marks: Marks::EMPTY,
+        taken: Taken { reported: false, zero: false },
+        outside: Outside::EMPTY,
     };
 
     /// Free frames, in lists and in split blocks.
