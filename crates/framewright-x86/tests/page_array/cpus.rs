@@ -173,7 +173,7 @@ impl SoftwareCpus {
             if entry.is_page(2) {
                 let pages: Vec<Page> = (0..512).map(|offset| self.page(frame.add(offset), write)).collect();
                 let page = pages[index_of(virtual_address, 1)];
-                if cpu % 2 == 0 {
+                if cpu.is_multiple_of(2) {
                     tlb.large.insert(section, pages);
                 } else {
                     tlb.pages.insert(virtual_address, page);
