@@ -51,6 +51,9 @@ pub struct Boot {
     /// QEMU's machine [default: q35]
     #[arg(long, value_enum)]
     pub machine: Option<Model>,
+    /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many times
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu: Vec<String>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,

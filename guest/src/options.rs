@@ -8,6 +8,9 @@ use framewright::parameters::Problem;
 /// Bytes of the command line that are passed on.
 pub const CAPACITY: usize = framewright_x86::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
+/// Most interrupts a second that a storm may have on each CPU.
+const MOST_STORM_HZ: u64 = 100_000;
+
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -21,12 +24,20 @@ pub struct Options {
     pub stress_seed: u64,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
     pub map_space_test: Option<MapSpaceTest>,
+    /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
+    pub storm_hz: Option<u64>,
+    /// `fault_cpu=N`: which CPU fails.
+    pub fault_cpu: u32,
+    /// `ghost_cpu=ID`: start a CPU with this APIC ID, though no table lists it.
+    pub ghost_cpu: Option<u32>,
+    /// `check=cpus`: have all CPUs show that they work together.
+    pub check_cpus: bool,
 }
 
 impl Options {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
-        self.stress.map(|length| Stress { length, seed: self.stress_seed })
+        self.stress.map(|length| Stress { length, seed: self.stress_seed, storm_hz: self.storm_hz })
     }
 }
 
@@ -44,7 +55,24 @@ pub fn split<'a, 'b>(
             Some(("report", _)) => problem(Problem { word, reason: Some("report= is json") }),
             Some(("fault", value)) => match Fault::from_name(value) {
                 Some(fault) => options.fault = Some(fault),
-                None => problem(Problem { word, reason: Some("fault= is null, panic, stack, rodata or hang") }),
+                None => problem(Problem {
+                    word,
+                    reason: Some("fault= is null, panic, stack, readonly, double-free or hang"),
+                }),
+            },
+            Some(("fault_cpu", value)) => match value.parse() {
+                Ok(cpu) => options.fault_cpu = cpu,
+                Err(_) => problem(Problem { word, reason: Some("fault_cpu= takes the number of a CPU") }),
+            },
+            Some(("ghost_cpu", value)) => match value.parse() {
+                Ok(apic_id) => options.ghost_cpu = Some(apic_id),
+                Err(_) => problem(Problem { word, reason: Some("ghost_cpu= takes an APIC ID") }),
+            },
+            Some(("check", "cpus")) => options.check_cpus = true,
+            Some(("check", _)) => problem(Problem { word, reason: Some("check= is cpus") }),
+            Some(("interrupt_storm", value)) => match value.parse() {
+                Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
+                _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
             },
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),

@@ -33,6 +33,8 @@ fn contradiction(boot: &Boot) -> Option<&'static str> {
         Some("--accel is an option of QEMU: add --on qemu")
     } else if boot.machine.is_some() && boot.on == Where::Hosted {
         Some("--machine is an option of QEMU: add --on qemu")
+    } else if !boot.qemu.is_empty() && boot.on == Where::Hosted {
+        Some("--qemu passes arguments to QEMU: add --on qemu")
     } else {
         None
     }

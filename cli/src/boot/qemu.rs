@@ -85,7 +85,7 @@ impl Session<'_> {
 
     fn attempt(&mut self, accelerator: Accelerator) -> Result<Ended, Error> {
         let command_line = [&super::command_line(self.boot), "report=json"].map(str::trim).join(" ");
-        let arguments = self.machine.arguments(accelerator, self.image, command_line.trim());
+        let arguments = self.machine.arguments(accelerator, self.image, command_line.trim(), &self.boot.qemu);
         let whole = Duration::from_secs(self.boot.timeout);
         let first_line = (accelerator == Accelerator::Kvm).then_some(KVM_SILENCE.min(whole / 2));
         let (stream, output) = (!self.boot.json, &mut self.output);

@@ -65,8 +65,14 @@ impl Machine {
         Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus) })
     }
 
-    /// All arguments for one boot of `image`.
-    pub fn arguments(&self, accelerator: Accelerator, image: &Path, command_line: &str) -> Vec<OsString> {
+    /// All arguments for one boot of `image`; `more` are passed on as they are, where they can change what comes before.
+    pub fn arguments(
+        &self,
+        accelerator: Accelerator,
+        image: &Path,
+        command_line: &str,
+        more: &[String],
+    ) -> Vec<OsString> {
         let model = match self.model {
             Model::Q35 => "q35",
             Model::Pc => "pc",
@@ -87,6 +93,7 @@ impl Machine {
             }
         }
         add(&["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-device", EXIT_DEVICE]);
+        more.iter().for_each(|word| add(&[word]));
         add(&["-append", command_line, "-kernel"]);
         arguments.push(image.into());
         arguments
@@ -114,7 +121,7 @@ mod tests {
     use super::*;
 
     fn line(machine: &Machine, accelerator: Accelerator) -> String {
-        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json");
+        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json", &[]);
         arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
@@ -127,6 +134,16 @@ mod tests {
              -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 -append numa=off report=json -kernel /g"
         );
         assert!(line(&machine, Accelerator::Kvm).contains("-accel kvm -cpu host "));
+    }
+
+    #[test]
+    fn more_arguments_come_after_ours() {
+        let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        let more = ["-cpu".to_owned(), "max,-x2apic".to_owned()];
+        let arguments = machine.arguments(Accelerator::Tcg, Path::new("/g"), "", &more);
+        let place = |word: &str| arguments.iter().rposition(|argument| argument == word).expect("is there");
+        assert_eq!(place("-cpu") + 1, place("max,-x2apic"));
+        assert!(place("-append") > place("max,-x2apic") && place("-device") < place("-cpu"));
     }
 
     #[test]

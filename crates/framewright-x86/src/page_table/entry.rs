@@ -8,6 +8,8 @@ const WRITABLE: u64 = 1 << 1;
 /// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set already.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
+const WRITE_THROUGH: u64 = 1 << 3;
+const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -22,15 +24,19 @@ pub struct Access {
     pub execute: bool,
     /// It is the same in all tables, so its translation survives a change of tables.
     pub global: bool,
+    /// Registers of a device: never cached.
+    pub device: bool,
 }
 
 impl Access {
     /// Code.
-    pub const CODE: Self = Self { write: false, execute: true, global: true };
+    pub const CODE: Self = Self { write: false, execute: true, global: true, device: false };
     /// Constants.
-    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true };
+    pub const CONSTANTS: Self = Self { write: false, execute: false, global: true, device: false };
     /// Data.
-    pub const DATA: Self = Self { write: true, execute: false, global: true };
+    pub const DATA: Self = Self { write: true, execute: false, global: true, device: false };
+    /// Registers of a device.
+    pub const DEVICE: Self = Self { write: true, execute: false, global: true, device: true };
 
     /// What is left where both this and `other` are asked.
     #[must_use]
@@ -39,6 +45,7 @@ impl Access {
             write: self.write && other.write,
             execute: self.execute && other.execute,
             global: self.global && other.global,
+            device: self.device && other.device,
         }
     }
 
@@ -47,6 +54,7 @@ impl Access {
         (if self.write { WRITABLE | DIRTY } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
             | (if self.global { GLOBAL } else { 0 })
+            | (if self.device { UNCACHED | WRITE_THROUGH } else { 0 })
     }
 }
 
@@ -145,7 +153,12 @@ impl Entry {
     /// What may be done with the page that it maps, or at most with those below the table that it leads to.
     #[must_use]
     pub const fn access(self) -> Access {
-        Access { write: self.0 & WRITABLE != 0, execute: self.0 & NO_EXECUTE == 0, global: self.0 & GLOBAL != 0 }
+        Access {
+            write: self.0 & WRITABLE != 0,
+            execute: self.0 & NO_EXECUTE == 0,
+            global: self.0 & GLOBAL != 0,
+            device: self.0 & UNCACHED != 0,
+        }
     }
 }
 
