@@ -34,7 +34,7 @@ fn count(lines: &[String], name: &str) -> u64 {
 fn check(lines: &[String]) -> (u64, u64) {
     assert!(lines[0].starts_with("tables as they should be: image "), "{lines:?}");
     assert_eq!(lines[1], "the contract holds on this CPU");
-    assert_eq!(lines[2], "two histories of 150 steps agree with the model");
+    assert!(lines[2].starts_with("two histories of 150 steps agree with the model on "), "{lines:?}");
     let (flushes, full) = (count(lines, "memmap_flush"), count(lines, "memmap_flush_all"));
     assert!(0 < full && full < flushes && count(lines, "memmap_flush_pages") > 0, "{lines:?}");
     assert_eq!(count(lines, "memmap_populated"), count(lines, "memmap_evicted"));

@@ -12,6 +12,7 @@ mod faults;
 mod firmware;
 mod image;
 mod map_check;
+mod map_reclaim_check;
 mod options;
 mod page_array;
 mod platform;
