@@ -53,6 +53,8 @@ fn options_that_exclude_one_another() {
     refused(&["boot", "--memory", "8G", "--map", "x"], &["--memory", "--map"]);
     refused(&["boot", "--accel", "tcg"], &["--accel", "--on qemu"]);
     refused(&["boot", "--machine", "pc"], &["--machine", "--on qemu"]);
+    refused(&["boot", "--balloon"], &["--balloon", "--on qemu"]);
+    refused(&["boot", "--qemu=-S"], &["--qemu", "--on qemu"]);
 }
 
 #[test]

@@ -44,6 +44,13 @@ fn in_turn(write: impl FnOnce()) {
 /// The raw port: no time stamps, end of line as written.
 pub struct Console;
 
+impl Console {
+    /// Takes the next byte that somebody typed, if there is any.
+    pub fn receive() -> Option<u8> {
+        SERIAL.receive()
+    }
+}
+
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {

@@ -6,14 +6,15 @@
 //! use the memory of the one before.
 
 use crate::image;
-use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, PLATFORM};
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
 use core::ptr::NonNull;
 use framewright::early::EarlyRequest;
 use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright::{Manager, Request};
 use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::registers::set_page_table_root;
+use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
 use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
 
 /// Where stacks of CPUs are seen.
@@ -29,14 +30,6 @@ struct EarlyTables<'a> {
     early: &'a mut EarlyMemory,
 }
 
-impl EarlyTables<'_> {
-    fn entry(&self, table: u64, index: usize) -> NonNull<Entry> {
-        assert!(index < 512, "a table has 512 entries");
-        // SAFETY: within the frame of one table.
-        unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
-    }
-}
-
 impl TableMemory for EarlyTables<'_> {
     fn allocate(&mut self) -> Option<u64> {
         self.early.allocate(&EarlyRequest::new(PAGE_SIZE, PAGE_SIZE)).ok().map(|frame| frame.start)
@@ -45,12 +38,12 @@ impl TableMemory for EarlyTables<'_> {
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names only frames that `allocate` gave it, which are tables and nothing else (invariant 3), and an entry is a
         // number. Volatile, because the CPU reads and marks them too.
-        unsafe { self.entry(table, index).read_volatile() }
+        unsafe { entry(table, index).read_volatile() }
     }
 
-    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
         // SAFETY: as above. What the new entry maps is the builder's caller's business.
-        unsafe { self.entry(table, index).write_volatile(entry) };
+        unsafe { entry(table, index).write_volatile(value) };
     }
 }
 
@@ -115,4 +108,39 @@ fn map_present(
         }
     }
     Ok(())
+}
+
+/// Tables in memory from the manager, for what is mapped after it has taken over.
+struct ManagedTables<'a> {
+    manager: &'a Manager<GuestPlatform>,
+}
+
+impl TableMemory for ManagedTables<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        let request = Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        self.manager.allocate(&request).ok().map(|range| range.start.address())
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        // SAFETY: the builder names the tables in use, those that they lead to, and those that `allocate` gave it; otherwise as for `EarlyTables`.
+        unsafe { entry(table, index).read_volatile() }
+    }
+
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
+        // SAFETY: as above. Only entries that were empty change, so that no translation in use does.
+        unsafe { entry(table, index).write_volatile(value) };
+    }
+}
+
+/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two CPUs at once.
+pub fn add_registers(manager: &Manager<GuestPlatform>, address: u64, range: PhysRange) -> Result<(), MapFault> {
+    let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
+    tables.map(&mut ManagedTables { manager }, address, range, Access::DEVICE, &mut Mapped::default())
+}
+
+/// Where an entry of a table is.
+fn entry(table: u64, index: usize) -> NonNull<Entry> {
+    assert!(index < 512, "a table has 512 entries");
+    // SAFETY: within the frame of one table.
+    unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }
 }

@@ -3,6 +3,7 @@
 #![no_std]
 #![no_main]
 
+mod balloon;
 mod console;
 mod cpu_check;
 mod direct_map;
@@ -17,6 +18,7 @@ mod options;
 mod page_array;
 mod platform;
 mod runtime;
+mod shell;
 mod smp;
 mod storage;
 mod storm;
@@ -154,12 +156,18 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     );
     page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
+    report::deferred(&mut Log, &manager);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
         Err(fault) => {
             log!("Framewright: the tables are wrong: {fault}");
             return Ok(Ending::Crash);
         }
+    }
+    if let Some(wait) = options.balloon_test
+        && !balloon::test(&manager, &parameters, wait)
+    {
+        return Ok(Ending::Crash);
     }
     if let Some(test) = options.map_space_test
         && !test.run(&manager, map)
@@ -194,6 +202,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
+    shell::run(&options, &manager);
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
 }

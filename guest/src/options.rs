@@ -13,7 +13,11 @@ const MOST_STORM_HZ: u64 = 100_000;
 
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct Options<'a> {
+    /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
+    pub exec: Option<&'a str>,
+    /// `shell` or `shell=plain`: take commands from the serial line.
+    pub shell: Option<Input>,
     /// `report=json`: a report for programs comes last.
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
@@ -22,6 +26,8 @@ pub struct Options {
     pub stress: Option<Length>,
     /// `stress_seed=N`.
     pub stress_seed: u64,
+    /// `balloon_test=SECONDS`: use the virtio balloon, and wait so long for the host at most.
+    pub balloon_test: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
     pub map_space_test: Option<MapSpaceTest>,
     /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
@@ -34,7 +40,16 @@ pub struct Options {
     pub check_cpus: bool,
 }
 
-impl Options {
+/// What is at the other end of the serial line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Somebody at a terminal.
+    Terminal,
+    /// A program, which sees what it sends itself.
+    Plain,
+}
+
+impl Options<'_> {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
         self.stress.map(|length| Stress { length, seed: self.stress_seed, storm_hz: self.storm_hz })
@@ -46,7 +61,7 @@ pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
     problem: &mut dyn FnMut(Problem<'a>),
-) -> (Options, &'b str) {
+) -> (Options<'a>, &'b str) {
     let mut options = Options::default();
     let mut length = 0;
     for word in line.split_ascii_whitespace() {
@@ -74,6 +89,10 @@ pub fn split<'a, 'b>(
                 Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
                 _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
             },
+            Some(("exec", value)) => options.exec = Some(value),
+            None if word == "shell" => options.shell = Some(Input::Terminal),
+            Some(("shell", "plain")) => options.shell = Some(Input::Plain),
+            Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
                 Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
@@ -89,6 +108,10 @@ pub fn split<'a, 'b>(
             Some(("stress_seed", value)) => match value.parse() {
                 Ok(seed) => options.stress_seed = seed,
                 Err(_) => problem(Problem { word, reason: Some("stress_seed= takes a number") }),
+            },
+            Some(("balloon_test", value)) => match value.parse() {
+                Ok(seconds) => options.balloon_test = Some(seconds),
+                Err(_) => problem(Problem { word, reason: Some("balloon_test= takes a number of seconds") }),
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.

@@ -11,6 +11,9 @@ pub const PROGRAM: &str = "qemu-system-x86_64";
 /// The guest ends the machine by writing to this port; QEMU's exit status is then twice the number written, plus one.
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
 
+/// A device may have a property twice; the last one counts.
+const BALLOON: &str = "virtio-balloon-pci,id=balloon,free-page-reporting=on";
+
 const MIB: u64 = 1 << 20;
 /// The guest's image lies from 2 MiB on.
 const LEAST_MIB: u64 = 4;
@@ -41,6 +44,8 @@ pub struct Machine {
     memory_mib: u64,
     nodes: u64,
     cpus: u64,
+    /// Further arguments: devices, and what the user adds.
+    more: Vec<String>,
 }
 
 impl Machine {
@@ -62,7 +67,22 @@ impl Machine {
                 "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for each node"
             )));
         }
-        Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus) })
+        Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more: Vec::new() })
+    }
+
+    /// Adds a virtio balloon that takes reports of free pages. `properties` come after ours, so that they prevail.
+    pub fn add_balloon(&mut self, properties: &str) {
+        let mut device = BALLOON.to_owned();
+        if !properties.is_empty() {
+            device.push(',');
+            device.push_str(properties);
+        }
+        // Hints are worked on by a thread of their own.
+        if properties.split(',').any(|property| property == "free-page-hint=on") && !properties.contains("iothread=") {
+            device.push_str(",iothread=balloon-thread");
+            self.more.extend(["-object".to_owned(), "iothread,id=balloon-thread".to_owned()]);
+        }
+        self.more.extend(["-device".to_owned(), device]);
     }
 
     /// All arguments for one boot of `image`; `more` are passed on as they are, where they can change what comes before.
@@ -94,6 +114,8 @@ impl Machine {
         }
         add(&["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-device", EXIT_DEVICE]);
         more.iter().for_each(|word| add(&[word]));
+        // A device's bus has to come before the device.
+        self.more.iter().for_each(|word| add(&[word]));
         add(&["-append", command_line, "-kernel"]);
         arguments.push(image.into());
         arguments
@@ -153,6 +175,24 @@ mod tests {
             "-machine pc -accel tcg,thread=multi -cpu max -m 8192M -smp 4 \
              -object memory-backend-ram,id=m0,size=4096M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
              -object memory-backend-ram,id=m1,size=4096M -numa node,nodeid=1,cpus=2-3,memdev=m1 "
+        ));
+    }
+
+    #[test]
+    fn a_balloon_and_further_arguments() {
+        let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        machine.add_balloon("");
+        let more = ["-name".into(), "x".into()];
+        let all = machine.arguments(Accelerator::Tcg, Path::new("image"), "", &more);
+        let all = all.join(std::ffi::OsStr::new(" ")).into_string().expect("text");
+        assert!(
+            all.contains(" -name x -device virtio-balloon-pci,id=balloon,free-page-reporting=on -append "),
+            "{all}"
+        );
+        let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        machine.add_balloon("free-page-hint=on");
+        assert!(line(&machine, Accelerator::Tcg).contains(
+            " -object iothread,id=balloon-thread -device virtio-balloon-pci,id=balloon,free-page-reporting=on,free-page-hint=on,iothread=balloon-thread "
         ));
     }
 

@@ -9,8 +9,10 @@
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
 //! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
 //! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
+//! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
+pub mod balloon;
 mod careful;
 pub mod contract;
 pub mod frames;

@@ -1,4 +1,4 @@
-//! A serial port (16550), for output alone.
+//! A serial port (16550), without interrupts.
 
 use crate::cpu::port::Port;
 
@@ -6,6 +6,9 @@ use crate::cpu::port::Port;
 const MAX_TURNS: u32 = 1 << 20;
 /// The transmitter takes another byte.
 const READY: u8 = 1 << 5;
+
+/// A byte has come.
+const COME: u8 = 1;
 
 /// A serial port.
 #[derive(Debug)]
@@ -54,5 +57,12 @@ impl Serial {
             core::hint::spin_loop();
         }
         self.data.write_u8(byte);
+    }
+
+    /// Takes the next byte that has come, if any has. Never waits.
+    pub fn receive(&self) -> Option<u8> {
+        let status = self.status.read_u8();
+        // Where there is no port all bits are set.
+        if status != u8::MAX && status & COME != 0 { Some(self.data.read_u8()) } else { None }
     }
 }

@@ -1,129 +1,128 @@
 //! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain memory here, so the model fails when it is seen
-//! too early; a call that nobody is notified of never ends, and the model says so.
+//! too early; a CPU that is not notified of a call waits for ever, and the model says so.
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_cross_calls --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright_x86::cross_calls::CrossCalls;
 use loom::cell::UnsafeCell;
-use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Notify};
 use loom::thread;
 
+const CPUS: usize = 3;
+
 struct Machine {
-    calls: CrossCalls<3>,
-    notices: [AtomicBool; 3],
-    finished: AtomicU32,
+    calls: CrossCalls<CPUS>,
+    /// A CPU sleeps until its bell rings: for an interrupt, or because the last target of its call has called. What was written before it rang is
+    /// visible afterwards.
+    bells: [Notify; CPUS],
+    /// Calls that each CPU has served; it alone counts and looks.
+    served: [AtomicU32; CPUS],
 }
 
-impl Machine {
-    fn new() -> Arc<Self> {
-        let notices = [AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false)];
-        Arc::new(Self { calls: CrossCalls::new(), notices, finished: AtomicU32::new(0) })
+/// One CPU.
+struct Cpu {
+    machine: Arc<Machine>,
+    me: usize,
+}
+
+impl Cpu {
+    fn sleep(&self) {
+        self.machine.bells[self.me].wait();
+        self.machine.calls.serve(self.me as u32, |caller| self.machine.bells[caller as usize].notify());
     }
 
-    /// An interrupt: nothing is served without one. What was written before it was sent is visible to its handler.
-    fn interrupt(&self, me: usize) -> bool {
-        self.notices[me].swap(false, Ordering::AcqRel) && self.calls.serve(me as u32, |_| ())
-    }
-
-    /// Calls `target` with plain memory in both directions.
-    fn call(&self, me: usize, target: u32) {
+    /// Has `target` call a function, with plain memory in both directions.
+    fn call(&self, target: u32) {
         let there = Plain(UnsafeCell::new(0));
         let back = Plain(UnsafeCell::new(0));
-        there.0.with_mut(|value| unsafe { *value = 7 });
+        there.write(7);
         let function = || {
-            let seen = there.read();
-            back.0.with_mut(|value| unsafe { *value = seen + 1 });
+            back.write(there.read() + 1);
+            self.machine.served[target as usize].fetch_add(1, Ordering::Relaxed);
         };
-        let notify = |target: u32| self.notices[target as usize].store(true, Ordering::Release);
-        let count = self.calls.call(me as u32, [target].into_iter(), &function, notify, |done| {
-            while !done() {
-                self.interrupt(me);
-                thread::yield_now();
+        let notify = |target: u32| self.machine.bells[target as usize].notify();
+        let count = self.machine.calls.call(self.me as u32, [target].into_iter(), &function, notify, |done| {
+            if !done() {
+                self.sleep();
             }
         });
         assert_eq!((count, back.read()), (1, 8));
     }
 
-    /// Is interrupted until all have finished.
-    fn finish(&self, me: usize, all: u32) {
-        self.finished.fetch_add(1, Ordering::Relaxed);
-        while self.finished.load(Ordering::Relaxed) != all {
-            self.interrupt(me);
-            thread::yield_now();
+    /// Sleeps until so many calls were served in all.
+    fn serve(&self, calls: u32) {
+        let served = || self.machine.served[self.me].load(Ordering::Relaxed);
+        while served() < calls {
+            self.sleep();
         }
+        assert_eq!(served(), calls);
     }
 }
 
 /// Memory whose accesses the model checks.
 struct Plain(UnsafeCell<u32>);
 
-// The model finds out whether that is so.
+// SAFETY: whether accesses exclude each other is what the model finds out.
 unsafe impl Sync for Plain {}
 
 impl Plain {
     fn read(&self) -> u32 {
+        // SAFETY: as above.
         self.0.with(|value| unsafe { *value })
+    }
+
+    fn write(&self, new: u32) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value = new });
     }
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
+/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three with two: minutes otherwise.
+fn model(cpus: &'static [fn(&Cpu)]) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(body);
+    builder.preemption_bound = Some(if cpus.len() > 2 { 2 } else { 3 });
+    builder.check(move || {
+        let bells = [Notify::new(), Notify::new(), Notify::new()];
+        let served = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
+        let machine = Arc::new(Machine { calls: CrossCalls::new(), bells, served });
+        let start = |me: usize, life: fn(&Cpu)| {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || life(&Cpu { machine, me }))
+        };
+        let threads: Vec<_> = (0..).zip(cpus).map(|(me, life)| start(me, *life)).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
 }
 
 #[test]
 fn two_cpus_call_each_other() {
-    model(|| {
-        let machine = Machine::new();
-        let other = {
-            let machine = Arc::clone(&machine);
-            thread::spawn(move || {
-                machine.call(1, 0);
-                machine.finish(1, 2);
-            })
-        };
-        machine.call(0, 1);
-        machine.finish(0, 2);
-        other.join().unwrap();
-    });
+    model(&[
+        |cpu| {
+            cpu.call(1);
+            cpu.serve(1);
+        },
+        |cpu| {
+            cpu.call(0);
+            cpu.serve(1);
+        },
+    ]);
 }
 
 #[test]
 fn two_cpus_call_a_third_with_one_notice_or_two() {
-    model(|| {
-        let machine = Machine::new();
-        let callers: Vec<_> = (0..2)
-            .map(|me| {
-                let machine = Arc::clone(&machine);
-                thread::spawn(move || {
-                    machine.call(me, 2);
-                    machine.finished.fetch_add(1, Ordering::Relaxed);
-                })
-            })
-            .collect();
-        while machine.finished.load(Ordering::Relaxed) != 2 {
-            machine.interrupt(2);
-            thread::yield_now();
-        }
-        for caller in callers {
-            caller.join().unwrap();
-        }
-    });
+    model(&[|cpu| cpu.call(2), |cpu| cpu.call(2), |cpu| cpu.serve(2)]);
 }
 
 #[test]
 fn a_cpu_calls_again_at_once() {
-    model(|| {
-        let machine = Machine::new();
-        let other = {
-            let machine = Arc::clone(&machine);
-            thread::spawn(move || machine.finish(1, 2))
-        };
-        machine.call(0, 1);
-        machine.call(0, 1);
-        machine.finish(0, 2);
-        other.join().unwrap();
-    });
+    model(&[
+        |cpu| {
+            cpu.call(1);
+            cpu.call(1);
+        },
+        |cpu| cpu.serve(2),
+    ]);
 }

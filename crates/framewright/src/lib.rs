@@ -89,6 +89,7 @@
 //! | [`zone`], [`block`] | what the manager is made of |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
+//! | [`files`] | control files in the formats of `/proc` and `/sys` |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
@@ -103,6 +104,7 @@ pub mod block;
 mod carve;
 pub mod debug;
 pub mod early;
+pub mod files;
 pub mod firmware;
 mod frames;
 pub mod manager;

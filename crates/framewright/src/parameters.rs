@@ -256,7 +256,7 @@ impl Parameters {
 const CAREFUL_SEED: u64 = 1;
 
 /// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
-fn parse_bool(value: &str) -> Option<bool> {
+pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
         b'1' | b'y' | b't' => Some(true),

@@ -97,6 +97,12 @@ impl PageTable {
         Some(Self { root: memory.allocate()?, largest })
     }
 
+    /// Tables that exist, to be added to with pages of up to `largest`.
+    #[must_use]
+    pub const fn at(root: u64, largest: PageSize) -> Self {
+        Self { root, largest }
+    }
+
     /// Physical address of the root.
     #[must_use]
     pub const fn root(&self) -> u64 {

@@ -38,14 +38,14 @@ impl Access {
     /// Registers of a device.
     pub const DEVICE: Self = Self { write: true, execute: false, global: true, device: true };
 
-    /// What is left where both this and `other` are asked.
+    /// What is left where both this and `other` are asked. Uncached is what either asks for.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
             write: self.write && other.write,
             execute: self.execute && other.execute,
             global: self.global && other.global,
-            device: self.device && other.device,
+            device: self.device || other.device,
         }
     }
 

@@ -29,6 +29,7 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
     for &foreign in migrate_type.fallbacks() {
         if let Some(found) = lists.smallest(foreign, order) {
             let head = lists.next(foreign, found);
+            lists.events.fallback_claims += 1;
             return Some(take_from(lists, table, head, head, order, migrate_type));
         }
     }

@@ -41,6 +41,40 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 }
 
+/// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZoneEvents {
+    /// Blocks that became pages.
+    pub block_splits: u64,
+    /// Blocks all of whose pages came back and that are whole again.
+    pub block_merges: u64,
+    /// Blocks of another migrate type that were taken over for a request that found none of its own.
+    pub fallback_claims: u64,
+    /// Runs out of blocks of another migrate type that kept their type.
+    pub fallback_steals: u64,
+    /// Times that a CPU's cache was filled.
+    pub cache_refills: u64,
+    /// Pages that went into caches, and to the callers that found them empty.
+    pub cache_refill_pages: u64,
+    /// Times that a part of a CPU's cache came back.
+    pub cache_returns: u64,
+    /// Pages that came back.
+    pub cache_return_pages: u64,
+}
+
+impl core::ops::AddAssign for ZoneEvents {
+    fn add_assign(&mut self, other: Self) {
+        self.block_splits += other.block_splits;
+        self.block_merges += other.block_merges;
+        self.fallback_claims += other.fallback_claims;
+        self.fallback_steals += other.fallback_steals;
+        self.cache_refills += other.cache_refills;
+        self.cache_refill_pages += other.cache_refill_pages;
+        self.cache_returns += other.cache_returns;
+        self.cache_return_pages += other.cache_return_pages;
+    }
+}
+
 /// See the module documentation. What every operation changes comes first, in one cache line.
 #[repr(C)]
 pub(crate) struct FreeLists {
@@ -61,6 +95,8 @@ pub(crate) struct FreeLists {
     /// Split blocks with free frames.
     pub(crate) room: Room,
     lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
+    /// Counted here, because all of it happens under the lock.
+    pub(crate) events: ZoneEvents,
 }
 
 fn slot(order: Order) -> usize {
@@ -78,6 +114,16 @@ impl FreeLists {
         room: Room::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,
+        events: ZoneEvents {
+            block_splits: 0,
+            block_merges: 0,
+            fallback_claims: 0,
+            fallback_steals: 0,
+            cache_refills: 0,
+            cache_refill_pages: 0,
+            cache_returns: 0,
+            cache_return_pages: 0,
+        },
     };
 
     /// Free frames, in lists and in split blocks.

@@ -90,6 +90,19 @@ impl MigrateType {
     pub const ALL: [Self; Self::COUNT] =
         [Self::Unmovable, Self::Movable, Self::Reclaimable, Self::HighAtomic, Self::Cma, Self::Isolate];
 
+    /// Linux's name, as `/proc/pagetypeinfo` prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unmovable => "Unmovable",
+            Self::Movable => "Movable",
+            Self::Reclaimable => "Reclaimable",
+            Self::HighAtomic => "HighAtomic",
+            Self::Cma => "CMA",
+            Self::Isolate => "Isolate",
+        }
+    }
+
     /// Whether a free block may take its neighbour's type when they merge (SPEC 3.2).
     #[must_use]
     pub const fn is_mergeable(self) -> bool {

@@ -161,10 +161,9 @@ impl Mark {
 
     /// The same of what is free or withheld.
     fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
-        let marks = zone.watermarks();
         match self {
-            Self::Low => zone.keeps(marks.low_pages, highest),
-            Self::Min => zone.keeps(marks.min_pages, highest),
+            Self::Low => zone.keeps(zone.low_pages(), highest),
+            Self::Min => zone.keeps(zone.min_pages(), highest),
             Self::Nothing => 0,
         }
     }

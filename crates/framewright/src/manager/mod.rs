@@ -14,13 +14,16 @@ mod pages;
 mod plan;
 mod pressure;
 mod references;
+mod settings;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
-pub use pressure::{Reclaim, Shortage};
+pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
+pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
@@ -36,6 +39,7 @@ use aided::Debug;
 use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
 use pressure::Pressure;
+use settings::Tunables;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +52,8 @@ pub struct Node {
     pub span: PfnRange,
     /// Nodes with memory, nearest first.
     pub fallback: &'static [NodeId],
+    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    pub distances: &'static [u8],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
@@ -83,6 +89,8 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    tunables: SpinLock<Tunables>,
+    settings: Settings,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
     metadata_bytes: u64,

@@ -190,6 +190,9 @@ impl Tier<'_> {
                 let state = self.table.state(index);
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.change(index, state, state.with_migrate_type(migrate_type));
+                    self.lists.events.fallback_claims += 1;
+                } else {
+                    self.lists.events.fallback_steals += 1;
                 }
                 return Some(found);
             }
@@ -234,6 +237,7 @@ impl Tier<'_> {
     /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors, if they are inside: the last eight, or the first
     /// where the last are `wanted`.
     fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
+        self.lists.events.block_splits += 1;
         let map = self.table.free_map(index);
         map.clear();
         map.set_range(0, FRAMES);
@@ -254,6 +258,7 @@ impl Tier<'_> {
 
     /// Makes an allocated block of order 9 a split one, all of it still allocated.
     fn split_held(&mut self, index: u32, whole: BlockState) {
+        self.lists.events.block_splits += 1;
         self.table.free_map(index).clear();
         self.table.set_inner(index);
         let mut state = BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
@@ -503,6 +508,7 @@ impl Tier<'_> {
     }
 
     fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
+        self.lists.events.block_merges += 1;
         self.set_room(index, None);
         let state = self.table.state(index);
         let migrate_type = state.migrate_type();

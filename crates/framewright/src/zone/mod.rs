@@ -3,6 +3,7 @@
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
 //! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
+mod areas;
 mod deferred;
 mod describe;
 pub(crate) mod fallback;
@@ -18,6 +19,7 @@ mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
+pub use areas::{FreeAreas, ORDERS};
 pub(crate) use describe::Counted;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
@@ -25,9 +27,10 @@ pub use kind::{ZoneId, ZoneKind};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
 pub use verify::{Counts, Fault, FaultKind};
-pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
+pub use watermark::{LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
 
 use crate::block::lists::FreeLists;
+pub use crate::block::lists::ZoneEvents;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
 use crate::debug::Placement;
@@ -48,6 +51,13 @@ struct Changing {
     lists: SpinLock<FreeLists>,
 }
 
+/// Marks and reserves: read by every request, changed when somebody changes a parameter.
+struct Marks {
+    /// min, low, high and promo.
+    marks: [AtomicU64; 4],
+    reserve: [AtomicU64; ZoneKind::COUNT],
+}
+
 /// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
 pub struct Zone {
     id: ZoneId,
@@ -57,8 +67,7 @@ pub struct Zone {
     /// Those that are withheld included.
     managed_pages: u64,
     reserved_pages: u64,
-    marks: Watermarks,
-    reserve: [u64; ZoneKind::COUNT],
+    marks: Marks,
     table: BlockTable,
     table_memory: PhysRange,
     segments: &'static [Segment],
@@ -80,8 +89,10 @@ impl Zone {
             stray_pages: 0,
             managed_pages: 0,
             reserved_pages: 0,
-            marks: Watermarks::default(),
-            reserve: [0; ZoneKind::COUNT],
+            marks: Marks {
+                marks: core::array::from_fn(|_| AtomicU64::new(0)),
+                reserve: core::array::from_fn(|_| AtomicU64::new(0)),
+            },
             table: BlockTable::EMPTY,
             table_memory: PhysRange::new(0, 0),
             segments: &[],
@@ -168,14 +179,31 @@ impl Zone {
 
     /// Free-page marks.
     #[must_use]
-    pub const fn watermarks(&self) -> Watermarks {
-        self.marks
+    pub fn watermarks(&self) -> Watermarks {
+        let [min_pages, low_pages, high_pages, promo_pages] =
+            [0, 1, 2, 3].map(|mark: usize| self.marks.marks[mark].load(Ordering::Relaxed));
+        Watermarks { min_pages, low_pages, high_pages, promo_pages }
+    }
+
+    /// The low mark alone, for requests.
+    pub(crate) fn low_pages(&self) -> u64 {
+        self.marks.marks[1].load(Ordering::Relaxed)
+    }
+
+    /// The min mark alone.
+    pub(crate) fn min_pages(&self) -> u64 {
+        self.marks.marks[0].load(Ordering::Relaxed)
     }
 
     /// Pages kept from requests that could use zones up to each kind.
     #[must_use]
-    pub const fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        self.reserve
+    pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
+        [0, 1, 2].map(|kind: usize| self.marks.reserve[kind].load(Ordering::Relaxed))
+    }
+
+    /// What it did since bring-up, as far as that is counted.
+    pub fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
+        self.changing.lists.lock(platform).events
     }
 
     /// Its runs of blocks, ascending.
@@ -195,7 +223,7 @@ impl Zone {
 
     /// Pages that requests for zones up to `highest` leave, given a mark (SPEC 3.5).
     pub(crate) fn keeps(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
-        mark_pages.saturating_add(self.reserve[highest as usize])
+        mark_pages.saturating_add(self.marks.reserve[highest as usize].load(Ordering::Relaxed))
     }
 
     /// Where its table lies; empty when it has none.
@@ -227,8 +255,14 @@ impl Zone {
         self.changing.lists.get_mut().placement = Placement::random(seed);
     }
 
-    pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
-        self.marks = marks;
-        self.reserve = reserve;
+    /// Requests that are under way may still use the old ones, or some of each.
+    pub(crate) fn set_marks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
+        let Watermarks { min_pages, low_pages, high_pages, promo_pages } = marks;
+        for (place, pages) in self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages]) {
+            place.store(pages, Ordering::Relaxed);
+        }
+        for (place, pages) in self.marks.reserve.iter().zip(reserve) {
+            place.store(pages, Ordering::Relaxed);
+        }
     }
 }

@@ -1,0 +1,117 @@
+//! One page of memory that a device sees too. The only `unsafe` memory access of this crate.
+//!
+//! All access is atomic, because the device may read and write at any time, and numbers are in the byte order of virtio, the little one.
+
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use virtio_drivers::{BufferDirection, Hal, PhysAddr};
+
+/// [`PAGE_SIZE`](crate::PAGE_SIZE) as an offset.
+const BYTES: usize = virtio_drivers::PAGE_SIZE;
+
+/// A page from [`Hal::dma_alloc`], given back when this is dropped.
+pub struct DmaPage<H: Hal> {
+    physical: PhysAddr,
+    pointer: NonNull<u8>,
+    hal: PhantomData<fn() -> H>,
+}
+
+// SAFETY: the page belongs to this value and is reached by atomic operations only.
+unsafe impl<H: Hal> Send for DmaPage<H> {}
+
+impl<H: Hal> DmaPage<H> {
+    /// A page of zeros; `None` when there is no memory.
+    pub fn new(direction: BufferDirection) -> Option<Self> {
+        let (physical, pointer) = H::dma_alloc(1, direction);
+        // That is how `dma_alloc` says so.
+        (physical != 0).then(|| Self { physical, pointer, hal: PhantomData })
+    }
+
+    /// Takes the page apart, so that two numbers stand for it: its physical address, and its pointer as a number.
+    pub fn into_parts(self) -> (PhysAddr, usize) {
+        let page = ManuallyDrop::new(self);
+        (page.physical, page.pointer.as_ptr().expose_provenance())
+    }
+
+    /// Puts a page together again.
+    ///
+    /// # Safety
+    /// The numbers came from [`into_parts`](Self::into_parts) of this type and are used once.
+    pub unsafe fn from_parts(physical: PhysAddr, pointer: usize) -> Option<Self> {
+        let pointer = NonNull::new(core::ptr::with_exposed_provenance_mut(pointer))?;
+        Some(Self { physical, pointer, hal: PhantomData })
+    }
+
+    /// Where the device sees it.
+    pub fn physical(&self) -> PhysAddr {
+        self.physical
+    }
+
+    /// Fills it with zeros.
+    pub fn clear(&self) {
+        for offset in (0..BYTES).step_by(8) {
+            self.store_u64(offset, 0);
+        }
+    }
+
+    pub fn store_u8(&self, offset: usize, value: u8) {
+        let byte = self.place(offset, 1).as_ptr();
+        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self` (invariant 32).
+        unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Relaxed);
+    }
+
+    pub fn store_u32(&self, offset: usize, value: u32) {
+        let place = self.place(offset, 4).cast().as_ptr();
+        // SAFETY: as above, and aligned.
+        unsafe { AtomicU32::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    pub fn load_u32(&self, offset: usize) -> u32 {
+        let place = self.place(offset, 4).cast().as_ptr();
+        // SAFETY: as above.
+        u32::from_le(unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Relaxed))
+    }
+
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        let place = self.place(offset, 8).cast().as_ptr();
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        let place = self.place(offset, 8).cast().as_ptr();
+        // SAFETY: as above.
+        u64::from_le(unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Relaxed))
+    }
+
+    /// Everything stored before is seen by a device that sees this.
+    pub fn publish_u16(&self, offset: usize, value: u16) {
+        let place = self.place(offset, 2).cast().as_ptr();
+        // SAFETY: as above.
+        unsafe { AtomicU16::from_ptr(place) }.store(value.to_le(), Ordering::Release);
+    }
+
+    /// What the device stored before this value is seen by loads after it.
+    pub fn observe_u16(&self, offset: usize) -> u16 {
+        let place = self.place(offset, 2).cast().as_ptr();
+        // SAFETY: as above.
+        u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(Ordering::Acquire))
+    }
+
+    /// A number of `bytes` bytes. Offsets follow from this crate's layouts alone, so that a bad one is a mistake here.
+    fn place(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(offset.is_multiple_of(bytes) && offset + bytes <= BYTES, "an offset inside the page");
+        // SAFETY: inside the page.
+        unsafe { self.pointer.add(offset) }
+    }
+}
+
+impl<H: Hal> Drop for DmaPage<H> {
+    fn drop(&mut self) {
+        // SAFETY: what `dma_alloc` gave, once. The device does not use it any more (invariant 32).
+        // A `Hal` that refuses its own page keeps it; there is nobody to tell.
+        let _ = unsafe { H::dma_dealloc(self.physical, self.pointer, 1) };
+    }
+}

@@ -1,0 +1,467 @@
+//! The driver itself: starting, resetting, and what is done in between.
+
+use crate::dma::DmaPage;
+use crate::error::{DeviceFault, StartError};
+use crate::features::{Features, FreeContent, QueueKind};
+use crate::inflation::{BalloonMemory, Inflation};
+use crate::report::{Completion, MOST_RANGES, Reports, SubmitError, Token};
+use crate::ring::{Buffer, MOST_DESCRIPTORS, Ring};
+use crate::statistics::{self, Statistic};
+use core::fmt;
+use core::mem::ManuallyDrop;
+use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
+use virtio_drivers::{BufferDirection, Hal};
+
+/// Fields of the configuration space, each of 32 bits.
+const TARGET: usize = 0;
+const ACTUAL: usize = 4;
+const POISON: usize = 12;
+
+/// Descriptors of the queues that carry one request at a time. Some hosts want more than one.
+const SMALL_RING: u16 = 8;
+/// Looks at a device that is being reset, at the start and at the end, before it is given up.
+const RESET_LOOKS: u32 = 1 << 22;
+
+/// How the driver is to work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// What the kernel's free pages hold. It decides about PAGE_POISON and, where the host lacks that, about reporting (SPEC 5.6).
+    pub free_content: FreeContent,
+    /// Ranges in one report at most; the queue's size and 128 are limits too.
+    pub report_ranges: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { free_content: FreeContent::Any, report_ranges: MOST_RANGES }
+    }
+}
+
+/// How far the balloon is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Pages of 4 KiB that the host wants.
+    pub target_pages: u32,
+    /// Pages that are to be in the balloon: the target, or less after [`Balloon::relieve`].
+    pub goal_pages: u32,
+    /// Pages that are in the balloon.
+    pub held_pages: u32,
+    /// A request has not been answered.
+    pub waiting: bool,
+    /// The last attempt found no memory that could go into the balloon, or none to write down what does.
+    pub short: bool,
+}
+
+/// What the device is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Running,
+    /// It has done what it may not. Its queues are dead until it is reset.
+    Faulty(DeviceFault),
+    Resetting,
+    /// Reset, and not started.
+    Stopped,
+}
+
+/// Everything in memory that the device is told of.
+struct Queues<H: Hal> {
+    inflation: Inflation<H>,
+    statistics: Option<(Ring<H>, DmaPage<H>)>,
+    /// Never used, but a host that offers hints expects the queue.
+    hint: Option<Ring<H>>,
+    reports: Option<Reports<H>>,
+}
+
+impl<H: Hal> Queues<H> {
+    fn rings(&mut self) -> impl Iterator<Item = &mut Ring<H>> {
+        let [inflate, deflate] = self.inflation.rings();
+        let statistics = self.statistics.as_mut().map(|(ring, _)| ring);
+        let rings = [Some(inflate), Some(deflate), statistics, self.hint.as_mut()];
+        rings.into_iter().flatten().chain(self.reports.as_mut().map(Reports::ring))
+    }
+}
+
+/// A virtio balloon.
+///
+/// Dropping it resets the device. Frames that are then in the balloon are lost; [`stop`](Self::stop) gives them back first.
+pub struct Balloon<H: Hal, T: Transport> {
+    /// Only dropped when the device is known not to use them.
+    queues: ManuallyDrop<Queues<H>>,
+    transport: T,
+    settings: Settings,
+    features: Features,
+    state: State,
+    target_pages: u32,
+    relief: Option<Relief>,
+    /// What the device was told that the balloon holds.
+    told_pages: Option<u32>,
+    reports_made: u64,
+}
+
+/// The balloon was made smaller than the host wants.
+#[derive(Clone, Copy)]
+struct Relief {
+    /// The target at that time: another one ends it.
+    target_pages: u32,
+    goal_pages: u32,
+}
+
+impl<H: Hal, T: Transport> Balloon<H, T> {
+    /// Resets the device, agrees on features, sets up queues and starts it.
+    ///
+    /// # Errors
+    /// See [`StartError`]. The transport is dropped then.
+    pub fn new(mut transport: T, settings: Settings) -> Result<Self, StartError> {
+        let kind = transport.device_type();
+        if kind != DeviceType::MemoryBalloon {
+            return Err(StartError::NotABalloon(kind));
+        }
+        transport.set_status(DeviceStatus::empty());
+        if !reset_completes(&transport) {
+            return Err(StartError::ResetPending);
+        }
+        let features = negotiate(&mut transport, settings)?;
+        let queues = match make_queues(features, &mut transport, settings) {
+            Ok(queues) => ManuallyDrop::new(queues),
+            Err(error) => {
+                transport.set_status(DeviceStatus::FAILED);
+                return Err(error);
+            }
+        };
+        let mut balloon = Self {
+            queues,
+            transport,
+            settings,
+            features,
+            state: State::Stopped,
+            target_pages: 0,
+            relief: None,
+            told_pages: None,
+            reports_made: 0,
+        };
+        balloon.start()?;
+        Ok(balloon)
+    }
+
+    /// What device and driver have agreed on.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// The number of the reporting queue, if there is one.
+    #[must_use]
+    pub fn reporting_queue(&mut self) -> Option<u16> {
+        self.queues.reports.as_mut().map(|reports| reports.ring().queue())
+    }
+
+    /// Ranges that one report may have; 0 when the host takes none.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.queues.reports.as_ref().map_or(0, Reports::capacity)
+    }
+
+    /// Reports that the device has not answered.
+    #[must_use]
+    pub fn reports_in_flight(&self) -> usize {
+        self.queues.reports.as_ref().map_or(0, Reports::in_flight)
+    }
+
+    /// Why the device does nothing, if so.
+    #[must_use]
+    pub fn fault(&self) -> Option<DeviceFault> {
+        match self.state {
+            State::Running => None,
+            State::Faulty(fault) => Some(fault),
+            State::Resetting => Some(DeviceFault::Resetting),
+            State::Stopped => Some(DeviceFault::Stopped),
+        }
+    }
+
+    /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work) looks by itself.
+    ///
+    /// # Errors
+    /// There is no running device, or its configuration cannot be read.
+    pub fn target_pages(&self) -> Result<u32, DeviceFault> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        self.transport.read_config_space::<u32>(TARGET).map(u32::from_le).map_err(DeviceFault::Configuration)
+    }
+
+    /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does not wait.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; the host has none of the ranges then.
+    ///
+    /// # Safety
+    /// The memory is the caller's, and nobody looks at it or writes to it until [`poll`](Self::poll) has returned the token, or a reset is complete. What it held is lost. What it
+    /// holds afterwards is unknown: an answer proves nothing.
+    pub unsafe fn submit(&mut self, ranges: &[(u64, u32)]) -> Result<Token, SubmitError> {
+        if let Some(fault) = self.fault() {
+            return Err(SubmitError::Fault(fault));
+        }
+        let Some(reports) = &mut self.queues.reports else { return Err(SubmitError::NotSupported) };
+        let token = reports.submit(&mut self.transport, ranges, self.reports_made)?;
+        self.reports_made += 1;
+        Ok(token)
+    }
+
+    /// A report that the device has answered, in the order of its answers. Reads memory only, so it may be called often.
+    ///
+    /// # Errors
+    /// The device does what it may not. What it has not answered stays with it until a reset.
+    pub fn poll(&mut self) -> Result<Option<Completion>, DeviceFault> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        let polled = self.queues.reports.as_mut().map_or(Ok(None), Reports::poll);
+        self.noted(polled)
+    }
+
+    /// One step of everything else; never waits. Call it now and then, after an interrupt if there are any, and again soon while the balloon is not where it
+    /// should be. It acknowledges the interrupt, answers the host's question for statistics with what `statistics` knows, finishes a request for pages, and
+    /// begins the next (at most 4 MiB).
+    ///
+    /// # Errors
+    /// The device does what it may not, or asks to be reset.
+    pub fn work(
+        &mut self,
+        memory: &mut dyn BalloonMemory,
+        statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
+    ) -> Result<Progress, DeviceFault> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        let step = self.step(memory, statistics);
+        self.noted(step)
+    }
+
+    /// Makes the balloon smaller by `pages`, although the host wants it as it is, because the guest needs memory. [`work`](Self::work) does it; the goal stays
+    /// there until the host changes its target. False when the host does not allow it (DEFLATE_ON_OOM).
+    pub fn relieve(&mut self, pages: u32) -> bool {
+        if !self.features.contains(Features::DEFLATE_ON_OOM) {
+            return false;
+        }
+        let held = self.queues.inflation.held_pages();
+        self.relief = Some(Relief {
+            target_pages: self.target_pages,
+            goal_pages: self.goal_pages().min(held).saturating_sub(pages),
+        });
+        true
+    }
+
+    /// Acknowledges an interrupt, for a handler that has to do so at once.
+    pub fn acknowledge_interrupt(&mut self) -> InterruptStatus {
+        self.transport.ack_interrupt()
+    }
+
+    /// Resets the device and starts it again. Returns when it has completed the reset, however long that takes; [`try_reset`](Self::try_reset) does not wait. The device has then no
+    /// report any more, and their tokens will not come. The balloon keeps its pages.
+    ///
+    /// # Errors
+    /// The device could not be started again; it has no report all the same, and none can be made.
+    pub fn reset(&mut self) -> Result<(), StartError> {
+        while !self.try_reset()? {
+            core::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Begins a reset, or goes on with one: true once the device has completed it and was started again. Until then all reports stay with it.
+    ///
+    /// # Errors
+    /// As for [`reset`](Self::reset).
+    pub fn try_reset(&mut self) -> Result<bool, StartError> {
+        if !self.try_quiet() {
+            return Ok(false);
+        }
+        let features = negotiate(&mut self.transport, self.settings)?;
+        let transport = &mut self.transport;
+        let shrunk = self.queues.rings().any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
+        if features != self.features || shrunk {
+            // Queues would have other numbers, or do not fit. A device that changes under its driver is as good as none.
+            self.transport.set_status(DeviceStatus::FAILED);
+            return Err(StartError::Changed);
+        }
+        self.start()?;
+        Ok(true)
+    }
+
+    /// Stops the device and gives the balloon's pages back: true once that is done, otherwise the device has not completed its reset, and this has to be called
+    /// again. [`reset`](Self::reset) starts it again.
+    pub fn stop(&mut self, memory: &mut dyn BalloonMemory) -> bool {
+        if self.state != State::Stopped && !self.try_quiet() {
+            return false;
+        }
+        self.queues.inflation.empty(memory);
+        true
+    }
+
+    /// True once the device is reset. Then it has nothing of ours (invariant 32).
+    fn try_quiet(&mut self) -> bool {
+        if self.state != State::Resetting {
+            self.state = State::Resetting;
+            self.transport.set_status(DeviceStatus::empty());
+        }
+        if self.transport.get_status() != DeviceStatus::empty() {
+            return false;
+        }
+        self.state = State::Stopped;
+        for ring in self.queues.rings() {
+            ring.forget();
+        }
+        true
+    }
+
+    /// Starts a device that has been reset and accepted its features.
+    fn start(&mut self) -> Result<(), StartError> {
+        if let Some(poison) = self.settings.free_content.poison()
+            && self.features.contains(Features::PAGE_POISON)
+        {
+            self.transport.write_config_space(POISON, poison.to_le()).map_err(StartError::Configuration)?;
+        }
+        for ring in self.queues.rings() {
+            ring.announce(&mut self.transport);
+        }
+        self.transport.set_status(
+            DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK | DeviceStatus::DRIVER_OK,
+        );
+        self.state = State::Running;
+        self.told_pages = None;
+        self.queues.inflation.repeat(&mut self.transport);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        memory: &mut dyn BalloonMemory,
+        statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
+    ) -> Result<Progress, DeviceFault> {
+        // What changed is looked up in any case: hosts with message-signalled interrupts alone do not set these bits.
+        self.transport.ack_interrupt();
+        if self.transport.get_status().contains(DeviceStatus::DEVICE_NEEDS_RESET) {
+            return Err(DeviceFault::NeedsReset);
+        }
+        self.answer_statistics(statistics)?;
+        self.queues.inflation.finish(memory)?;
+        self.target_pages = self.target_pages()?;
+        let goal_pages = self.goal_pages();
+        let enough = self.queues.inflation.approach(goal_pages, memory, &mut self.transport);
+        let held_pages = self.queues.inflation.held_pages();
+        if self.told_pages != Some(held_pages) {
+            let written = self.transport.write_config_space(ACTUAL, held_pages.to_le());
+            written.map_err(DeviceFault::Configuration)?;
+            self.told_pages = Some(held_pages);
+        }
+        let waiting = self.queues.inflation.is_waiting();
+        Ok(Progress { target_pages: self.target_pages, goal_pages, held_pages, waiting, short: !enough })
+    }
+
+    fn goal_pages(&mut self) -> u32 {
+        match self.relief {
+            Some(relief) if relief.target_pages == self.target_pages => relief.goal_pages,
+            _ => {
+                self.relief = None;
+                self.target_pages
+            }
+        }
+    }
+
+    /// The host has the buffer from the start, and returns it when it wants new numbers.
+    fn answer_statistics(&mut self, statistics: &mut dyn FnMut(Statistic) -> Option<u64>) -> Result<(), DeviceFault> {
+        let Some((ring, page)) = &mut self.queues.statistics else { return Ok(()) };
+        if let Some(used) = ring.poll()?
+            && u64::from(used.written) > used.room
+        {
+            return Err(DeviceFault::TooLong { queue: ring.queue(), written: used.written });
+        }
+        if ring.chains_out() == 0 {
+            let bytes = statistics::write(page, statistics);
+            let buffer = Buffer { address: page.physical(), bytes, device_writes: false };
+            if ring.add([buffer].into_iter(), 0) {
+                ring.notify(&mut self.transport);
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers a fault.
+    fn noted<V>(&mut self, result: Result<V, DeviceFault>) -> Result<V, DeviceFault> {
+        if let Err(fault) = result {
+            self.state = State::Faulty(fault);
+        }
+        result
+    }
+}
+
+impl<H: Hal, T: Transport> fmt::Debug for Balloon<H, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held_pages = self.queues.inflation.held_pages();
+        f.debug_struct("Balloon")
+            .field("features", &self.features)
+            .field("state", &self.state)
+            .field("held_pages", &held_pages)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H: Hal, T: Transport> Drop for Balloon<H, T> {
+    fn drop(&mut self) {
+        self.transport.set_status(DeviceStatus::empty());
+        if reset_completes(&self.transport) {
+            // SAFETY: dropped once, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.queues) };
+        }
+        // Otherwise the device may still write into the queues: they are never given back.
+    }
+}
+
+/// Whether a device that was told to reset does so soon.
+fn reset_completes<T: Transport>(transport: &T) -> bool {
+    (0..RESET_LOOKS).any(|_| transport.get_status() == DeviceStatus::empty())
+}
+
+/// Agrees with a device that has been reset on features.
+fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Features, StartError> {
+    transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
+    let accepted = Features::accept(transport.read_device_features(), settings.free_content).and_then(|features| {
+        transport.write_driver_features(features.bits());
+        let agreed = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK;
+        transport.set_status(agreed);
+        let refused = !transport.get_status().contains(DeviceStatus::FEATURES_OK);
+        if refused { Err(StartError::FeaturesRefused { asked: features.bits() }) } else { Ok(features) }
+    });
+    if accepted.is_err() {
+        transport.set_status(DeviceStatus::FAILED);
+    }
+    accepted
+}
+
+fn make_queues<H: Hal, T: Transport>(
+    features: Features,
+    transport: &mut T,
+    settings: Settings,
+) -> Result<Queues<H>, StartError> {
+    let mut ring = |kind, wanted: u16| -> Result<Option<Ring<H>>, StartError> {
+        let Some((queue, most)) = features.queue(kind, transport)? else { return Ok(None) };
+        // A split queue's size is a power of two; the next lower one is within every limit.
+        let most = u16::try_from(most).unwrap_or(u16::MAX).min(wanted);
+        Ring::new(queue, 1 << most.ilog2()).map(Some).ok_or(StartError::OutOfMemory)
+    };
+    let missing = |kind| StartError::MissingQueue { kind, queue: kind as u16 };
+    let inflate = ring(QueueKind::Inflate, SMALL_RING)?.ok_or(missing(QueueKind::Inflate))?;
+    let deflate = ring(QueueKind::Deflate, SMALL_RING)?.ok_or(missing(QueueKind::Deflate))?;
+    let statistics = match ring(QueueKind::Statistics, SMALL_RING)? {
+        Some(ring) => {
+            let page = DmaPage::new(BufferDirection::DriverToDevice).ok_or(StartError::OutOfMemory)?;
+            Some((ring, page))
+        }
+        None => None,
+    };
+    let hint = ring(QueueKind::Hint, SMALL_RING)?;
+    let reporting = ring(QueueKind::Reporting, MOST_DESCRIPTORS)?;
+    let reports = reporting.map(|ring| Reports::new(ring, settings.report_ranges));
+    let inflation = Inflation::new(inflate, deflate).ok_or(StartError::OutOfMemory)?;
+    Ok(Queues { inflation, statistics, hint, reports })
+}

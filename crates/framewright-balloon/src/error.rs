@@ -1,0 +1,113 @@
+//! What goes wrong with a device.
+
+use crate::features::QueueKind;
+use core::fmt;
+use virtio_drivers::transport::DeviceType;
+
+/// Why a device cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// It is no balloon.
+    NotABalloon(DeviceType),
+    /// It speaks only the protocol before version 1.
+    Legacy,
+    /// It does not complete its reset.
+    ResetPending,
+    /// It does not accept what it has offered itself; a device behind an IOMMU does that.
+    FeaturesRefused {
+        /// What was asked of it.
+        asked: u64,
+    },
+    /// A feature is offered without its queue.
+    MissingQueue {
+        /// What the queue is for.
+        kind: QueueKind,
+        /// Its number.
+        queue: u16,
+    },
+    /// After a reset it offers something else than before.
+    Changed,
+    /// There is no memory for queues.
+    OutOfMemory,
+    /// Its configuration space is missing or too small.
+    Configuration(virtio_drivers::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotABalloon(kind) => write!(f, "the virtio device is no balloon but {kind:?}"),
+            Self::Legacy => f.write_str("the virtio balloon offers no version 1 of the protocol"),
+            Self::ResetPending => f.write_str("the virtio balloon does not complete its reset"),
+            Self::FeaturesRefused { asked } => {
+                write!(f, "the virtio balloon refuses features {asked:#x}, which it has offered")
+            }
+            Self::MissingQueue { kind, queue } => {
+                write!(f, "the virtio balloon offers {kind} without a queue for it (number {queue})")
+            }
+            Self::Changed => f.write_str("the virtio balloon offers something else than before its reset"),
+            Self::OutOfMemory => f.write_str("no memory for the queues of the virtio balloon"),
+            Self::Configuration(error) => write!(f, "configuration of the virtio balloon: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// A running device does what it may not. What it was given stays with it until it is reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceFault {
+    /// It says that it has returned more than it was given, or its count runs backwards.
+    IndexOutOfStep {
+        /// Number of the queue.
+        queue: u16,
+        /// Requests returned since the last look, as it says.
+        returned: u16,
+        /// Requests that it had.
+        given: u16,
+    },
+    /// It returned a descriptor that is not the first of a request that it had.
+    NotGiven {
+        /// Number of the queue.
+        queue: u16,
+        /// The descriptor.
+        descriptor: u32,
+    },
+    /// It says that it has written more than it was given.
+    TooLong {
+        /// Number of the queue.
+        queue: u16,
+        /// Bytes, as it says.
+        written: u32,
+    },
+    /// It asks to be reset.
+    NeedsReset,
+    /// A reset has begun and is not complete.
+    Resetting,
+    /// It was stopped, or could not be started again after a reset.
+    Stopped,
+    /// Its configuration space cannot be read or written.
+    Configuration(virtio_drivers::Error),
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IndexOutOfStep { queue, returned, given } => {
+                write!(f, "virtio balloon: queue {queue}: {returned} requests returned of {given}")
+            }
+            Self::NotGiven { queue, descriptor } => {
+                write!(f, "virtio balloon: queue {queue}: descriptor {descriptor} returned, which it was not given")
+            }
+            Self::TooLong { queue, written } => {
+                write!(f, "virtio balloon: queue {queue}: {written} bytes written, more than there is room for")
+            }
+            Self::NeedsReset => f.write_str("virtio balloon: the device asks to be reset"),
+            Self::Resetting => f.write_str("virtio balloon: a reset is not complete"),
+            Self::Stopped => f.write_str("virtio balloon: the device is stopped"),
+            Self::Configuration(error) => write!(f, "virtio balloon: configuration: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for DeviceFault {}

@@ -1,0 +1,220 @@
+//! Towards the host's target: one request at a time, of up to 4 MiB.
+
+use crate::dma::DmaPage;
+use crate::error::DeviceFault;
+use crate::ledger::{Ledger, Run};
+use crate::ring::{Buffer, Ring, Used};
+use virtio_drivers::transport::Transport;
+use virtio_drivers::{BufferDirection, Hal};
+
+/// Frame numbers have 32 bits on the queue, so that memory from 16 TiB on cannot go into a balloon.
+pub const END_PFN: u64 = 1 << 32;
+/// A piece of 2 MiB.
+const LARGE_ORDER: u32 = 9;
+const LARGE_PAGES: u32 = 1 << LARGE_ORDER;
+/// Frame numbers in one request: a page of them.
+const LIST_PAGES: u32 = 1024;
+const PFN_BYTES: u32 = 4;
+
+/// Where the balloon's frames come from.
+///
+/// # Safety
+/// A frame that [`take`](Self::take) has returned is used by nobody until it comes back through [`give_back`](Self::give_back): the host may discard it at any time.
+pub unsafe trait BalloonMemory {
+    /// Takes `1 << order` neighbouring frames of 4 KiB, aligned to their number, all below `end_pfn`; gives the first. `order` is 9 or 0. `None` when there are none to spare:
+    /// the driver goes on with smaller ones, or tries again at the next call of [`Balloon::work`](crate::Balloon::work).
+    fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64>;
+
+    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free frames clear or filled has to do so with these.
+    fn give_back(&mut self, first_pfn: u64, pages: u32);
+}
+
+/// What the device has been asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    /// The newest so many frames of the ledger go to the host.
+    Inflate(u32),
+    /// They come back from it.
+    Deflate(u32),
+}
+
+impl Request {
+    const fn pages(self) -> u32 {
+        match self {
+            Self::Inflate(pages) | Self::Deflate(pages) => pages,
+        }
+    }
+}
+
+/// The two queues for pages, and what is in the balloon.
+pub struct Inflation<H: Hal> {
+    inflate: Ring<H>,
+    deflate: Ring<H>,
+    /// The frame numbers of the request on its way.
+    list: DmaPage<H>,
+    ledger: Ledger<H>,
+    request: Option<Request>,
+}
+
+impl<H: Hal> Inflation<H> {
+    /// `None` when there is no memory.
+    pub fn new(inflate: Ring<H>, deflate: Ring<H>) -> Option<Self> {
+        let list = DmaPage::new(BufferDirection::DriverToDevice)?;
+        Some(Self { inflate, deflate, list, ledger: Ledger::new(), request: None })
+    }
+
+    pub fn rings(&mut self) -> [&mut Ring<H>; 2] {
+        [&mut self.inflate, &mut self.deflate]
+    }
+
+    /// Frames that the host has.
+    pub fn held_pages(&self) -> u32 {
+        let unanswered = match self.request {
+            Some(Request::Inflate(pages)) => pages,
+            _ => 0,
+        };
+        // The target has 32 bits, and nothing goes in beyond it.
+        u32::try_from(self.ledger.pages() - u64::from(unanswered)).unwrap_or(u32::MAX)
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// Asks again what the device had not answered when it was reset. Telling it twice does no harm.
+    pub fn repeat<T: Transport>(&mut self, transport: &mut T) {
+        if let Some(request) = self.request {
+            self.send(request, transport);
+        }
+    }
+
+    /// Looks for the answer. True when the number of frames in the balloon has changed.
+    pub fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
+        // The device was asked for nothing on the other queue, and gets no further than to say that it did something there.
+        let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
+        let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
+        let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else { return Ok(false) };
+        if u64::from(written) > room {
+            return Err(DeviceFault::TooLong { queue, written });
+        }
+        match self.request.take() {
+            Some(Request::Deflate(pages)) => self.take_out(pages, memory),
+            Some(Request::Inflate(_)) | None => {}
+        }
+        Ok(true)
+    }
+
+    /// Begins the next request towards `goal_pages`, unless one is on its way. False when there was no memory.
+    pub fn approach<T: Transport>(
+        &mut self,
+        goal_pages: u32,
+        memory: &mut dyn BalloonMemory,
+        transport: &mut T,
+    ) -> bool {
+        if self.request.is_some() {
+            return true;
+        }
+        let held = self.held_pages();
+        let request = if goal_pages > held {
+            Request::Inflate(self.fill((goal_pages - held).min(LIST_PAGES), memory))
+        } else if goal_pages < held {
+            Request::Deflate(self.choose((held - goal_pages).min(LIST_PAGES)))
+        } else {
+            return true;
+        };
+        if request.pages() == 0 {
+            return false;
+        }
+        self.request = Some(request);
+        self.send(request, transport);
+        true
+    }
+
+    /// Gives all frames back. Only after the device has been reset.
+    pub fn empty(&mut self, memory: &mut dyn BalloonMemory) {
+        self.request = None;
+        while let Some(run) = self.ledger.pop(u32::MAX) {
+            memory.give_back(run.first_pfn, run.pages);
+        }
+    }
+
+    fn send<T: Transport>(&mut self, request: Request, transport: &mut T) {
+        let ring = match request {
+            Request::Inflate(_) => &mut self.inflate,
+            Request::Deflate(_) => &mut self.deflate,
+        };
+        let bytes = request.pages() * PFN_BYTES;
+        let list = Buffer { address: self.list.physical(), bytes, device_writes: false };
+        // One request is on its way at a time, so that there is room.
+        let added = ring.add([list].into_iter(), 0);
+        debug_assert!(added, "room for one request");
+        ring.notify(transport);
+    }
+
+    /// Takes up to `wanted` frames, in pieces of 2 MiB while that is possible, into ledger and list.
+    fn fill(&mut self, wanted: u32, memory: &mut dyn BalloonMemory) -> u32 {
+        let mut taken = 0;
+        let mut large = true;
+        while taken < wanted {
+            large &= wanted - taken >= LARGE_PAGES;
+            let order = if large { LARGE_ORDER } else { 0 };
+            match memory.take(order, END_PFN) {
+                Some(first_pfn) => {
+                    let run = Run { first_pfn, pages: 1 << order };
+                    if !self.is_usable(run) || !self.ledger.push(run) {
+                        memory.give_back(run.first_pfn, run.pages);
+                        break;
+                    }
+                    self.write(taken, run);
+                    taken += run.pages;
+                }
+                None if large => large = false,
+                None => break,
+            }
+        }
+        taken
+    }
+
+    /// Whether the queue can name these frames, and they are aligned as asked.
+    fn is_usable(&self, run: Run) -> bool {
+        let end = run.first_pfn.checked_add(u64::from(run.pages));
+        run.first_pfn.is_multiple_of(u64::from(run.pages)) && end.is_some_and(|end| end <= END_PFN)
+    }
+
+    /// Lists up to `wanted` frames from the top of the ledger.
+    fn choose(&mut self, wanted: u32) -> u32 {
+        let mut listed = 0;
+        for run in self.ledger.top() {
+            let pages = run.pages.min(wanted - listed);
+            if pages == 0 {
+                break;
+            }
+            let skipped = u64::from(run.pages - pages);
+            write_list(&self.list, listed, Run { first_pfn: run.first_pfn + skipped, pages });
+            listed += pages;
+        }
+        listed
+    }
+
+    /// Gives back the newest `pages` frames of the ledger.
+    fn take_out(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
+        let mut left = pages;
+        while left > 0 {
+            let Some(run) = self.ledger.pop(left) else { return };
+            memory.give_back(run.first_pfn, run.pages);
+            left -= run.pages;
+        }
+    }
+
+    fn write(&self, at: u32, run: Run) {
+        write_list(&self.list, at, run);
+    }
+}
+
+/// Writes the frames of `run` into a list, from place `at` on.
+fn write_list<H: Hal>(list: &DmaPage<H>, at: u32, run: Run) {
+    for (place, pfn) in (at..LIST_PAGES).zip(run.first_pfn..run.first_pfn + u64::from(run.pages)) {
+        // The ledger holds only frames below `END_PFN`.
+        list.store_u32((place * PFN_BYTES) as usize, u32::try_from(pfn).unwrap_or(u32::MAX));
+    }
+}

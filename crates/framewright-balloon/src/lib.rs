@@ -1,0 +1,63 @@
+//! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
+//!
+//! It stands on `virtio-drivers`, from which it takes the transport and [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright. [`Balloon`] does
+//! * free page reporting, as a device that is given ranges and asked later: [`Balloon::capacity`], [`submit`](Balloon::submit), [`poll`](Balloon::poll),
+//!   [`reset`](Balloon::reset);
+//! * inflation and deflation towards the host's target, and statistics, one bounded step a call: [`Balloon::work`]. Memory comes from a [`BalloonMemory`], in pieces
+//!   of 2 MiB where there are any.
+//!
+//! Not done: free page hinting (a host-driven mechanism for migration). The feature is accepted where it is offered, because devices number their queues by it, and
+//! the queue stays empty.
+//!
+//! ```
+//! use framewright_balloon::{Balloon, BalloonMemory, Settings};
+//! use framewright_testkit::balloon::{FakeBalloon, FakeHal};
+//!
+//! struct Frames(Vec<u64>); // frames of 4 KiB that are free, by number
+//!
+//! // SAFETY: what is taken is not in the list any more, and nothing else hands these frames out.
+//! unsafe impl BalloonMemory for Frames {
+//!     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
+//!         if order == 0 { self.0.pop().filter(|&pfn| pfn < end_pfn) } else { None }
+//!     }
+//!     fn give_back(&mut self, first_pfn: u64, pages: u32) {
+//!         self.0.extend(first_pfn..first_pfn + u64::from(pages));
+//!     }
+//! }
+//!
+//! let host = FakeBalloon::new(); // in a kernel: virtio_drivers::transport::pci::PciTransport
+//! let mut balloon = Balloon::<FakeHal, _>::new(host.transport(), Settings::default())?;
+//! let mut frames = Frames((0x1000..0x1100).collect());
+//!
+//! host.set_target(100);
+//! while balloon.work(&mut frames, &mut |_| None)?.held_pages < 100 {}
+//! assert_eq!(frames.0.len(), 156);
+//!
+//! // SAFETY: the frame is ours, and nobody looks at it before the device has answered.
+//! let token = unsafe { balloon.submit(&[(frames.0[0] << 12, 4096)])? };
+//! let answer = balloon.poll()?.expect("this host answers at once");
+//! assert_eq!((answer.token, answer.result), (token, Ok(())));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![no_std]
+
+mod dma;
+mod driver;
+mod error;
+mod features;
+mod inflation;
+mod ledger;
+pub mod pci;
+mod report;
+mod ring;
+mod statistics;
+
+pub use driver::{Balloon, Progress, Settings};
+pub use error::{DeviceFault, StartError};
+pub use features::{Features, FreeContent, QueueKind};
+pub use inflation::BalloonMemory;
+pub use report::{BadAnswer, Completion, MOST_RANGES, SubmitError, Token};
+pub use statistics::Statistic;
+
+/// Bytes of a page as the device counts them, whatever the kernel's pages are.
+pub const PAGE_SIZE: u64 = 4096;

@@ -1,0 +1,203 @@
+//! A split virtqueue of at most 128 descriptors in one page.
+//!
+//! `virtio-drivers` has queues too. They take buffers as Rust slices, which memory that is being reported must not be: it may be outside of every mapping,
+//! and its content goes away under the reference. They also trust the used ring's index, and stop the kernel when a device returns what it was not given. Here a buffer is
+//! an address and a length, links and counts are read from our own copies only, and whatever a device writes is either an answer to something asked or a [`DeviceFault`].
+
+use crate::dma::DmaPage;
+use crate::error::DeviceFault;
+use core::sync::atomic::{Ordering, fence};
+use virtio_drivers::transport::Transport;
+use virtio_drivers::{BufferDirection, Hal};
+
+/// Descriptors of a ring at most. So many and both rings fit in one page.
+pub const MOST_DESCRIPTORS: u16 = 128;
+const SLOTS: usize = MOST_DESCRIPTORS as usize;
+
+/// Where things lie in the page.
+const DESCRIPTORS: usize = 0;
+const DESCRIPTOR_BYTES: usize = 16;
+const AVAILABLE: usize = 2048;
+const USED: usize = 2560;
+/// Both rings begin with flags and an index, 16 bits each.
+const INDEX: usize = 2;
+const ENTRIES: usize = 4;
+const USED_ENTRY_BYTES: usize = 8;
+
+const FLAG_NEXT: u16 = 1;
+const FLAG_DEVICE_WRITES: u16 = 2;
+/// In the available ring: the driver asks for no interrupts.
+const NO_INTERRUPT: u16 = 1;
+/// In the used ring: the device asks for no notifications.
+const NO_NOTIFY: u16 = 1;
+
+/// Memory for the device to work on.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    pub address: u64,
+    pub bytes: u32,
+    pub device_writes: bool,
+}
+
+/// What the device has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Used {
+    /// As given to [`Ring::add`].
+    pub tag: u64,
+    /// How much the device says it wrote.
+    pub written: u32,
+    /// How much memory it was given.
+    pub room: u64,
+}
+
+/// A chain of descriptors that the device has, by its first.
+#[derive(Clone, Copy)]
+struct Chain {
+    /// 0: the device has no such chain.
+    descriptors: u16,
+    tag: u64,
+    room: u64,
+}
+
+/// One queue of the device.
+pub struct Ring<H: Hal> {
+    page: DmaPage<H>,
+    queue: u16,
+    size: u16,
+    available: u16,
+    used: u16,
+    free: u16,
+    free_count: u16,
+    chains_out: u16,
+    next: [u16; SLOTS],
+    chains: [Chain; SLOTS],
+}
+
+impl<H: Hal> Ring<H> {
+    /// A ring for queue `queue` of `size` descriptors, a power of two of at most [`MOST_DESCRIPTORS`]. `None` when there is no memory.
+    pub fn new(queue: u16, size: u16) -> Option<Self> {
+        debug_assert!(size.is_power_of_two() && size <= MOST_DESCRIPTORS, "a size that fits");
+        let mut ring = Self {
+            page: DmaPage::new(BufferDirection::Both)?,
+            queue,
+            size,
+            available: 0,
+            used: 0,
+            free: 0,
+            free_count: size,
+            chains_out: 0,
+            next: [0; SLOTS],
+            chains: [Chain { descriptors: 0, tag: 0, room: 0 }; SLOTS],
+        };
+        ring.forget();
+        Some(ring)
+    }
+
+    /// Which queue of the device this is.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    pub fn chains_out(&self) -> u16 {
+        self.chains_out
+    }
+
+    /// Empties the ring. Only while the device does not use it (invariant 32).
+    pub fn forget(&mut self) {
+        self.page.clear();
+        // Nobody waits for interrupts.
+        self.page.publish_u16(AVAILABLE, NO_INTERRUPT);
+        (self.available, self.used) = (0, 0);
+        (self.free, self.free_count, self.chains_out) = (0, self.size, 0);
+        for (slot, next) in (1..).zip(&mut self.next) {
+            *next = slot;
+        }
+        for chain in &mut self.chains {
+            chain.descriptors = 0;
+        }
+    }
+
+    /// Tells the device where the ring is.
+    pub fn announce<T: Transport>(&self, transport: &mut T) {
+        let at = |offset: usize| self.page.physical() + offset as u64;
+        transport.queue_set(self.queue, self.size.into(), at(DESCRIPTORS), at(AVAILABLE), at(USED));
+    }
+
+    /// Gives the device a chain of `buffers`, of which there is at least one. False when there is no room for them; nothing has then changed.
+    pub fn add<B: ExactSizeIterator<Item = Buffer>>(&mut self, buffers: B, tag: u64) -> bool {
+        let wanted = buffers.len();
+        if wanted == 0 || wanted > self.free_count.into() {
+            return false;
+        }
+        let head = self.free;
+        let (mut slot, mut count, mut room) = (head, 0, 0);
+        for buffer in buffers.take(wanted) {
+            let next = self.next[usize::from(slot)];
+            count += 1;
+            room += u64::from(buffer.bytes);
+            let more = if usize::from(count) < wanted { FLAG_NEXT } else { 0 };
+            let direction = if buffer.device_writes { FLAG_DEVICE_WRITES } else { 0 };
+            let at = DESCRIPTORS + usize::from(slot) * DESCRIPTOR_BYTES;
+            self.page.store_u64(at, buffer.address);
+            self.page.store_u32(at + 8, buffer.bytes);
+            self.page.store_u32(at + 12, u32::from(more | direction) | u32::from(next) << 16);
+            slot = next;
+        }
+        self.free = slot;
+        self.free_count -= count;
+        self.chains_out += 1;
+        self.chains[usize::from(head)] = Chain { descriptors: count, tag, room };
+        let entry = AVAILABLE + ENTRIES + 2 * usize::from(self.available & (self.size - 1));
+        self.page.publish_u16(entry, head);
+        self.available = self.available.wrapping_add(1);
+        self.page.publish_u16(AVAILABLE + INDEX, self.available);
+        true
+    }
+
+    /// Tells the device that there is something new, unless it does not want to know.
+    pub fn notify<T: Transport>(&self, transport: &mut T) {
+        // The index is published before the flags are read; the device does these two the other way round.
+        fence(Ordering::SeqCst);
+        if self.page.observe_u16(USED) & NO_NOTIFY == 0 {
+            transport.notify(self.queue);
+        }
+    }
+
+    /// What the device has returned next.
+    ///
+    /// # Errors
+    /// It has returned more than it has, or what it was not given. Nothing that it says on this queue can be believed any more.
+    pub fn poll(&mut self) -> Result<Option<Used>, DeviceFault> {
+        let index = self.page.observe_u16(USED + INDEX);
+        let returned = index.wrapping_sub(self.used);
+        if returned == 0 {
+            return Ok(None);
+        }
+        if returned > self.chains_out {
+            return Err(DeviceFault::IndexOutOfStep { queue: self.queue, returned, given: self.chains_out });
+        }
+        let entry = USED + ENTRIES + USED_ENTRY_BYTES * usize::from(self.used & (self.size - 1));
+        let head = self.page.load_u32(entry);
+        let written = self.page.load_u32(entry + 4);
+        let known = u16::try_from(head).ok().filter(|&head| head < self.size);
+        let Some(first) = known.filter(|&head| self.chains[usize::from(head)].descriptors > 0) else {
+            return Err(DeviceFault::NotGiven { queue: self.queue, descriptor: head });
+        };
+        let Chain { descriptors, tag, room } = self.chains[usize::from(first)];
+        self.chains[usize::from(first)].descriptors = 0;
+        let mut last = first;
+        for _ in 1..descriptors {
+            last = self.next[usize::from(last)];
+        }
+        self.next[usize::from(last)] = self.free;
+        self.free = first;
+        self.free_count += descriptors;
+        self.chains_out -= 1;
+        self.used = self.used.wrapping_add(1);
+        Ok(Some(Used { tag, written, room }))
+    }
+}

@@ -1,0 +1,90 @@
+//! Statistics for the host (virtio specification, "Memory Statistics").
+
+use crate::dma::DmaPage;
+use virtio_drivers::Hal;
+
+/// What the host may ask for. The number is the tag of the specification; amounts of memory are in bytes, all else are counts since boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Statistic {
+    /// Memory read back from swap.
+    SwapIn = 0,
+    /// Memory written to swap.
+    SwapOut = 1,
+    /// Page faults that needed input.
+    MajorFaults = 2,
+    /// Page faults that did not.
+    MinorFaults = 3,
+    /// Memory that nobody uses.
+    Free = 4,
+    /// All memory that the guest can use.
+    Total = 5,
+    /// Memory that could be had without swapping.
+    Available = 6,
+    /// Memory in caches that could be emptied.
+    Caches = 7,
+    /// Huge pages allocated.
+    HugeAllocated = 8,
+    /// Huge pages that could not be allocated.
+    HugeFailed = 9,
+    /// Processes killed for memory.
+    OutOfMemoryKills = 10,
+    /// Allocations that had to wait for memory.
+    AllocationStalls = 11,
+    /// Pages looked at by background reclaim.
+    BackgroundScanned = 12,
+    /// Pages looked at by allocations that had to wait.
+    DirectScanned = 13,
+    /// Pages reclaimed in the background.
+    BackgroundReclaimed = 14,
+    /// Pages reclaimed by allocations that had to wait.
+    DirectReclaimed = 15,
+}
+
+impl Statistic {
+    /// All of them, by tag.
+    pub const ALL: [Self; 16] = [
+        Self::SwapIn,
+        Self::SwapOut,
+        Self::MajorFaults,
+        Self::MinorFaults,
+        Self::Free,
+        Self::Total,
+        Self::Available,
+        Self::Caches,
+        Self::HugeAllocated,
+        Self::HugeFailed,
+        Self::OutOfMemoryKills,
+        Self::AllocationStalls,
+        Self::BackgroundScanned,
+        Self::DirectScanned,
+        Self::BackgroundReclaimed,
+        Self::DirectReclaimed,
+    ];
+}
+
+/// A tag of 16 bits, then a value of 64, without a gap.
+const ENTRY_BYTES: u32 = 10;
+
+/// Writes what `value` knows into `page`; gives the length in bytes. A buffer may not be empty: without any value it holds one zero count.
+pub fn write<H: Hal>(page: &DmaPage<H>, value: &mut dyn FnMut(Statistic) -> Option<u64>) -> u32 {
+    let mut length = 0;
+    let mut put = |tag: Statistic, value: u64| {
+        let bytes = (tag as u16).to_le_bytes().into_iter().chain(value.to_le_bytes());
+        for (offset, byte) in (length..).zip(bytes) {
+            page.store_u8(offset as usize, byte);
+        }
+        length += ENTRY_BYTES;
+    };
+    let mut any = false;
+    for tag in Statistic::ALL {
+        if let Some(value) = value(tag) {
+            put(tag, value);
+            any = true;
+        }
+    }
+    if !any {
+        put(Statistic::SwapIn, 0);
+    }
+    length
+}

@@ -1,0 +1,392 @@
+//! What the device knows and does.
+
+use super::hal::FakeHal;
+use super::host::{Numbering, Offer};
+use super::ring::{Chain, DeviceRing, load_u8};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use virtio_drivers::transport::DeviceStatus;
+
+/// Bits of the features that the device looks at.
+pub const STATS_VQ: u64 = 1 << 1;
+pub const FREE_PAGE_HINT: u64 = 1 << 3;
+pub const PAGE_POISON: u64 = 1 << 4;
+pub const REPORTING: u64 = 1 << 5;
+
+/// Fields of the configuration space.
+pub const TARGET: usize = 0;
+pub const ACTUAL: usize = 4;
+pub const POISON: usize = 12;
+pub const CONFIGURATION_BYTES: usize = 16;
+
+/// When the device answers requests for pages and reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    /// When it is notified.
+    AtOnce,
+    /// When [`FakeBalloon::answer`](super::FakeBalloon::answer) says so.
+    OnDemand,
+}
+
+/// What the device does instead of its next answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// It returns a descriptor that begins no request.
+    OtherDescriptor,
+    /// It returns a descriptor that the queue does not have, and whose lower half is the right one.
+    NoDescriptor,
+    /// It says that it has returned so many more than it has.
+    Ahead(i16),
+    /// It returns the request twice.
+    Twice,
+    /// It says that it has written so many bytes.
+    Wrote(u32),
+}
+
+/// What a queue is for, in the specification's order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    Inflate,
+    Deflate,
+    Statistics,
+    Hint,
+    Reporting,
+}
+
+pub const KINDS: [Kind; 5] = [Kind::Inflate, Kind::Deflate, Kind::Statistics, Kind::Hint, Kind::Reporting];
+
+/// The device.
+#[derive(Debug)]
+pub struct Device {
+    pub offer: Offer,
+    pub answers: Answers,
+    pub lies: VecDeque<Lie>,
+    pub refuses_features: bool,
+    /// Looks at the status until a reset is complete; `None`: never.
+    pub reset_looks: Option<u32>,
+    resetting: Option<u32>,
+    pub status: DeviceStatus,
+    pub driver_features: u64,
+    pub configuration: [u8; CONFIGURATION_BYTES],
+    rings: BTreeMap<u16, DeviceRing>,
+    /// Requests without an answer, by queue.
+    waiting: BTreeMap<u16, VecDeque<Chain>>,
+    /// Frames that the driver has given.
+    pub balloon: BTreeSet<u32>,
+    /// Reports that were answered.
+    pub reports: Vec<Vec<(u64, u32)>>,
+    pub statistics: BTreeMap<u16, u64>,
+    pub statistics_received: usize,
+    /// How many frames each request for inflation had.
+    pub inflations: Vec<usize>,
+    pub resets: usize,
+    pub starts: usize,
+    pub notifications: usize,
+    pub interrupts: u32,
+}
+
+impl Device {
+    pub fn new(offer: Offer) -> Self {
+        Self {
+            offer,
+            answers: Answers::AtOnce,
+            lies: VecDeque::new(),
+            refuses_features: false,
+            reset_looks: Some(0),
+            resetting: None,
+            status: DeviceStatus::empty(),
+            driver_features: 0,
+            configuration: [0; CONFIGURATION_BYTES],
+            rings: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            balloon: BTreeSet::new(),
+            reports: Vec::new(),
+            statistics: BTreeMap::new(),
+            statistics_received: 0,
+            inflations: Vec::new(),
+            resets: 0,
+            starts: 0,
+            notifications: 0,
+            interrupts: 0,
+        }
+    }
+
+    /// Which queue has this number.
+    pub fn kind(&self, queue: u16) -> Option<Kind> {
+        let exists = |kind: &Kind| self.size(*kind) > 0;
+        match self.offer.numbering {
+            Numbering::Compact => KINDS.into_iter().filter(exists).nth(queue.into()),
+            Numbering::Fixed => KINDS.get(usize::from(queue)).copied().filter(exists),
+        }
+    }
+
+    pub fn queue(&self, kind: Kind) -> Option<u16> {
+        (0..5).find(|&queue| self.kind(queue) == Some(kind))
+    }
+
+    /// Descriptors that a queue may have; 0 where it does not exist.
+    pub fn size(&self, kind: Kind) -> u32 {
+        let offered = match kind {
+            Kind::Inflate | Kind::Deflate => true,
+            Kind::Statistics => self.offer.features & STATS_VQ != 0,
+            Kind::Hint => self.offer.features & FREE_PAGE_HINT != 0,
+            Kind::Reporting => self.offer.features & REPORTING != 0 && !self.offer.lacks_reporting_queue,
+        };
+        if !offered {
+            return 0;
+        }
+        if kind == Kind::Reporting { self.offer.reporting_size } else { 128 }
+    }
+
+    pub fn status(&mut self) -> DeviceStatus {
+        match self.resetting {
+            None => {}
+            Some(0) => self.complete_reset(),
+            Some(left) => self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some()))),
+        }
+        // It reads as 0 only once the reset is complete, also where it was 0 before.
+        if self.resetting.is_some() { self.status | DeviceStatus::ACKNOWLEDGE } else { self.status }
+    }
+
+    pub fn set_status(&mut self, status: DeviceStatus) {
+        if status.is_empty() {
+            match self.reset_looks {
+                Some(0) => self.complete_reset(),
+                Some(looks) => self.resetting = Some(looks),
+                None => self.resetting = Some(1),
+            }
+            return;
+        }
+        assert!(self.resetting.is_none(), "the driver goes on while the reset is not complete");
+        let steps =
+            [DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER, DeviceStatus::FEATURES_OK, DeviceStatus::DRIVER_OK];
+        if !status.contains(DeviceStatus::FAILED) {
+            let before = |step: usize| steps[..step].iter().all(|flag| self.status.contains(*flag));
+            for (step, flag) in steps.into_iter().enumerate() {
+                assert!(!status.contains(flag) || before(step), "{status:?} after {:?}", self.status);
+            }
+        }
+        let is_new = |flag| status.contains(flag) && !self.status.contains(flag);
+        let mut granted = status;
+        if is_new(DeviceStatus::FEATURES_OK) {
+            assert_eq!(self.driver_features & !self.offer.features, 0, "features that were not offered");
+            if self.refuses_features {
+                granted.remove(DeviceStatus::FEATURES_OK);
+            }
+        }
+        if is_new(DeviceStatus::DRIVER_OK) {
+            self.starts += 1;
+            for kind in KINDS.into_iter().filter(|&kind| self.is_agreed(kind)) {
+                let queue = self.queue(kind).expect("an agreed queue exists");
+                assert!(self.rings.contains_key(&queue), "{kind:?}, which was agreed on, was not set up");
+            }
+        }
+        self.status = granted;
+    }
+
+    fn is_agreed(&self, kind: Kind) -> bool {
+        let bit = match kind {
+            Kind::Inflate | Kind::Deflate => return true,
+            Kind::Statistics => STATS_VQ,
+            Kind::Hint => FREE_PAGE_HINT,
+            Kind::Reporting => REPORTING,
+        };
+        self.driver_features & bit != 0 && self.size(kind) > 0
+    }
+
+    /// The device forgets everything of the driver's. Pages in the balloon stay what they are.
+    fn complete_reset(&mut self) {
+        self.resetting = None;
+        self.status = DeviceStatus::empty();
+        self.driver_features = 0;
+        self.resets += 1;
+        for chain in std::mem::take(&mut self.waiting).into_values().flatten() {
+            for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
+                FakeHal::set_device_s(piece.address, false);
+            }
+        }
+        for ring in std::mem::take(&mut self.rings).values() {
+            FakeHal::set_device_s(ring.descriptors, false);
+        }
+    }
+
+    /// A reset that never ended ends now.
+    pub fn end_reset(&mut self) {
+        self.reset_looks = Some(0);
+        if self.resetting.is_some() {
+            self.complete_reset();
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.resetting.is_none() && self.status.contains(DeviceStatus::DRIVER_OK)
+    }
+
+    pub fn set_up(&mut self, queue: u16, ring: DeviceRing) {
+        let kind = self.kind(queue).unwrap_or_else(|| panic!("there is no queue {queue}"));
+        assert!(
+            self.status.contains(DeviceStatus::FEATURES_OK) && !self.is_running(),
+            "queues are set up before the start"
+        );
+        assert!(u32::from(ring.size) <= self.size(kind), "{kind:?} has no room for {}", ring.size);
+        FakeHal::set_device_s(ring.descriptors, true);
+        self.rings.insert(queue, ring);
+    }
+
+    pub fn has_ring(&self, queue: u16) -> bool {
+        self.rings.contains_key(&queue)
+    }
+
+    pub fn set_no_notify(&mut self, on: bool) {
+        for ring in self.rings.values() {
+            ring.set_no_notify(on);
+        }
+    }
+
+    /// The driver says that there is something on this queue.
+    pub fn notify(&mut self, queue: u16) {
+        assert!(self.is_running(), "a notification while the device does not run");
+        self.notifications += 1;
+        self.look(queue);
+        let kind = self.kind(queue);
+        if self.answers == Answers::AtOnce && kind != Some(Kind::Statistics) {
+            while self.answer_one(queue) {}
+        }
+    }
+
+    /// Takes what the driver has made available.
+    pub fn look(&mut self, queue: u16) {
+        let kind = self.kind(queue).unwrap_or_else(|| panic!("there is no queue {queue}"));
+        let Some(ring) = self.rings.get_mut(&queue) else { panic!("queue {queue} was not set up") };
+        while let Some(chain) = ring.take() {
+            assert_ne!(kind, Kind::Hint, "the queue for hints is used");
+            for piece in &chain.pieces {
+                assert_eq!(piece.writable, kind == Kind::Reporting, "{kind:?}: {piece:?}");
+                if !piece.writable {
+                    FakeHal::set_device_s(piece.address, true);
+                }
+            }
+            if kind == Kind::Statistics {
+                self.statistics_received += 1;
+                self.statistics = read_statistics(&chain);
+            }
+            let waiting = self.waiting.entry(queue).or_default();
+            waiting.push_back(chain);
+            assert!(kind != Kind::Statistics || waiting.len() == 1, "more than one buffer for statistics");
+        }
+    }
+
+    /// Requests without an answer.
+    pub fn waiting(&self, kind: Kind) -> usize {
+        self.queue(kind).and_then(|queue| self.waiting.get(&queue)).map_or(0, VecDeque::len)
+    }
+
+    /// Answers the oldest request of a queue. False when there is none, or the device does not run.
+    pub fn answer_one(&mut self, queue: u16) -> bool {
+        self.answer_nth(queue, 0)
+    }
+
+    /// Answers request `number`, counted from the oldest.
+    pub fn answer_nth(&mut self, queue: u16, number: usize) -> bool {
+        let Some(kind) = self.kind(queue).filter(|_| self.is_running()) else { return false };
+        let Some(chain) = self.waiting.get_mut(&queue).and_then(|waiting| waiting.remove(number)) else { return false };
+        self.work(kind, &chain);
+        for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
+            FakeHal::set_device_s(piece.address, false);
+        }
+        let Some(ring) = self.rings.get_mut(&queue) else { return false };
+        let head = u32::from(chain.head);
+        match self.lies.pop_front() {
+            None => ring.put(head, 0),
+            Some(Lie::OtherDescriptor) => {
+                // One inside of the chain, or one that is free.
+                let other = if chain.head + 1 < ring.size { chain.head + 1 } else { 0 };
+                ring.put(other.into(), 0);
+            }
+            Some(Lie::NoDescriptor) => ring.put(head | 0x1_0000, 0),
+            Some(Lie::Ahead(by)) => {
+                ring.put(head, 0);
+                ring.advance(by);
+            }
+            Some(Lie::Twice) => {
+                ring.put(head, 0);
+                ring.put(head, 0);
+            }
+            Some(Lie::Wrote(bytes)) => ring.put(head, bytes),
+        }
+        self.interrupts |= 1;
+        true
+    }
+
+    /// Does what a request asks.
+    fn work(&mut self, kind: Kind, chain: &Chain) {
+        match kind {
+            Kind::Inflate | Kind::Deflate => {
+                let frames = read_frames(chain);
+                if kind == Kind::Inflate {
+                    self.inflations.push(frames.len());
+                    self.balloon.extend(frames);
+                } else {
+                    for frame in frames {
+                        self.balloon.remove(&frame);
+                    }
+                }
+            }
+            Kind::Reporting => {
+                let ranges = chain.pieces.iter().map(|piece| (piece.address, piece.bytes));
+                self.reports.push(ranges.collect());
+            }
+            Kind::Statistics | Kind::Hint => {}
+        }
+    }
+
+    pub fn read_configuration(&self, offset: usize, bytes: &mut [u8]) -> bool {
+        let Some(field) = self.configuration[..self.offer.configuration_bytes].get(offset..offset + bytes.len()) else {
+            return false;
+        };
+        bytes.copy_from_slice(field);
+        true
+    }
+
+    pub fn write_configuration(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        let writable = match offset {
+            ACTUAL => self.is_running(),
+            POISON => self.driver_features & PAGE_POISON != 0 && !self.is_running(),
+            _ => false,
+        };
+        assert!(writable, "the driver writes {bytes:?} at {offset} of the configuration space");
+        match self.configuration[..self.offer.configuration_bytes].get_mut(offset..offset + bytes.len()) {
+            Some(field) => field.copy_from_slice(bytes),
+            None => return false,
+        }
+        true
+    }
+
+    pub fn field(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.configuration[offset..offset + 4].try_into().expect("4 bytes"))
+    }
+
+    pub fn set_field(&mut self, offset: usize, value: u32) {
+        self.configuration[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+        self.interrupts |= 2;
+    }
+}
+
+fn bytes(chain: &Chain) -> Vec<u8> {
+    chain.pieces.iter().flat_map(|piece| (0..piece.bytes).map(|at| load_u8(piece.address + u64::from(at)))).collect()
+}
+
+fn read_frames(chain: &Chain) -> Vec<u32> {
+    let bytes = bytes(chain);
+    assert!(bytes.len().is_multiple_of(4), "half a frame number");
+    bytes.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("4 bytes"))).collect()
+}
+
+fn read_statistics(chain: &Chain) -> BTreeMap<u16, u64> {
+    let bytes = bytes(chain);
+    assert!(bytes.len().is_multiple_of(10), "half a statistic");
+    let entries = bytes.chunks_exact(10).map(|entry| {
+        let (tag, value) = entry.split_at(2);
+        (u16::from_le_bytes(tag.try_into().expect("2 bytes")), u64::from_le_bytes(value.try_into().expect("8 bytes")))
+    });
+    entries.collect()
+}

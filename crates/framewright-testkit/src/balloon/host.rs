@@ -1,0 +1,243 @@
+//! The host's end of the fake balloon: what a test does with it.
+
+use super::device::{ACTUAL, Answers, CONFIGURATION_BYTES, Device, Kind, Lie, POISON, TARGET};
+use super::transport::FakeTransport;
+use std::cell::{RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use virtio_drivers::transport::DeviceStatus;
+
+/// How queues are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Numbering {
+    /// Those that exist, in order: what hosts do.
+    Compact,
+    /// By the specification.
+    Fixed,
+}
+
+/// What the device offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Feature bits, by number.
+    pub features: u64,
+    /// How queues are numbered.
+    pub numbering: Numbering,
+    /// Descriptors of the reporting queue at most.
+    pub reporting_size: u32,
+    /// Reporting is offered without its queue.
+    pub lacks_reporting_queue: bool,
+    /// Bytes of the configuration space; all of it has 16.
+    pub configuration_bytes: usize,
+}
+
+impl Offer {
+    /// Version 1, all features of QEMU but hints.
+    pub const USUAL: Self = Self {
+        features: 1 << 32 | 0b11_0111,
+        numbering: Numbering::Compact,
+        reporting_size: 32,
+        lacks_reporting_queue: false,
+        configuration_bytes: CONFIGURATION_BYTES,
+    };
+
+    /// With these feature bits besides version 1.
+    #[must_use]
+    pub const fn with(features: u64) -> Self {
+        Self { features: 1 << 32 | features, ..Self::USUAL }
+    }
+}
+
+/// The host's end.
+#[derive(Clone, Debug)]
+pub struct FakeBalloon {
+    device: Rc<RefCell<Device>>,
+}
+
+impl Default for FakeBalloon {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FakeBalloon {
+    /// A device that offers what is usual and answers at once.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::offering(Offer::USUAL)
+    }
+
+    /// A device that offers this.
+    #[must_use]
+    pub fn offering(offer: Offer) -> Self {
+        Self { device: Rc::new(RefCell::new(Device::new(offer))) }
+    }
+
+    /// What the driver is given.
+    #[must_use]
+    pub fn transport(&self) -> FakeTransport {
+        FakeTransport::new(Rc::clone(&self.device))
+    }
+
+    fn device(&self) -> RefMut<'_, Device> {
+        self.device.borrow_mut()
+    }
+
+    /// When requests are answered from now on.
+    pub fn set_answers(&self, answers: Answers) {
+        self.device().answers = answers;
+    }
+
+    /// Answers up to `count` requests for pages and reports, the oldest first; gives how many there were.
+    pub fn answer(&self, count: usize) -> usize {
+        (0..count)
+            .filter(|_| [Kind::Inflate, Kind::Deflate, Kind::Reporting].into_iter().any(|kind| self.answer_of(kind, 0)))
+            .count()
+    }
+
+    /// Answers the report that is number `number` of those without an answer, counted from the oldest. False when there is none.
+    #[must_use]
+    pub fn answer_report(&self, number: usize) -> bool {
+        self.answer_of(Kind::Reporting, number)
+    }
+
+    fn answer_of(&self, kind: Kind, number: usize) -> bool {
+        let mut device = self.device();
+        let Some(queue) = device.queue(kind).filter(|&queue| device.has_ring(queue)) else { return false };
+        device.look(queue);
+        device.answer_nth(queue, number)
+    }
+
+    /// Reports without an answer.
+    #[must_use]
+    pub fn reports_waiting(&self) -> usize {
+        self.device().waiting(Kind::Reporting)
+    }
+
+    /// Requests for pages without an answer.
+    #[must_use]
+    pub fn requests_waiting(&self) -> usize {
+        let device = self.device();
+        device.waiting(Kind::Inflate) + device.waiting(Kind::Deflate)
+    }
+
+    /// Tells one lie instead of the next answer; several are told one after another.
+    pub fn lie(&self, lie: Lie) {
+        self.device().lies.push_back(lie);
+    }
+
+    /// Tells no lie that it was told to tell.
+    pub fn stop_lying(&self) {
+        self.device().lies.clear();
+    }
+
+    /// Asks for no notifications. The device then finds requests when it is told to answer.
+    pub fn set_no_notify(&self, on: bool) {
+        self.device().set_no_notify(on);
+    }
+
+    /// Refuses whatever features are accepted.
+    pub fn refuse_features(&self) {
+        self.device().refuses_features = true;
+    }
+
+    /// Looks that a reset takes; `None`: it never completes.
+    pub fn set_reset_looks(&self, looks: Option<u32>) {
+        self.device().reset_looks = looks;
+    }
+
+    /// Completes a reset that is going on, and all later ones at once.
+    pub fn end_reset(&self) {
+        self.device().end_reset();
+    }
+
+    /// Offers something else from the next reset on.
+    pub fn set_offer(&self, offer: Offer) {
+        self.device().offer = offer;
+    }
+
+    /// Asks to be reset.
+    pub fn ask_for_reset(&self) {
+        let mut device = self.device();
+        device.status |= DeviceStatus::DEVICE_NEEDS_RESET;
+        device.interrupts |= 2;
+    }
+
+    /// Pages that are to be in the balloon.
+    pub fn set_target(&self, pages: u32) {
+        self.device().set_field(TARGET, pages);
+    }
+
+    /// Pages that are in it, by the driver's word.
+    #[must_use]
+    pub fn actual(&self) -> u32 {
+        self.device().field(ACTUAL)
+    }
+
+    /// What free pages hold, by the driver's word.
+    #[must_use]
+    pub fn poison(&self) -> u32 {
+        self.device().field(POISON)
+    }
+
+    /// Frames that are in the balloon.
+    #[must_use]
+    pub fn balloon(&self) -> BTreeSet<u32> {
+        self.device().balloon.clone()
+    }
+
+    /// How many frames each request for inflation had.
+    #[must_use]
+    pub fn inflations(&self) -> Vec<usize> {
+        self.device().inflations.clone()
+    }
+
+    /// Reports that were answered: address and bytes of each range.
+    #[must_use]
+    pub fn reports(&self) -> Vec<Vec<(u64, u32)>> {
+        self.device().reports.clone()
+    }
+
+    /// Returns the buffer for statistics, which asks for new ones. False when the device has none.
+    #[must_use]
+    pub fn ask_for_statistics(&self) -> bool {
+        self.answer_of(Kind::Statistics, 0)
+    }
+
+    /// The latest statistics by tag, and how many times there were any.
+    #[must_use]
+    pub fn statistics(&self) -> (BTreeMap<u16, u64>, usize) {
+        let device = self.device();
+        (device.statistics.clone(), device.statistics_received)
+    }
+
+    /// The features that the driver has accepted.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.device().driver_features
+    }
+
+    /// Whether a driver has started the device and not reset it since.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.device().is_running()
+    }
+
+    /// Completed resets.
+    #[must_use]
+    pub fn resets(&self) -> usize {
+        self.device().resets
+    }
+
+    /// Whether an interrupt is waiting to be acknowledged.
+    #[must_use]
+    pub fn interrupts(&self) -> bool {
+        self.device().interrupts != 0
+    }
+
+    /// How often the driver has notified.
+    #[must_use]
+    pub fn notifications(&self) -> usize {
+        self.device().notifications
+    }
+}

@@ -1,0 +1,268 @@
+//! `balloon_test=SECONDS`: every part of the driver once, one line of log each.
+//!
+//! Blocks of memory are written to, the balloon follows the host's target, the device is reset with a report under
+//! way, the blocks are reported, and the balloon follows the target again. Before it follows, and before it goes
+//! on after the reports, the guest waits until the host changes its target, for so many seconds at most; so whoever watches from outside can look at a machine that
+//! keeps still.
+
+use super::{GuestBalloon, ManagedFrames, with};
+use crate::console::log;
+use crate::platform::{GuestPlatform, PLATFORM};
+use framewright::platform::Platform;
+use framewright::units::{Order, PAGE_SIZE, PfnRange};
+use framewright::{Manager, Parameters, Request};
+use framewright_balloon::{DeviceFault, Progress, Statistic};
+
+/// Blocks that are written to and reported at most: 256 MiB.
+const MOST_BLOCKS: usize = 128;
+const BLOCK_ORDER: u8 = 9;
+const BLOCK_BYTES: u32 = 2 << 20;
+/// How long the device may take for one answer.
+const ANSWER_SECONDS: u64 = 20;
+const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
+
+/// Uses the balloon; false when something is wrong with it. No balloon at all is not.
+pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, wait_seconds: u64) -> bool {
+    let free_before = free_pages(manager);
+    let passed = with(manager, parameters, |balloon| {
+        let Some(balloon) = balloon else { return true };
+        let mut frames = ManagedFrames(manager);
+        let passed = match run(balloon, manager, wait_seconds) {
+            Ok(passed) => passed,
+            Err(fault) => {
+                log!("Balloon test: {fault}");
+                false
+            }
+        };
+        within(ANSWER_SECONDS, || balloon.stop(&mut frames)) && passed
+    });
+    let lost_pages = free_before.saturating_sub(free_pages(manager));
+    // Page tables for the registers stay.
+    let is_whole = lost_pages <= MOST_TABLES && manager.verify().is_ok();
+    log!("Balloon test: {}", if passed && is_whole { "passed" } else { "FAILED" });
+    passed && is_whole
+}
+
+/// Tables that mapping six ranges of registers takes at most.
+const MOST_TABLES: u64 = 13;
+
+fn run(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>, wait_seconds: u64) -> Result<bool, DeviceFault> {
+    let mut blocks = [0; MOST_BLOCKS];
+    let blocks = take_blocks(manager, &mut blocks);
+    for &block in &*blocks {
+        fill(block);
+    }
+    // Before the line that the host waits for.
+    let first = work(balloon, manager)?;
+    log!("Balloon test: {} blocks of 2 MiB written", blocks.len());
+    wait_for_host(balloon, manager, first.target_pages, wait_seconds)?;
+    let inflated = follow(balloon, manager)?;
+    log!("Balloon test: {} of {} pages in the balloon", inflated.held_pages, inflated.target_pages);
+
+    if balloon.capacity() > 0 {
+        reset_under_way(balloon, blocks);
+    }
+    let reported = report(balloon, blocks)?;
+    log!("Balloon test: {reported} blocks reported and answered");
+    wait_for_host(balloon, manager, inflated.target_pages, wait_seconds)?;
+    let deflated = follow(balloon, manager)?;
+    log!("Balloon test: {} of {} pages in the balloon", deflated.held_pages, deflated.target_pages);
+
+    // Memory that was reported is memory as before, whatever it holds.
+    let kept = blocks.iter().filter(|&&block| is_filled(block)).count();
+    for &block in &*blocks {
+        fill(block);
+    }
+    let usable = blocks.iter().filter(|&&block| is_filled(block)).count();
+    log!("Balloon test: {kept} of {} blocks held what they did, {usable} can be written to", blocks.len());
+    let count = blocks.len();
+    give_back(manager, blocks);
+    let all_reported = reported == count || balloon.capacity() == 0;
+    Ok(all_reported && usable == count && !inflated.waiting && !deflated.waiting)
+}
+
+/// Takes up to a quarter of free memory.
+fn take_blocks<'a>(manager: &Manager<GuestPlatform>, room: &'a mut [u64; MOST_BLOCKS]) -> &'a mut [u64] {
+    let quarter = usize::try_from(manager.totals().free_pages / 512 / 4).unwrap_or(MOST_BLOCKS);
+    let mut count = 0;
+    if let Some(order) = Order::new(BLOCK_ORDER) {
+        for slot in room.iter_mut().take(quarter) {
+            let Ok(range) = manager.allocate(&Request { fail_fast: true, ..Request::new(order) }) else { break };
+            *slot = range.start.address();
+            count += 1;
+        }
+    }
+    &mut room[..count]
+}
+
+fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
+    for &block in blocks {
+        let first = block / PAGE_SIZE;
+        if let Err(error) = manager.free(PfnRange::new(first, first + 512)) {
+            log!("Balloon test: {error}");
+        }
+    }
+}
+
+/// Resets the device while it has a report.
+fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
+    let Some(&block) = blocks.first() else { return };
+    // SAFETY: `take_blocks` got it from the manager, and nobody looks at it before the reset is complete.
+    let submitted = unsafe { balloon.submit(&[(block, BLOCK_BYTES)]) };
+    let mut error = None;
+    let is_reset = within(ANSWER_SECONDS, || match balloon.try_reset() {
+        Ok(is_complete) => is_complete,
+        Err(why) => {
+            error = Some(why);
+            true
+        }
+    });
+    let left = balloon.reports_in_flight();
+    match (submitted, error) {
+        (Ok(_), None) if is_reset && left == 0 => {
+            log!("Balloon test: reset with a report under way, and started again")
+        }
+        (submitted, error) => log!("Balloon test: reset: {submitted:?}, {error:?}, {left} reports left"),
+    }
+}
+
+/// Gives all blocks to the host; how many it has answered for.
+fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFault> {
+    let capacity = balloon.capacity();
+    if capacity == 0 {
+        return Ok(0);
+    }
+    let mut answered = 0;
+    let mut ranges = [(0, BLOCK_BYTES); MOST_BLOCKS];
+    for batch in blocks.chunks(capacity) {
+        for (range, &block) in ranges.iter_mut().zip(batch) {
+            range.0 = block;
+        }
+        // SAFETY: `take_blocks` got them from the manager, and nobody looks at them before this function has returned, or, without an answer, before the device is
+        // reset by `stop`.
+        let token = match unsafe { balloon.submit(&ranges[..batch.len()]) } {
+            Ok(token) => token,
+            Err(error) => {
+                log!("Balloon test: {error}");
+                return Ok(answered);
+            }
+        };
+        let mut fault = None;
+        let came = within(ANSWER_SECONDS, || match balloon.poll() {
+            Ok(completion) => {
+                completion.is_some_and(|completion| completion.token == token && completion.result.is_ok())
+            }
+            Err(error) => {
+                fault = Some(error);
+                true
+            }
+        });
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        if !came {
+            log!("Balloon test: no answer to a report");
+            return Ok(answered);
+        }
+        answered += batch.len();
+    }
+    Ok(answered)
+}
+
+/// One step of the driver.
+fn work(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>) -> Result<Progress, DeviceFault> {
+    let mut statistics = |tag| {
+        let totals = manager.totals();
+        let bytes = |pages: u64| Some(pages * PAGE_SIZE);
+        match tag {
+            Statistic::Free | Statistic::Available => bytes(totals.free_pages),
+            Statistic::Total => bytes(totals.managed_pages),
+            Statistic::Caches => bytes(manager.cached_pages()),
+            _ => None,
+        }
+    };
+    balloon.work(&mut ManagedFrames(manager), &mut statistics)
+}
+
+/// Works until the balloon is where the host wants it, or can get no further.
+fn follow(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>) -> Result<Progress, DeviceFault> {
+    let mut latest = work(balloon, manager)?;
+    let mut fault = None;
+    within(ANSWER_SECONDS, || match work(balloon, manager) {
+        Ok(progress) => {
+            latest = progress;
+            progress.short || !progress.waiting && progress.held_pages == progress.goal_pages
+        }
+        Err(error) => {
+            fault = Some(error);
+            true
+        }
+    });
+    fault.map_or(Ok(latest), Err)
+}
+
+/// Answers the host's questions until it changes its target.
+fn wait_for_host(
+    balloon: &mut GuestBalloon,
+    manager: &Manager<GuestPlatform>,
+    target_pages: u32,
+    seconds: u64,
+) -> Result<(), DeviceFault> {
+    let mut fault = None;
+    within(seconds, || match balloon.target_pages() {
+        Ok(target) if target != target_pages => true,
+        Ok(_) => {
+            // At the same target there is nothing to do but statistics.
+            fault = work(balloon, manager).err();
+            fault.is_some()
+        }
+        Err(error) => {
+            fault = Some(error);
+            true
+        }
+    });
+    fault.map_or(Ok(()), Err)
+}
+
+/// Tries until `done` or until the time is over. Without a clock it tries a great many times.
+fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
+    const TRIES_PER_SECOND: u64 = 100_000;
+    let end_ns = PLATFORM.now_ns().map(|now| now + seconds * 1_000_000_000);
+    let mut tries = 0;
+    loop {
+        if done() {
+            return true;
+        }
+        tries += 1;
+        let is_over = match end_ns.zip(PLATFORM.now_ns()) {
+            Some((end, now)) => now >= end,
+            None => tries >= seconds * TRIES_PER_SECOND,
+        };
+        if is_over {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
+}
+
+fn free_pages(manager: &Manager<GuestPlatform>) -> u64 {
+    manager.totals().free_pages + manager.cached_pages()
+}
+
+/// The words of a block.
+fn words(block: u64) -> impl Iterator<Item = *mut u64> {
+    let first = PLATFORM.direct(block).cast::<u64>().as_ptr();
+    (0..BLOCK_BYTES as usize / 8).map(move |index| first.wrapping_add(index))
+}
+
+fn fill(block: u64) {
+    for (word, number) in words(block).zip(0u64..) {
+        // SAFETY: the block is this test's, and the direct map shows it.
+        unsafe { word.write_volatile(WRITTEN ^ number) };
+    }
+}
+
+fn is_filled(block: u64) -> bool {
+    // SAFETY: as above; memory that the host has discarded holds zeros.
+    words(block).zip(0u64..).all(|(word, number)| unsafe { word.read_volatile() } == WRITTEN ^ number)
+}

@@ -1,0 +1,79 @@
+//! Memory for the balloon's driver, from the manager.
+
+use crate::platform::{DIRECT_MAP, GuestPlatform};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use framewright::adapters::virtio::Dma;
+use framewright::block::MigrateType;
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::{Manager, Request};
+use framewright_balloon::BalloonMemory;
+use virtio_drivers::{BufferDirection, Hal, PhysAddr};
+
+/// The manager while it is lent, else null: `Hal` consists of functions without `self`.
+static LENT: AtomicPtr<Manager<GuestPlatform>> = AtomicPtr::new(ptr::null_mut());
+
+/// Runs `work` with a [`GuestHal`] that takes its memory from `manager`.
+pub fn lend<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce() -> R) -> R {
+    LENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
+    let result = work();
+    LENT.store(ptr::null_mut(), Ordering::Release);
+    result
+}
+
+/// Memory for queues.
+pub struct GuestHal;
+
+impl GuestHal {
+    fn dma() -> Option<Dma<'static, GuestPlatform>> {
+        let manager = LENT.load(Ordering::Acquire);
+        // SAFETY: not null only inside of `lend`, whose caller's manager stays where it is; nothing that this returns to is kept beyond the call of a method.
+        unsafe { manager.as_ref() }.map(Dma::new)
+    }
+}
+
+// SAFETY: DMA memory is the manager's, zeroed and for one owner; registers are where `map_registers` has shown them; devices see physical addresses.
+unsafe impl Hal for GuestHal {
+    fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
+        Self::dma().map_or((0, NonNull::dangling()), |dma| dma.dma_alloc(pages, direction))
+    }
+
+    unsafe fn dma_dealloc(address: PhysAddr, pointer: NonNull<u8>, pages: usize) -> i32 {
+        Self::dma().map_or(-1, |dma| dma.dma_dealloc(address, pointer, pages))
+    }
+
+    unsafe fn mmio_phys_to_virt(address: PhysAddr, _: usize) -> NonNull<u8> {
+        super::pci::registers_at(address)
+    }
+
+    unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
+        // The balloon's driver shares pages from `dma_alloc` only; this is for completeness: all memory is in the direct map.
+        buffer.cast::<u8>().addr().get() as u64 - DIRECT_MAP
+    }
+
+    unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {}
+}
+
+/// Frames for inflation.
+pub struct ManagedFrames<'a>(pub &'a Manager<GuestPlatform>);
+
+// SAFETY: what the manager has allocated nobody else uses until it is freed.
+unsafe impl BalloonMemory for ManagedFrames<'_> {
+    fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
+        let order = Order::new(u8::try_from(order).ok()?)?;
+        let request = Request {
+            migrate_type: MigrateType::Movable,
+            max_address: end_pfn.saturating_mul(PAGE_SIZE),
+            fail_fast: true,
+            ..Request::new(order)
+        };
+        self.0.allocate(&request).ok().map(|range| range.start.0)
+    }
+
+    fn give_back(&mut self, first_pfn: u64, pages: u32) {
+        let range = PfnRange { start: Pfn(first_pfn), end: Pfn(first_pfn + u64::from(pages)) };
+        if let Err(error) = self.0.free(range) {
+            crate::console::log!("virtio-balloon: frames at {first_pfn:#x} are lost: {error}");
+        }
+    }
+}

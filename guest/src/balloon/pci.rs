@@ -1,0 +1,102 @@
+//! PCI: configuration through I/O ports, which `q35` and `pc` both have, and registers in memory.
+
+use crate::direct_map;
+use crate::platform::GuestPlatform;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::Manager;
+use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright_x86::cpu::port::Port;
+use framewright_x86::page_table::MapFault;
+use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
+
+const ADDRESS_PORT: u16 = 0xcf8;
+const DATA_PORT: u16 = 0xcfc;
+const ENABLE: u32 = 1 << 31;
+
+/// The two ports through which the first 256 bytes of every function's configuration are reached.
+pub struct Ports {
+    address: Port,
+    data: Port,
+}
+
+impl Ports {
+    /// The ports of every PC.
+    ///
+    /// # Safety
+    /// Nobody else uses them meanwhile: what the data port means depends on what was written to the other.
+    pub const unsafe fn new() -> Self {
+        // SAFETY: configuration of PCI; only this module writes to it, and nothing that moves memory.
+        let address = unsafe { Port::new(ADDRESS_PORT) };
+        // SAFETY: as above.
+        let data = unsafe { Port::new(DATA_PORT) };
+        Self { address, data }
+    }
+
+    /// The same ports, for use by turns on this CPU.
+    pub const fn again(&self) -> Self {
+        Self { address: self.address, data: self.data }
+    }
+
+    fn select(&self, place: DeviceFunction, register: u8) {
+        let address = u32::from(place.bus) << 16
+            | u32::from(place.device) << 11
+            | u32::from(place.function) << 8
+            | u32::from(register & !3);
+        self.address.write_u32(ENABLE | address);
+    }
+}
+
+impl ConfigurationAccess for Ports {
+    fn read_word(&self, place: DeviceFunction, register: u8) -> u32 {
+        self.select(place, register);
+        self.data.read_u32()
+    }
+
+    fn write_word(&mut self, place: DeviceFunction, register: u8, value: u32) {
+        self.select(place, register);
+        self.data.write_u32(value);
+    }
+
+    unsafe fn unsafe_clone(&self) -> Self {
+        self.again()
+    }
+}
+
+/// Ranges of registers that one device may have.
+const RANGES: u64 = 6;
+/// Where they are seen: each range has 1 GiB of addresses.
+const REGISTERS: u64 = 0xffff_ff00_0000_0000;
+const STEP: u64 = 1 << 30;
+
+/// What is seen there: first and last physical address of each range; none where the last is 0.
+static SEEN: [[AtomicU64; 2]; RANGES as usize] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES as usize];
+
+/// Shows a range of a device's registers. `number` is that of its base address register.
+pub fn map_registers(
+    manager: &Manager<GuestPlatform>,
+    number: usize,
+    address: u64,
+    bytes: u64,
+) -> Result<(), MapFault> {
+    let start = address & !(PAGE_SIZE - 1);
+    let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX);
+    let range = PhysRange::new(start, end);
+    let place = REGISTERS + STEP * number as u64;
+    let seen = SEEN.get(number).filter(|_| end - start <= STEP);
+    let Some([first, last]) = seen else { return Err(MapFault::BadRange { address: place, range }) };
+    direct_map::add_registers(manager, place, range)?;
+    first.store(start, Ordering::Relaxed);
+    last.store(end - 1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Where the register at a physical address is seen; the page before all registers, which is not mapped, when it is not.
+pub fn registers_at(address: u64) -> NonNull<u8> {
+    let seen = SEEN.iter().zip(0..RANGES).find_map(|([first, last], number)| {
+        let (first, last) = (first.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
+        (first <= address && address <= last).then(|| REGISTERS + STEP * number + (address - first))
+    });
+    let place = usize::try_from(seen.unwrap_or(REGISTERS - PAGE_SIZE)).expect("addresses have 64 bits");
+    NonNull::new(core::ptr::with_exposed_provenance_mut(place)).expect("registers are not at zero")
+}
