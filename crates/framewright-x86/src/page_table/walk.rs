@@ -4,9 +4,8 @@ use super::{Access, Entry, PageSize, TableMemory, index_of};
 
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;
-/// What the entries above a page allow when none forbids anything. Only the page's own entry says
-/// whether it is global or a device's.
-const ANYTHING: Access = Access { write: true, execute: true, global: true, device: true };
+/// What the entries above a page allow when none forbids anything. They are never global; only the page's own entry says so.
+const ANYTHING: Access = Access { write: true, execute: true, global: true, device: false };
 
 /// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there, which is what
 /// every entry on the way allows.
@@ -30,7 +29,7 @@ pub fn translate(memory: &impl TableMemory, root: u64, address: u64) -> Option<(
 }
 
 fn allowed_below(entry: Entry) -> Access {
-    Access { global: true, device: true, ..entry.access() }
+    Access { global: true, ..entry.access() }
 }
 
 /// A page that is mapped.
