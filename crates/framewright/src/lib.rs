@@ -87,9 +87,11 @@
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
+//! | [`pools`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`files`] | control files in the formats of `/proc` and `/sys` |
+//! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
@@ -113,7 +115,9 @@ pub mod memory_map;
 mod page;
 pub mod parameters;
 pub mod platform;
+pub mod pools;
 pub mod report;
+pub mod reporting;
 pub mod sync;
 pub mod units;
 pub mod zone;

@@ -32,6 +32,11 @@ pub struct BlockEntry {
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
 impl BlockEntry {
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self { state: AtomicU64::new(0), previous: AtomicU32::new(0), next: AtomicU32::new(0) }
+    }
+
     #[inline]
     pub(crate) fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
@@ -71,7 +76,7 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. Everything is changed under the zone lock only.
+/// See the module documentation. Everything is changed under the zone lock only, but for the links of pages that pools have (invariant 37).
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],

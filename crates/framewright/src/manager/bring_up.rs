@@ -7,10 +7,12 @@ use super::aided::Debug;
 use super::isolate::Isolations;
 use super::memory_map::{self, MapPolicy, MapState};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
+use super::pools::Pools;
 use super::pressure::Pressure;
 use super::settings::{Settings, Tunables};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
+use crate::block::marks::Marks;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
@@ -21,6 +23,7 @@ use crate::memory_map::ArrayMemory;
 use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
@@ -136,6 +139,7 @@ struct Frame {
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
     readers: &'static mut [Readers],
+    pools: Pools,
 }
 
 impl<P: Platform> Manager<P> {
@@ -198,6 +202,9 @@ impl<P: Platform> Manager<P> {
         let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
+        if input.parameters.shuffle {
+            begin_shuffling(frame.zones, input, platform);
+        }
         paint(memory.early, input, &mut frame, platform, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
@@ -214,8 +221,11 @@ impl<P: Platform> Manager<P> {
                 .zip(frame.zones.iter_mut())
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
         }
+        for zone in frame.zones.iter() {
+            zone.shuffle(platform);
+        }
         give_caches_homes(&mut frame, platform);
-        let Frame { zones, slots, nodes, directory, caches, .. } = frame;
+        let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
         let mut manager = Self {
             platform,
             zones,
@@ -227,8 +237,10 @@ impl<P: Platform> Manager<P> {
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            pools,
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
+            reporting: Reporting::new(&input.parameters.reporting),
             memory_map: MapPolicy::new(policy, map_bytes, input.parameters, started_ns),
             section_locks: super::map_reclaim::SectionLocks::new(),
             metadata_bytes,
@@ -254,7 +266,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free_bare(range).is_ok())
+            taken.is_some_and(|(range, _)| self.free_bare(range).is_ok())
         })
     }
 }
@@ -281,7 +293,8 @@ impl Frame {
             + room::<u8>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
             + room::<Partial>(partials as u64)
-            + room::<Readers>(readers as u64);
+            + room::<Readers>(readers as u64)
+            + Pools::room(plan.zones.len(), nodes);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -306,6 +319,7 @@ impl Frame {
             distances: carver.values(nodes * nodes, |_| 0),
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
+            pools: Pools::carve(&mut carver, plan.zones.len(), nodes),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
@@ -420,7 +434,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, Room::EMPTY);
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Marks::EMPTY));
             continue;
         }
         let size = TableSize::of(segments);
@@ -438,9 +452,10 @@ fn allocate_tables<P: Platform>(
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
         let room = Room::new(carver.any(size.room_words), size.entries);
+        let marks = Marks::new(carver.any(size.mark_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), room);
+        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), (room, marks));
     }
     Ok(())
 }
@@ -554,6 +569,14 @@ fn paint<P: Platform>(
         zone.set_partials(mine);
         rest = others;
     }
+}
+
+/// Nothing merges beyond what is shuffled, from the first block on.
+fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platform: &P) {
+    // Without a seed: what no two boots have in common.
+    let chance = || platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
+    let seed = input.parameters.shuffle_seed.unwrap_or_else(chance);
+    (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
 }
 
 /// Adds the time since a node's memory came up to what the node took.

@@ -1,7 +1,7 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
@@ -12,6 +12,7 @@ mod map_reclaim;
 mod memory_map;
 mod pages;
 mod plan;
+mod pools;
 mod pressure;
 mod references;
 mod settings;
@@ -21,6 +22,7 @@ pub use bring_up::{BringUp, BringUpError};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
+pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
@@ -31,6 +33,7 @@ use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::SpinLock;
 use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
@@ -38,6 +41,7 @@ use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
 use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
+use pools::Pools;
 use pressure::Pressure;
 use settings::Tunables;
 
@@ -91,8 +95,10 @@ pub struct Manager<P: Platform> {
     isolations: SpinLock<Isolations>,
     tunables: SpinLock<Tunables>,
     settings: Settings,
+    reporting: Reporting,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
+    pools: Pools,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -145,15 +151,18 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
+                allocated_pages: managed_pages
+                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
                 map_pages,
                 isolated_pages,
+                reporting_pages,
                 deferred_pages,
             };
         }
@@ -176,6 +185,22 @@ impl<P: Platform> Manager<P> {
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.directory, block)?;
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
+    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed, where the shuffle is off or where split blocks of the types
+    /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
+    pub fn shuffle(&self, zone: &Zone) -> bool {
+        zone.shuffle(self.platform)
+    }
+
+    pub(crate) const fn shared_reporting(&self) -> &Reporting {
+        &self.reporting
+    }
+
+    /// Memory became free again.
+    pub(crate) fn stir(&self) {
+        self.pressure.quiet.stir();
     }
 
     fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {

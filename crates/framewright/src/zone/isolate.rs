@@ -206,7 +206,9 @@ impl Zone {
             described_blocks += u64::from(blocks);
             all += match state.state() {
                 Some(State::Free | State::Isolated) => IsolatedPages { free_pages: pages, ..IsolatedPages::default() },
-                Some(State::Whole | State::Pool) => IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() },
+                Some(State::Whole | State::Pool | State::Reporting) => {
+                    IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() }
+                }
                 Some(State::Split) => IsolatedPages {
                     free_pages: state.free_pages(),
                     in_use_pages: state.managed_pages() - state.free_pages() - state.map_pages(),
@@ -245,7 +247,10 @@ impl Zone {
 
 /// Whether some of a block's frames may be managed.
 fn is_managed(state: BlockState) -> bool {
-    matches!(state.state(), Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated))
+    matches!(
+        state.state(),
+        Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated | State::Reporting)
+    )
 }
 
 fn is_indivisible(state: BlockState) -> bool {
@@ -257,7 +262,7 @@ fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {
 }
 
 /// The largest order at most `most` of a piece that begins at `index` and does not reach over `end`.
-fn largest_piece(index: u32, end: u32, most: Order) -> Order {
+pub(super) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
     let mut order = Order::BLOCK;
     while order < most
         && let Some(next) = Order::new(order.get() + 1)

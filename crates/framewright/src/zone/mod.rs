@@ -1,7 +1,8 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
+//! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
 mod areas;
 mod deferred;
@@ -10,8 +11,11 @@ pub(crate) mod fallback;
 mod isolate;
 mod kind;
 pub(crate) mod paint;
+mod pools;
+mod report;
 mod runs;
 mod serve;
+mod shuffle;
 mod supply;
 mod verify;
 mod watermark;
@@ -24,8 +28,10 @@ pub(crate) use describe::Counted;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
+pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
+pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
 
@@ -47,6 +53,9 @@ struct Changing {
     free_pages: AtomicU64,
     map_pages: AtomicU64,
     isolated_pages: AtomicU64,
+    reporting_pages: AtomicU64,
+    reported_pages: AtomicU64,
+    unreported_pages: AtomicU64,
     deferred_pages: AtomicU64,
     lists: SpinLock<FreeLists>,
 }
@@ -73,6 +82,8 @@ pub struct Zone {
     segments: &'static [Segment],
     partials: &'static [Partial],
     descriptors: Option<Descriptors>,
+    /// Whether free blocks are shuffled.
+    shuffles: bool,
     array: Option<Array>,
     sections: Sections,
     deferred_init: DeferredInit,
@@ -98,6 +109,7 @@ impl Zone {
             segments: &[],
             partials: &[],
             descriptors: None,
+            shuffles: false,
             array: None,
             sections: Sections::none(),
             deferred_init: DeferredInit::new(),
@@ -105,6 +117,9 @@ impl Zone {
                 free_pages: AtomicU64::new(0),
                 map_pages: AtomicU64::new(0),
                 isolated_pages: AtomicU64::new(0),
+                reporting_pages: AtomicU64::new(0),
+                reported_pages: AtomicU64::new(0),
+                unreported_pages: AtomicU64::new(0),
                 deferred_pages: AtomicU64::new(0),
                 lists: SpinLock::new(FreeLists::EMPTY),
             },
@@ -170,6 +185,24 @@ impl Zone {
         self.changing.isolated_pages.load(Ordering::Relaxed)
     }
 
+    /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them until they are back.
+    #[must_use]
+    pub fn reporting_pages(&self) -> u64 {
+        self.changing.reporting_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames of free blocks that the hypervisor was told of.
+    #[must_use]
+    pub fn reported_pages(&self) -> u64 {
+        self.changing.reported_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames of free blocks of 2 MiB and more that the hypervisor was not told of. Zero until the first device for reports is registered.
+    #[must_use]
+    pub fn unreported_pages(&self) -> u64 {
+        self.changing.unreported_pages.load(Ordering::Relaxed)
+    }
+
     /// Frames that are free. Where pages have descriptors, up to eight of them in each block that somebody allocated whole and freed in part wait until there are more, as
     /// their descriptors would need just as many.
     #[must_use]
@@ -217,7 +250,10 @@ impl Zone {
         let lists = self.changing.lists.lock(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
-            order.map_or(0, |order| MigrateType::ALL.iter().map(|&kind| lists.blocks(kind, order)).sum())
+            order.map_or(0, |order| {
+                let blocks = |&kind| lists.blocks(kind, order, false) + lists.blocks(kind, order, true);
+                MigrateType::ALL.iter().map(blocks).sum()
+            })
         })
     }
 

@@ -124,7 +124,7 @@ impl Zone {
             }
         };
         while left != 0 {
-            let large = lists.smallest(migrate_type, Order::BLOCK).is_some_and(|smallest| smallest >= TOGETHER);
+            let large = buddy::is_large_and_even(lists, migrate_type, TOGETHER);
             let order = if large && left >= blocks_of(TOGETHER) { TOGETHER } else { Order::BLOCK };
             if large && order == Order::BLOCK && first.is_some() {
                 // Nothing more is torn for a few blocks.
