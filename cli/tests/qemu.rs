@@ -128,7 +128,7 @@ fn random_traffic_loses_nothing_on_a_whole_machine() {
 
 #[test]
 fn traffic_ends_when_its_time_is_over() {
-    let report = boot(&["--memory", "128M", "stress=1", "stress_operations=x"]);
+    let report = boot(&["--memory", "128M", "pages=none", "stress=1", "stress_operations=x"]);
     assert_eq!(log_lines(&report, "stress_operations= takes a number").len(), 1);
     let lines = log_lines(&report, "every page accounted for");
     let last = lines.first().expect("the line at the end");

@@ -14,6 +14,7 @@ mod files;
 mod firmware;
 mod image;
 mod map_check;
+mod map_reclaim_check;
 mod options;
 mod page_array;
 mod platform;

@@ -4,7 +4,7 @@
 use crate::console::log;
 use crate::page_array::{self, Array};
 use crate::platform::{GuestPlatform, PLATFORM};
-use crate::tables;
+use crate::{map_reclaim_check, smp, tables};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::firmware::MemoryMap;
@@ -21,6 +21,8 @@ use framewright_x86::page_table::translate;
 const TRIAL_BASE: u64 = page_array::BASE + (1 << 40);
 /// What frames hold once they are out of the array.
 const JUNK: u8 = 0x5a;
+/// CPUs that look at what a history does; each look is an interrupt.
+const MOST_CPUS: u32 = 4;
 /// Random steps.
 const HISTORY_STEPS: u32 = 150;
 
@@ -66,20 +68,25 @@ impl MapSpaceTest {
                 return false;
             }
         };
-        let fixture = Trial { array: trial, manager, outstanding };
+        let mut fixture = Trial { array: trial, manager, outstanding, cpus: 1 };
         let resting = fixture.outstanding();
         map_space_contract(|| &fixture);
         log!("map_space_test: the contract holds on this CPU");
+        fixture.cpus = smp::online().count().min(MOST_CPUS);
         for seed in [1, 2] {
             map_space_history(&fixture, seed, HISTORY_STEPS);
         }
-        log!("map_space_test: two histories of {HISTORY_STEPS} steps agree with the model");
+        let cpus = fixture.cpus;
+        log!("map_space_test: two histories of {HISTORY_STEPS} steps agree with the model on {cpus} CPUs");
         if fixture.outstanding() != resting {
             log!("map_space_test: {} frames were lost", fixture.outstanding().wrapping_sub(resting));
             return false;
         }
         for (name, value) in fixture.array.counts().vmstat() {
             log!("map_space_test: {name} {value}");
+        }
+        if !map_reclaim_check::run(manager, map, array) {
+            return false;
         }
         if self == Self::Write {
             write_zero(TRIAL_BASE);
@@ -116,17 +123,29 @@ fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: P
     outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
 }
 
-/// The second array, on this CPU.
+/// The second array, as some CPUs see it.
 struct Trial<'a> {
     array: Array,
     manager: &'a Manager<GuestPlatform>,
     outstanding: AtomicU64,
+    cpus: u32,
 }
 
 impl Trial<'_> {
     /// A word of the array as this CPU sees it.
     fn word(address: usize) -> *mut u64 {
         core::ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// Has the `cpu`th of those that run do something, in an interrupt if it is another than this.
+    fn on(cpu: u32, access: &(dyn Fn() + Sync)) {
+        let target = smp::online().iter().nth(cpu as usize).unwrap_or(0);
+        if target == smp::index() {
+            access();
+        } else {
+            let called = smp::call_on(smp::CpuSet::EMPTY.with(target), access);
+            assert_eq!(called, 1, "CPU {target} did not answer");
+        }
     }
 }
 
@@ -153,17 +172,21 @@ impl MapSpaceFixture for Trial<'_> {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    /// Only this CPU looks.
     fn cpus(&self) -> u32 {
-        1
+        self.cpus
     }
 
     fn load(&self, cpu: u32, address: usize) -> Result<u64, AccessFault> {
         if Walkable::translate(self, address).is_none() {
             return Err(AccessFault::Beyond { cpu, address });
         }
-        // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
-        Ok(unsafe { Self::word(address).read_volatile() })
+        let seen = AtomicU64::new(0);
+        Self::on(cpu, &|| {
+            // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
+            let value = unsafe { Self::word(address).read_volatile() };
+            seen.store(value, Ordering::Relaxed);
+        });
+        Ok(seen.into_inner())
     }
 
     /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write` does that.
@@ -172,8 +195,10 @@ impl MapSpaceFixture for Trial<'_> {
         if !found.write {
             return Err(AccessFault::ReadOnly { cpu, address, frame: Pfn::containing(found.physical) });
         }
-        // SAFETY: as above, and writable.
-        unsafe { Self::word(address).write_volatile(value) };
+        Self::on(cpu, &|| {
+            // SAFETY: as above, and writable.
+            unsafe { Self::word(address).write_volatile(value) };
+        });
         Ok(())
     }
 }

@@ -55,6 +55,25 @@ fn the_largest_pages_that_fit_are_used() {
 }
 
 #[test]
+fn rights_are_found_as_they_were_given() {
+    let mut frames = Frames::new(100);
+    let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
+    let all = [Access::CODE, Access::CONSTANTS, Access::DATA, Access::DEVICE, Access { global: false, ..Access::DATA }];
+    for (address, access) in (0..).step_by(4096).zip(all) {
+        let page = PhysRange::with_size(address + 4096, PAGE_SIZE);
+        tables.map(&mut frames, address, page, access, &mut Mapped::default()).expect("is free");
+        assert_eq!(translate(&frames, tables.root(), address), Some((page.start, PageSize::Small, access)));
+    }
+    // An entry above forbids for all below it.
+    let pointers = frames.read(tables.root(), 0).address();
+    let directory = frames.read(pointers, 0).address();
+    let lowest = frames.read(directory, 0).address();
+    frames.write(directory, 0, Entry::read_only_table(lowest));
+    let (_, _, access) = translate(&frames, tables.root(), 2 * 4096).expect("mapped");
+    assert_eq!(access, Access::CONSTANTS);
+}
+
+#[test]
 fn addresses_that_do_not_match_force_small_pages() {
     let mut frames = Frames::new(100);
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");

@@ -136,7 +136,7 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         if !fits || place.frames_end.0 > FRAMES_END {
             return Err(ArrayError::BadPlace(place));
         }
-        // SAFETY: the caller's promise about the root (invariant 28).
+        // SAFETY: the caller's promise about the root (invariant 39).
         let root = unsafe { Table::at(platform, Pfn::containing(place.root)) };
         let pointers = bytes.div_ceil(ROOT_ENTRY_BYTES);
         for number in 0..pointers {
@@ -220,7 +220,7 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
     /// The table in `frame`, which is one of the array's.
     fn table(&self, frame: Pfn) -> Table<'_> {
         // SAFETY: only frames come here that the array took and did not give away yet, and the root. Those of descriptors are only read as words, and
-        // written before anybody sees them (invariant 28).
+        // written before anybody sees them (invariant 39).
         unsafe { Table::at(self.platform, frame) }
     }
 
@@ -312,7 +312,7 @@ impl<P: Platform, F> fmt::Debug for PageArray<P, F> {
 // SAFETY: a frame is in at most one entry, because the source hands it out once; all frames that a call needs are taken before it stores an
 // entry that a CPU can see; `evict`, `merge` and the replacing of a table put what they remove into the Unflushed together with the blocks whose
 // translations named it; `flush` has every CPU forget these blocks' pages, or everything, before it gives the frames free (invariants 12 and
-// 28). No two calls share a table that changes.
+// 39). No two calls share a table that changes.
 unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
     fn base(&self) -> NonNull<u8> {
         let address = usize::try_from(self.place.base).unwrap_or(0);

@@ -21,7 +21,7 @@ impl<'a> Table<'a> {
     pub(super) unsafe fn at<P: Platform>(platform: &'a P, frame: Pfn) -> Self {
         let start = platform.direct(frame.address()).cast::<[AtomicU64; ENTRIES]>();
         // SAFETY: a whole frame of the direct map, aligned to 4096, used by nobody else but through atomics by the caller's promise (invariants 1
-        // and 28), and every bit pattern is a value.
+        // and 39), and every bit pattern is a value.
         Self(unsafe { start.as_ref() })
     }
 

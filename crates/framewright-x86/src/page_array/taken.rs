@@ -31,7 +31,7 @@ impl<'a, P: Platform> Taken<'a, P> {
     pub(super) fn take(&mut self, order: Order) -> bool {
         let Some(start) = self.frames.take(order) else { return false };
         let word = self.word(start);
-        // SAFETY: the frame was taken a moment ago and is nobody else's, by the source's promise (invariants 1 and 28).
+        // SAFETY: the frame was taken a moment ago and is nobody else's, by the source's promise (invariants 1 and 39).
         unsafe { word.write(self.last) };
         self.last = start.0 << 8 | u64::from(order.get());
         true
@@ -51,7 +51,7 @@ impl<'a, P: Platform> Taken<'a, P> {
         let start = Pfn(self.last >> 8);
         let order = Order::new(self.last.to_le_bytes()[0])?;
         let word = self.word(start);
-        // SAFETY: `take` wrote it, and the frame is still ours alone (invariant 28).
+        // SAFETY: `take` wrote it, and the frame is still ours alone (invariant 39).
         self.last = unsafe { word.read() };
         Some((start, order))
     }
