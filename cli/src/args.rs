@@ -22,6 +22,9 @@ pub enum Command {
     /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual one
     #[command(after_help = parameters_help())]
     Boot(Boot),
+    /// Bring memory up and take commands: from a terminal with line editing, else from standard input
+    #[command(after_help = parameters_help())]
+    Shell(Shell),
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
@@ -30,6 +33,31 @@ pub enum Command {
 /// Options of `framewright boot`.
 #[derive(Args, Debug)]
 pub struct Boot {
+    /// What to bring up, and where
+    #[command(flatten)]
+    pub target: Target,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// End with the three policies of memmap_init= side by side (hosted, not with --json or --exec)
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
+    pub policy_table: bool,
+    /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
+    #[arg(long, value_name = "COMMANDS")]
+    pub exec: Option<String>,
+}
+
+/// Options of `framewright shell`.
+#[derive(Args, Debug)]
+pub struct Shell {
+    /// What to bring up, and where
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// A machine.
+#[derive(Args, Debug)]
+pub struct Target {
     /// Where: in this process, or on a virtual machine
     #[arg(long, value_enum, default_value_t = Where::Hosted)]
     pub on: Where,
@@ -51,19 +79,13 @@ pub struct Boot {
     /// QEMU's machine [default: q35]
     #[arg(long, value_enum)]
     pub machine: Option<Model>,
-    /// QEMU: a virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on
+    /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on (QEMU)
     #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub balloon: Option<String>,
-    /// QEMU: one more argument, as it is (may be given several times)
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub qemu_option: Vec<String>,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-    /// End with the three policies of memmap_init= side by side (hosted, not with --json)
-    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
-    pub policy_table: bool,
-    /// Give up after this long
+    /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many times
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu: Vec<String>,
+    /// Give up after this long; what a shell does once it is there is not limited
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     pub timeout: u64,
     /// Boot parameters, such as numa=off or mem=4G
@@ -257,18 +279,19 @@ mod tests {
     #[test]
     fn options_and_parameters_are_read() {
         let boot = boot(&["--on", "qemu", "--memory", "8G", "--nodes", "2", "numa=off", "mem=4G"]).expect("is right");
-        assert_eq!((boot.on, boot.memory, boot.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
-        assert_eq!(boot.parameters, ["numa=off", "mem=4G"]);
-        assert_eq!(boot.timeout, 120);
+        let Boot { target, json, exec, .. } = boot;
+        assert_eq!((target.on, target.memory, target.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
+        assert_eq!(target.parameters, ["numa=off", "mem=4G"]);
+        assert_eq!((target.timeout, json, exec), (120, false, None));
     }
 
     #[test]
     fn a_balloon_needs_no_properties() {
-        let balloon = |words: &[&str]| boot(words).map(|boot| (boot.balloon, boot.parameters));
+        let balloon = |words: &[&str]| boot(words).map(|boot| (boot.target.balloon, boot.target.parameters));
         assert_eq!(balloon(&["numa=off"]), Ok((None, vec!["numa=off".into()])));
         assert_eq!(balloon(&["--balloon", "numa=off"]), Ok((Some(String::new()), vec!["numa=off".into()])));
         assert_eq!(balloon(&["--balloon=free-page-hint=on"]), Ok((Some("free-page-hint=on".into()), vec![])));
-        let options = boot(&["--qemu-option", "-overcommit", "--qemu-option=mem-lock=on"]).map(|boot| boot.qemu_option);
+        let options = boot(&["--qemu", "-overcommit", "--qemu=mem-lock=on"]).map(|boot| boot.target.qemu);
         assert_eq!(options, Ok(vec!["-overcommit".to_owned(), "mem-lock=on".to_owned()]));
     }
 

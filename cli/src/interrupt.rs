@@ -21,6 +21,18 @@ pub fn watch() {
     }
 }
 
+/// Whether a signal has come.
+pub fn has_come() -> bool {
+    RECEIVED.load(Ordering::Relaxed) != 0
+}
+
+/// Forgets an interrupt from the keyboard, which has ended what it was meant for, and watches for the next. Other signals stay.
+pub fn forget_keyboard() {
+    if RECEIVED.compare_exchange(libc::SIGINT, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        watch();
+    }
+}
+
 /// Fails once a signal has come.
 pub fn check() -> Result<(), Error> {
     match RECEIVED.load(Ordering::Relaxed) {

@@ -9,6 +9,7 @@ mod hosted;
 mod interrupt;
 mod output;
 mod qemu;
+mod shell;
 
 use args::Command;
 use error::Error;
@@ -18,9 +19,10 @@ fn main() -> ExitCode {
     error::shorten_panics();
     let outcome = match args::read() {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
-        Ok(Some(Command::Bench(bench))) => bench::run(&bench),
-        Ok(None) => Ok(()),
+        Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
+        Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
+        Ok(None) => Ok(0),
         Err(error) => Err(error),
     };
-    outcome.map_or_else(Error::tell, |()| ExitCode::SUCCESS)
+    outcome.map_or_else(Error::tell, ExitCode::from)
 }

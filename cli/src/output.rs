@@ -1,12 +1,36 @@
 //! Standard output: lines, with colour where a person looks at them.
 
 use crate::error::Error;
-use std::io::{IsTerminal, StdoutLock, Write};
+use std::fmt;
+use std::io::{self, IsTerminal, StdoutLock, Write};
 
 /// Standard output.
 pub struct Output {
     stdout: StdoutLock<'static>,
     style: Style,
+    /// Why text could not be written.
+    failed: Option<io::Error>,
+}
+
+/// Standard error, for text that comes in pieces.
+pub struct Errors;
+
+impl fmt::Write for Errors {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // If standard error is gone there is nobody left to tell.
+        let _ = io::stderr().write_all(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Text that comes in pieces. [`Output::settle`] tells why it failed.
+impl fmt::Write for Output {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.stdout.write_all(text.as_bytes()).map_err(|error| {
+            self.failed = Some(error);
+            fmt::Error
+        })
+    }
 }
 
 /// Whether to colour.
@@ -52,7 +76,7 @@ impl Output {
         let minds = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let style = Style { colour: stdout.is_terminal() && !minds };
-        Self { stdout, style }
+        Self { stdout, style, failed: None }
     }
 
     /// How to colour.
@@ -63,6 +87,21 @@ impl Output {
     /// Whether a person looks at it.
     pub fn is_terminal(&self) -> bool {
         self.stdout.is_terminal()
+    }
+
+    /// Writes bytes as they are, seen at once.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stdout.write_all(bytes)?;
+        Ok(self.stdout.flush()?)
+    }
+
+    /// Shows text that came in pieces.
+    ///
+    /// # Errors
+    /// What went wrong with it.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        Ok(self.stdout.flush()?)
     }
 
     /// Writes one line, seen at once.

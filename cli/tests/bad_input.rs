@@ -54,7 +54,7 @@ fn options_that_exclude_one_another() {
     refused(&["boot", "--accel", "tcg"], &["--accel", "--on qemu"]);
     refused(&["boot", "--machine", "pc"], &["--machine", "--on qemu"]);
     refused(&["boot", "--balloon"], &["--balloon", "--on qemu"]);
-    refused(&["boot", "--qemu-option", "-S"], &["--qemu-option", "--on qemu"]);
+    refused(&["boot", "--qemu=-S"], &["--qemu", "--on qemu"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Watched {
         let memory = format!("{MEMORY_MIB}M");
         let mut program = program()
             .args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--memory", &memory])
-            .args(["--qemu-option", "-qmp", "--qemu-option", &monitor])
+            .args(["--qemu", "-qmp", &format!("--qemu={monitor}")])
             .args(words)
             .arg("balloon_test=200")
             .stdout(Stdio::piped())
@@ -235,7 +235,7 @@ fn hints_move_the_queue() {
 
 #[test]
 fn behind_a_bridge_and_with_relief() {
-    let port = ["--qemu-option", "-device", "--qemu-option", "pcie-root-port,id=root-port,chassis=1"];
+    let port = ["--qemu", "-device", "--qemu", "pcie-root-port,id=root-port,chassis=1"];
     let log = memory_goes_back("bridge", &[&port[..], &["--balloon=bus=root-port,deflate-on-oom=on"]].concat());
     assert!(has(&log, "virtio-balloon 01:00.0: Features(STATS_VQ | DEFLATE_ON_OOM | REPORTING"), "{log:?}");
 }
@@ -243,8 +243,8 @@ fn behind_a_bridge_and_with_relief() {
 #[test]
 fn shared_memory_goes_back_too() {
     let backend = format!("memory-backend-memfd,id=memory,share=on,size={MEMORY_MIB}M");
-    let options = ["--qemu-option", "-object", "--qemu-option", &backend, "--qemu-option", "-machine"];
-    memory_goes_back("shared", &[&options[..], &["--qemu-option", "memory-backend=memory", "--balloon"]].concat());
+    let options = ["--qemu", "-object", "--qemu", &backend, "--qemu", "-machine"];
+    memory_goes_back("shared", &[&options[..], &["--qemu", "memory-backend=memory", "--balloon"]].concat());
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn locked_memory_stays_and_is_answered_for() {
         println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
         return;
     }
-    let options = ["--qemu-option", "-overcommit", "--qemu-option", "mem-lock=on", "--balloon"];
+    let options = ["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"];
     let Course { blocks, reported_mib, log, .. } = course(Watched::boot("locked", &options), true);
     assert_eq!(reported_mib, MEMORY_MIB);
     // An answer proves nothing.
@@ -314,7 +314,7 @@ fn no_balloon_is_no_error() {
 
 #[test]
 fn another_virtio_device_is_no_balloon() {
-    let other = ["--qemu-option", "-device", "--qemu-option", "virtio-rng-pci"];
+    let other = ["--qemu", "-device", "--qemu", "virtio-rng-pci"];
     let fixed = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=0"];
     let log = common::run(&[&fixed[..], &other].concat()).json()["log"].to_string();
     assert!(log.contains("virtio-balloon: no device"), "{log}");

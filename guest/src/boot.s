@@ -11,6 +11,25 @@
 .asciz "Xen"
 .quad pvh_entry
 
+# From 32-bit mode without paging to 64-bit mode at `target`, with the boot tables.
+.macro ENTER_LONG_MODE target
+    movl $boot_root, %eax
+    movl %eax, %cr3
+    movl %cr4, %eax
+    orl $0x6a0, %eax            # PAE, PGE, OSFXSR, OSXMMEXCPT
+    movl %eax, %cr4
+    movl $0xc0000080, %ecx      # EFER
+    rdmsr
+    orl $0x900, %eax            # LME, NXE
+    wrmsr
+    movl %cr0, %eax
+    andl $0x9ffffff3, %eax      # CD, NW, EM, TS off: the precompiled core library uses SSE2
+    orl $0x80010023, %eax       # PG, WP, NE, MP, PE on
+    movl %eax, %cr0
+    lgdtl boot_descriptors_pointer
+    ljmpl $0x08, $\target
+.endm
+
 .section .boot.text, "ax", @progbits
 .code32
 .global pvh_entry
@@ -54,21 +73,7 @@ pvh_entry:
     movl %eax, boot_root
     movl %eax, boot_root + 256 * 8
 
-    movl $boot_root, %eax
-    movl %eax, %cr3
-    movl %cr4, %eax
-    orl $0x6a0, %eax            # PAE, PGE, OSFXSR, OSXMMEXCPT
-    movl %eax, %cr4
-    movl $0xc0000080, %ecx      # EFER
-    rdmsr
-    orl $0x900, %eax            # LME, NXE
-    wrmsr
-    movl %cr0, %eax
-    andl $0x9ffffff3, %eax      # CD, NW, EM, TS off: the precompiled core library uses SSE2
-    orl $0x80010023, %eax       # PG, WP, NE, MP, PE on
-    movl %eax, %cr0
-    lgdtl boot_descriptors_pointer
-    ljmpl $0x08, $long_mode
+    ENTER_LONG_MODE long_mode
 
 unsupported:
     movl $unsupported_text, %esi
@@ -108,8 +113,9 @@ boot_descriptors:
     .quad 0
     .quad 0x00af9b000000ffff    # 0x08 code
     .quad 0x00cf93000000ffff    # 0x10 data
+    .quad 0x00cf9b000000ffff    # 0x18 code of 32 bits, where other CPUs pass through
 boot_descriptors_pointer:
-    .word 23
+    .word 31
     .long boot_descriptors
 
 .section .bss.boot, "aw", @nobits

@@ -1,35 +1,62 @@
 //! The log on the first serial port, each line with the time since the guest began, as in Linux.
 
 use crate::platform::PLATFORM;
-use core::cell::UnsafeCell;
+use crate::smp;
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU32, Ordering};
 use framewright::platform::Platform;
 use framewright::report::BootLog;
 use framewright_x86::serial::Serial;
 
 /// The first serial port of every PC.
-const FIRST_PORT: u16 = 0x3f8;
+// SAFETY: it is there or nothing is, and nobody but this module uses it.
+static SERIAL: Serial = unsafe { Serial::at(0x3f8) };
 
-/// The serial port, once it is open. One CPU without interrupts uses it; an exception or a panic in the middle of a line only garbles it.
-struct Shared(UnsafeCell<Option<Serial>>);
+/// Whose turn it is: the number of the CPU that writes a line, plus one.
+static TURN: AtomicU32 = AtomicU32::new(0);
 
-// SAFETY: this guest runs on one CPU and lets no interrupt in.
-unsafe impl Sync for Shared {}
+/// Sets the port up. To be called before the first line.
+pub fn begin() {
+    SERIAL.begin();
+}
 
-static SERIAL: Shared = Shared(UnsafeCell::new(None));
+/// Takes the port from whoever has it: what comes now is the last that is said.
+pub fn seize() {
+    TURN.store(smp::index() + 1, Ordering::Relaxed);
+}
+
+/// Calls `write` while no other CPU writes. An exception or a panic in the middle of a line only garbles it.
+fn in_turn(write: impl FnOnce()) {
+    let me = smp::index() + 1;
+    let state = PLATFORM.irq_save();
+    let mine_already = TURN.load(Ordering::Relaxed) == me;
+    // Acquire and Release pair with one another; the port is all that is guarded.
+    while !mine_already && TURN.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        PLATFORM.relax();
+    }
+    write();
+    if !mine_already {
+        TURN.store(0, Ordering::Release);
+    }
+    PLATFORM.irq_restore(state);
+}
 
 /// The raw port: no time stamps, end of line as written.
 pub struct Console;
 
+impl Console {
+    /// Takes the next byte that somebody typed, if there is any.
+    pub fn receive() -> Option<u8> {
+        SERIAL.receive()
+    }
+}
+
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: one CPU, and whoever interrupts a line never returns to it, so that no two references are used by turns.
-        let slot = unsafe { &mut *SERIAL.0.get() };
-        let serial = slot.get_or_insert_with(|| {
-            // SAFETY: the first serial port of a PC is there or nothing is, and nobody but this module uses it.
-            unsafe { Serial::new(FIRST_PORT) }
-        });
-        serial.write_str(text)
+        for byte in text.bytes() {
+            SERIAL.send(byte);
+        }
+        Ok(())
     }
 }
 
@@ -40,7 +67,9 @@ impl BootLog for Log {
     fn line(&mut self, line: fmt::Arguments<'_>) {
         let microseconds = PLATFORM.now_ns().unwrap_or(0) / 1000;
         // The port cannot fail.
-        let _ = writeln!(Console, "[{:5}.{:06}] {line}", microseconds / 1_000_000, microseconds % 1_000_000);
+        in_turn(|| {
+            let _ = writeln!(Console, "[{:5}.{:06}] {line}", microseconds / 1_000_000, microseconds % 1_000_000);
+        });
     }
 }
 
@@ -54,5 +83,7 @@ pub(crate) use log;
 
 /// Writes one line without a time stamp, for programs to read.
 pub fn plain_line(line: fmt::Arguments<'_>) {
-    let _ = writeln!(Console, "{line}");
+    in_turn(|| {
+        let _ = writeln!(Console, "{line}");
+    });
 }

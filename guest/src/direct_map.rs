@@ -6,9 +6,9 @@
 //! use the memory of the one before.
 
 use crate::image;
-use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, GuestPlatform, PLATFORM};
+use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
 use core::ptr::NonNull;
-use framewright::early::{EarlyAllocator, EarlyRequest};
+use framewright::early::EarlyRequest;
 use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
@@ -17,12 +17,17 @@ use framewright_x86::cpu::features::Features;
 use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
 use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
 
+/// Where stacks of CPUs are seen.
+pub const STACKS: u64 = 0xffff_fe00_0000_0000;
+/// Where registers of devices are seen.
+pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
+
 /// How much is mapped before the limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
 
 /// Tables in memory from the early allocator.
 struct EarlyTables<'a> {
-    early: &'a mut EarlyAllocator<GuestPlatform>,
+    early: &'a mut EarlyMemory,
 }
 
 impl TableMemory for EarlyTables<'_> {
@@ -42,8 +47,19 @@ impl TableMemory for EarlyTables<'_> {
     }
 }
 
+/// The final tables, in use.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelTables(PageTable);
+
+impl KernelTables {
+    /// Maps more: `range` at `address`, where nothing was.
+    pub fn map(&self, early: &mut EarlyMemory, address: u64, range: PhysRange, access: Access) -> Result<(), MapFault> {
+        self.0.map(&mut EarlyTables { early }, address, range, access, &mut Mapped::default())
+    }
+}
+
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
-pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> Result<Mapped, MapFault> {
+pub fn build(early: &mut EarlyMemory, map: MemoryMap<'_>) -> Result<(KernelTables, Mapped), MapFault> {
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
     let mut memory = EarlyTables { early };
     let mut mapped = Mapped::default();
@@ -67,7 +83,7 @@ pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> R
         map_present(&tables, &mut memory, map, step, &mut mapped)?;
         PLATFORM.raise_direct_limit(step.end);
     }
-    Ok(mapped)
+    Ok((KernelTables(tables), mapped))
 }
 
 /// Maps all present memory of `window`. Code and constants cannot be written here either.

@@ -2,17 +2,20 @@
 
 use crate::console::log;
 use crate::exit::{Ending, exit};
-use crate::image;
-use crate::storage::Once;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::storage::{Once, Settled};
+use crate::{console, image, smp};
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright_x86::cpu::exceptions::{self, Frame, PageFaultCode, Table};
-use framewright_x86::cpu::registers;
+use framewright_x86::cpu::registers::{self, halt};
 use framewright_x86::cpu::segments::Segments;
 
-const STACK_BYTES: usize = 16 * 1024;
-const STACKS: usize = 3;
+const STACK_BYTES: usize = 32 * 1024;
+const STACKS: usize = 4;
 /// Words of the stack that are shown.
 const SHOWN_WORDS: u64 = 8;
+const NON_MASKABLE: u64 = 2;
 const PAGE_FAULT: u64 = 14;
 
 #[repr(C, align(16))]
@@ -21,39 +24,72 @@ struct Stack([u8; STACK_BYTES]);
 static INTERRUPT_STACKS: Once<[Stack; STACKS]> = Once::new([const { Stack([0; STACK_BYTES]) }; STACKS]);
 static SEGMENTS: Once<Segments> = Once::new(Segments::new());
 static VECTORS: Once<Table> = Once::new(Table::new());
-/// Set while a failure is being reported: a second one ends the guest at once.
-static FAILING: AtomicBool = AtomicBool::new(false);
+/// The same table, once it is filled, for the other CPUs.
+static FILLED: Settled<&'static Table> = Settled::new();
+/// The CPU that reports a failure, plus one.
+static FAILING: AtomicU32 = AtomicU32::new(0);
 
 /// From here on every exception is reported. Called once.
 pub fn install() {
     let stacks = INTERRUPT_STACKS.take();
     let tops: [u64; STACKS] =
         core::array::from_fn(|index| (&raw const stacks[index]).addr() as u64 + STACK_BYTES as u64);
-    // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege on its only CPU, once.
+    // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege, on its first CPU, once.
     unsafe { SEGMENTS.take().load(&tops) };
-    // SAFETY: the segments name three stacks.
-    unsafe { VECTORS.take().load(report) };
+    let vectors = VECTORS.take();
+    vectors.fill(report);
+    let vectors = FILLED.settle(vectors);
+    // SAFETY: the segments name four stacks.
+    unsafe { vectors.load() };
 }
 
-/// Whether this is the first failure. The second, in the middle of reporting the first, gets no report.
-pub fn first_failure() -> bool {
-    !FAILING.swap(true, Ordering::AcqRel)
+/// The same on another CPU, whose stacks end at `interrupt_tops`.
+pub fn install_on_other_cpu(segments: &'static mut Segments, interrupt_tops: &[u64]) {
+    // SAFETY: the stacks are this CPU's alone, and it gets here once, at the highest privilege.
+    unsafe { segments.load(interrupt_tops) };
+    if let Some(vectors) = FILLED.get() {
+        // SAFETY: there are four stacks.
+        unsafe { vectors.load() };
+    }
+}
+
+/// What a failure is to this CPU.
+pub enum Turn {
+    /// The first: it is to be reported.
+    First,
+    /// It came while this CPU reported one.
+    Nested,
+}
+
+/// Begins the report of a failure: the other CPUs stop, and the serial port is ours. A CPU that is not the first to fail does not return.
+pub fn fail() -> Turn {
+    let me = smp::index() + 1;
+    match FAILING.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            smp::stop_others_for_good();
+            console::seize();
+            Turn::First
+        }
+        Err(first) if first == me => Turn::Nested,
+        Err(_) => halt(),
+    }
 }
 
 fn report(frame: &Frame) -> ! {
-    if !first_failure() {
+    if frame.vector == NON_MASKABLE && FAILING.load(Ordering::Acquire) != 0 {
+        // Another CPU failed and wants quiet.
+        halt();
+    }
+    if matches!(fail(), Turn::Nested) {
         log!("Exception {} at {:#x} while reporting a failure", frame.vector, frame.rip);
         exit(Ending::Crash);
     }
-    log!("Exception {}: {}, error code {:#x}", frame.vector, exceptions::name(frame.vector), frame.error_code);
+    let cpu = smp::index();
+    let (vector, code) = (frame.vector, frame.error_code);
+    log!("Exception {vector} on CPU {cpu}: {}, error code {code:#x}", exceptions::name(vector));
     if frame.vector == PAGE_FAULT {
         let address = registers::fault_address();
-        let place = if image::guard().start <= address && address < image::guard().end {
-            " (the page below the stack: the stack has overflowed)"
-        } else {
-            ""
-        };
-        log!("  {} at address {address:#018x}{place}", PageFaultCode(frame.error_code));
+        log!("  {} at address {address:#018x}{}", PageFaultCode(frame.error_code), Place(address));
     }
     log!(
         "  RIP {:04x}:{:016x} RSP {:04x}:{:016x} FLAGS {:08x}",
@@ -81,17 +117,41 @@ fn report(frame: &Frame) -> ! {
     exit(Ending::Crash)
 }
 
-/// The word at an address, if it lies on the stack.
+/// What is special about an address that cannot be used so.
+struct Place(u64);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address) = *self;
+        let within = |range: PhysRange| range.start <= address && address < range.end;
+        if within(image::guard()) {
+            return f.write_str(" (the page below the stack: stack overflow on CPU 0)");
+        }
+        if let Some((cpu, stack)) = smp::overflowed(address) {
+            return write!(f, " (the page below its {stack}: stack overflow on CPU {cpu})");
+        }
+        if address < PAGE_SIZE {
+            return f.write_str(" (a null pointer)");
+        }
+        if within(image::code()) || within(image::constants()) {
+            return f.write_str(" (code and constants of this program, which are read-only)");
+        }
+        Ok(())
+    }
+}
+
+/// The word at an address, if it lies on a stack.
 struct StackWord(u64);
 
-impl core::fmt::Display for StackWord {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for StackWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stack = image::stack();
-        if self.0 < stack.start || self.0 >= stack.end || !self.0.is_multiple_of(8) {
+        let on_stack = stack.start <= self.0 && self.0 < stack.end || smp::is_on_stack(self.0);
+        if !on_stack || !self.0.is_multiple_of(8) {
             return f.write_str("----------------");
         }
         let word = core::ptr::with_exposed_provenance::<u64>(usize::try_from(self.0).unwrap_or(0));
-        // SAFETY: aligned and on the stack, which is mapped and which nobody writes meanwhile: the only CPU is here, on another stack.
+        // SAFETY: aligned and on a stack, which is mapped. Nobody writes to the stack of a CPU that reports, and the others have been stopped.
         let value = unsafe { word.read_volatile() };
         write!(f, "{value:016x}")
     }

@@ -2,8 +2,16 @@
 //!
 //! In assembly, because in Rust such accesses mean nothing and the compiler may do with them as it likes.
 
+use crate::console::log;
+use crate::exceptions;
+use crate::exit::{Ending, exit};
 use crate::image;
+use crate::platform::GuestPlatform;
+use crate::smp;
 use core::arch::asm;
+use framewright::Manager;
+use framewright::block::MigrateType;
+use framewright::units::Order;
 use framewright_x86::cpu::registers;
 
 /// A way to fail.
@@ -17,6 +25,8 @@ pub enum Fault {
     Stack,
     /// Writes to the program's constants.
     Constants,
+    /// Frees a page twice.
+    DoubleFree,
     /// Says nothing any more and never ends.
     Hang,
 }
@@ -28,19 +38,21 @@ impl Fault {
             "null" => Self::Null,
             "panic" => Self::Panic,
             "stack" => Self::Stack,
-            "rodata" => Self::Constants,
+            "readonly" | "rodata" => Self::Constants,
+            "double-free" => Self::DoubleFree,
             "hang" => Self::Hang,
             _ => return None,
         })
     }
 
-    /// Fails so; returns if the machine let it pass.
-    pub fn raise(self) {
+    /// Fails so on this CPU; returns if the machine let it pass.
+    pub fn raise(self, manager: &Manager<GuestPlatform>) {
         match self {
             Self::Null => write_zero(0),
             Self::Panic => panic!("asked for by fault=panic"),
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
+            Self::DoubleFree => free_twice(manager),
             Self::Hang => registers::halt(),
         }
     }
@@ -55,4 +67,16 @@ fn write_zero(address: u64) {
 fn overflow() -> ! {
     // SAFETY: ends in the page below the stack, which is not mapped; the exception has a stack of its own.
     unsafe { asm!("2: push 0", "jmp 2b", options(noreturn)) };
+}
+
+fn free_twice(manager: &Manager<GuestPlatform>) {
+    let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Unmovable) else { return };
+    let first = manager.free_order(page, Order::PAGE);
+    // What a CPU keeps for itself is looked at when it goes back, so the second free is found then at the latest.
+    let second = manager.free_order(page, Order::PAGE).and_then(|()| manager.drain().map(drop));
+    if let (Ok(()), Err(error)) = (first, second) {
+        exceptions::fail();
+        log!("Double free of the frame at {:#x} on CPU {}: {error}", page.address(), smp::index());
+        exit(Ending::Crash)
+    }
 }

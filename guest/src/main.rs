@@ -5,6 +5,7 @@
 
 mod balloon;
 mod console;
+mod cpu_check;
 mod direct_map;
 mod exceptions;
 mod exit;
@@ -16,7 +17,10 @@ mod options;
 mod page_array;
 mod platform;
 mod runtime;
+mod shell;
+mod smp;
 mod storage;
+mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
@@ -24,6 +28,7 @@ mod timekeeping;
 use console::{Console, Log, log, plain_line};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
+use exceptions::Turn;
 use exit::{Ending, exit};
 use firmware::{
     AFFINITY_CAPACITY, AcpiTables, MAP_CAPACITY, RESERVED_CAPACITY, Reader, Reserved, copy_raw_map, memory_map,
@@ -33,21 +38,21 @@ use framewright::early::{EarlyAllocator, EarlyError};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, report};
-use framewright_jobs::NoHelpers;
 use framewright_x86::acpi::Tables;
 use framewright_x86::page_table::MapFault;
 use framewright_x86::pvh::{PvhError, StartInfo};
-use platform::{GuestPlatform, PLATFORM};
+use platform::{EarlyMemory, PLATFORM};
 use storage::Once;
 
-core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
+// One piece, because the second part uses a macro of the first.
+core::arch::global_asm!(concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")), options(att_syntax));
 
 static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> = Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
-static EARLY: Once<EarlyAllocator<GuestPlatform>> = Once::new(EarlyAllocator::empty(&PLATFORM));
+static EARLY: Once<EarlyMemory> = Once::new(EarlyAllocator::empty(&PLATFORM));
 
 /// Why memory cannot be brought up.
 enum BootError {
@@ -77,7 +82,10 @@ impl fmt::Display for BootError {
 /// Where `boot.s` arrives: paging on, interrupts off, `start_info` as the boot loader gave it.
 #[unsafe(no_mangle)]
 extern "C" fn guest_main(start_info: u64) -> ! {
+    smp::begin();
+    console::begin();
     PLATFORM.start_time();
+    PLATFORM.choose_wait();
     log!("Framewright {} on x86-64, started through PVH", env!("CARGO_PKG_VERSION"));
     exceptions::install();
     match boot(start_info) {
@@ -109,22 +117,26 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
     let mut topology = Topology::new(AFFINITIES.take());
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
+    let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
     let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
     let early = EARLY.take();
     early.start(map, &topology, reserved.map_err(|_| BootError::TooManyReserved)?).map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
-    let mapped = direct_map::build(early, map).map_err(BootError::DirectMap)?;
+    let (kernel_tables, mapped) = direct_map::build(early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
     let array = page_array::build(early, map);
+    let started = smp::start(&kernel_tables, early, left_out);
+    let called_ns = PLATFORM.now_ns();
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
-    manager.initialise_deferred(&NoHelpers);
+    manager.initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
 
     if let Err(error) = nodes {
         log!("{error}; going on with one node");
     }
     report::topology(&mut Log, &topology);
+    started.finish();
     let since = |start: Option<u64>, end: Option<u64>| start.zip(end).map_or(0, |(start, end)| (end - start) / 1000);
     log!(
         "Direct map at {:#x}: {} pages of 1 GiB, {} of 2 MiB, {} of 4 KiB in {} tables",
@@ -135,13 +147,15 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         mapped.tables,
     );
     log!(
-        "Framewright: intake {} us, direct map {} us, bring-up {} us",
+        "Framewright: intake {} us, direct map {} us, calling CPUs {} us, bring-up {} us",
         since(started_ns, intake_ns),
         since(intake_ns, mapped_ns),
-        since(mapped_ns, up_ns),
+        since(mapped_ns, called_ns),
+        since(called_ns, up_ns),
     );
     page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
+    report::deferred(&mut Log, &manager);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
         Err(fault) => {
@@ -159,13 +173,25 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     {
         return Ok(Ending::Crash);
     }
+    if options.check_cpus && !cpu_check::run() {
+        return Ok(Ending::Crash);
+    }
+    if options.storm_hz.is_some() && !smp::has_timer() {
+        log!("Framewright: interrupt_storm= needs a timer of known rate");
+    }
     if let Some(stress) = options.stress()
         && !stress.run(&manager)
     {
         return Ok(Ending::Crash);
     }
     if let Some(fault) = options.fault {
-        fault.raise();
+        let at = smp::CpuSet::EMPTY.with(options.fault_cpu);
+        if options.fault_cpu == 0 {
+            fault.raise(&manager);
+        } else if smp::run_on(at, &|| fault.raise(&manager), || {}) == 0 {
+            log!("Framewright: CPU {} does not run", options.fault_cpu);
+            return Ok(Ending::Crash);
+        }
         log!("Framewright: the fault asked for did not come");
         return Ok(Ending::Crash);
     }
@@ -175,6 +201,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         let _ = report::json(&mut Console, "qemu", &manager);
         let _ = Console.write_str("\n");
     }
+    shell::run(&options, &manager);
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
 }
@@ -196,10 +223,11 @@ fn open_acpi(start_info: &StartInfo<'_>) -> Option<AcpiTables> {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    if exceptions::first_failure() {
+    if matches!(exceptions::fail(), Turn::First) {
+        let cpu = smp::index();
         match info.location() {
-            Some(place) => log!("Panic at {place}: {}", info.message()),
-            None => log!("Panic: {}", info.message()),
+            Some(place) => log!("Panic on CPU {cpu} at {place}: {}", info.message()),
+            None => log!("Panic on CPU {cpu}: {}", info.message()),
         }
     }
     exit(Ending::Crash)

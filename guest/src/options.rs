@@ -8,9 +8,16 @@ use framewright::parameters::Problem;
 /// Bytes of the command line that are passed on.
 pub const CAPACITY: usize = framewright_x86::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
+/// Most interrupts a second that a storm may have on each CPU.
+const MOST_STORM_HZ: u64 = 100_000;
+
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct Options<'a> {
+    /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
+    pub exec: Option<&'a str>,
+    /// `shell` or `shell=plain`: take commands from the serial line.
+    pub shell: Option<Input>,
     /// `report=json`: a report for programs comes last.
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
@@ -23,12 +30,29 @@ pub struct Options {
     pub balloon_test: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
     pub map_space_test: Option<MapSpaceTest>,
+    /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
+    pub storm_hz: Option<u64>,
+    /// `fault_cpu=N`: which CPU fails.
+    pub fault_cpu: u32,
+    /// `ghost_cpu=ID`: start a CPU with this APIC ID, though no table lists it.
+    pub ghost_cpu: Option<u32>,
+    /// `check=cpus`: have all CPUs show that they work together.
+    pub check_cpus: bool,
 }
 
-impl Options {
+/// What is at the other end of the serial line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Somebody at a terminal.
+    Terminal,
+    /// A program, which sees what it sends itself.
+    Plain,
+}
+
+impl Options<'_> {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
-        self.stress.map(|length| Stress { length, seed: self.stress_seed })
+        self.stress.map(|length| Stress { length, seed: self.stress_seed, storm_hz: self.storm_hz })
     }
 }
 
@@ -37,7 +61,7 @@ pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
     problem: &mut dyn FnMut(Problem<'a>),
-) -> (Options, &'b str) {
+) -> (Options<'a>, &'b str) {
     let mut options = Options::default();
     let mut length = 0;
     for word in line.split_ascii_whitespace() {
@@ -46,8 +70,29 @@ pub fn split<'a, 'b>(
             Some(("report", _)) => problem(Problem { word, reason: Some("report= is json") }),
             Some(("fault", value)) => match Fault::from_name(value) {
                 Some(fault) => options.fault = Some(fault),
-                None => problem(Problem { word, reason: Some("fault= is null, panic, stack, rodata or hang") }),
+                None => problem(Problem {
+                    word,
+                    reason: Some("fault= is null, panic, stack, readonly, double-free or hang"),
+                }),
             },
+            Some(("fault_cpu", value)) => match value.parse() {
+                Ok(cpu) => options.fault_cpu = cpu,
+                Err(_) => problem(Problem { word, reason: Some("fault_cpu= takes the number of a CPU") }),
+            },
+            Some(("ghost_cpu", value)) => match value.parse() {
+                Ok(apic_id) => options.ghost_cpu = Some(apic_id),
+                Err(_) => problem(Problem { word, reason: Some("ghost_cpu= takes an APIC ID") }),
+            },
+            Some(("check", "cpus")) => options.check_cpus = true,
+            Some(("check", _)) => problem(Problem { word, reason: Some("check= is cpus") }),
+            Some(("interrupt_storm", value)) => match value.parse() {
+                Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
+                _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
+            },
+            Some(("exec", value)) => options.exec = Some(value),
+            None if word == "shell" => options.shell = Some(Input::Terminal),
+            Some(("shell", "plain")) => options.shell = Some(Input::Plain),
+            Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
                 Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),

@@ -2,13 +2,14 @@
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
 use crate::storage::Settled;
 use framewright::early::{EarlyAllocator, EarlyRequest};
 use framewright::firmware::MemoryMap;
 use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
 use framewright_x86::cpu::registers::page_table_root;
-use framewright_x86::page_array::{ArrayError, ArrayPlace, LocalTlb, PageArray};
+use framewright_x86::page_array::{ArrayError, ArrayPlace, PageArray};
 
 /// Where the array begins. Linux has its own at the same address.
 pub const BASE: u64 = 0xffff_ea00_0000_0000;
@@ -16,7 +17,7 @@ pub const BASE: u64 = 0xffff_ea00_0000_0000;
 const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 
 /// The array with what makes this machine's CPUs forget translations.
-pub type Array = PageArray<GuestPlatform, LocalTlb>;
+pub type Array = PageArray<GuestPlatform, TlbShootdown>;
 
 static ARRAY: Settled<Array> = Settled::new();
 
@@ -44,8 +45,7 @@ unsafe impl FrameSource for EarlyFrames<'_> {
 pub unsafe fn make(base: u64, end: u64, frames: &mut dyn FrameSource) -> Result<Array, ArrayError> {
     let place =
         ArrayPlace { root: page_table_root() & ROOT, base, frames_end: Pfn(end.div_ceil(PAGE_SIZE)), global: false };
-    // SAFETY: one CPU uses the tables.
-    let tlb = unsafe { LocalTlb::new(place.global) };
+    let tlb = TlbShootdown { global: place.global };
     // SAFETY: the root is that of `direct_map`, in memory from the early allocator that stays reserved; the caller promises the range.
     unsafe { PageArray::new(&PLATFORM, tlb, place, frames) }
 }

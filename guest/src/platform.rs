@@ -1,17 +1,27 @@
-//! What the manager needs from this machine: one CPU, no interrupts, all memory at one offset.
+//! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
 
-use crate::page_array;
+use crate::{page_array, smp};
+use core::num::NonZeroU64;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use framewright::early::EarlyAllocator;
 use framewright::map_space::MapSpace;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
-use framewright_x86::cpu::registers;
+use framewright::units::NodeId;
+use framewright_x86::cpu::features::hypervisor_is;
+use framewright_x86::cpu::{interrupts, registers};
+
+/// The early allocator of this guest.
+pub type EarlyMemory = EarlyAllocator<GuestPlatform>;
 
 /// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on purpose: whoever takes a physical address
 /// for a pointer faults.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 /// Physical memory that the tables of `boot.s` map.
 pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
+
+/// Turns of a busy wait from pause to pause in an emulator.
+const PLAIN_TURNS: u32 = 4096;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -22,6 +32,8 @@ pub struct GuestPlatform {
     time_zero: AtomicU64,
     /// Nanoseconds in one count, in units of 2^-32; 0 until it is known.
     nanoseconds_per_count: AtomicU64,
+    /// Busy waits go on without the pause that spares a real CPU's sibling.
+    waits_plainly: AtomicBool,
 }
 
 /// The only one.
@@ -29,12 +41,19 @@ pub static PLATFORM: GuestPlatform = GuestPlatform {
     direct_limit: AtomicU64::new(BOOT_MAP_LIMIT),
     time_zero: AtomicU64::new(0),
     nanoseconds_per_count: AtomicU64::new(0),
+    waits_plainly: AtomicBool::new(false),
 };
 
 impl GuestPlatform {
     /// Lets time begin.
     pub fn start_time(&self) {
         self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
+    }
+
+    /// Finds out how to wait. QEMU's emulator leaves translated code at every pause and takes a lock that all its CPUs share, the one that
+    /// interrupts need on their way: CPUs that wait with pauses keep what they wait for from coming, for milliseconds.
+    pub fn choose_wait(&self) {
+        self.waits_plainly.store(hypervisor_is(*b"TCGTCGTCGTCG"), Ordering::Relaxed);
     }
 
     /// Says how often the time-stamp counter counts in a second.
@@ -50,7 +69,9 @@ impl GuestPlatform {
 }
 
 // SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below `direct_limit` at one offset (invariants 1
-// and 15); the intake reserves what this program occupies; there is one CPU, and no interrupt handler.
+// and 15); the intake reserves what this program occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts
+// off no handler that calls the manager comes (those that come anyway report a failure and end). The barrier waits for a barrier on each CPU that
+// runs; one that is still starting touches nothing of the manager's before it does run.
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
@@ -58,7 +79,35 @@ unsafe impl Platform for GuestPlatform {
     }
 
     fn pin(&self) -> PinnedCpu {
-        PinnedCpu::new(0)
+        PinnedCpu::new(smp::index())
+    }
+
+    fn cpus(&self) -> u32 {
+        smp::count()
+    }
+
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        smp::cpu(cpu).map_or(NodeId::ZERO, smp::Cpu::node)
+    }
+
+    /// The CPUs of the node that run.
+    fn init_threads(&self, node: NodeId) -> u32 {
+        let on_node = smp::online().iter().filter_map(smp::cpu).filter(|cpu| cpu.node() == node).count();
+        u32::try_from(on_node).unwrap_or(1).max(1)
+    }
+
+    /// Interrupts are off in handlers and while a lock is held.
+    fn can_wait(&self) -> bool {
+        interrupts::are_enabled()
+    }
+
+    /// Each CPU is one task: nothing here is preempted but by interrupts, in which nobody waits.
+    fn current_task(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(u64::from(smp::index()) + 1)
+    }
+
+    fn cpu_barrier(&self) {
+        smp::barrier();
     }
 
     fn irq_save(&self) -> IrqState {
@@ -75,6 +124,12 @@ unsafe impl Platform for GuestPlatform {
 
     fn map_space(&self) -> Option<&dyn MapSpace> {
         page_array::space()
+    }
+
+    fn relax(&self) {
+        if !self.waits_plainly.load(Ordering::Relaxed) || smp::this().counts_to(PLAIN_TURNS) {
+            core::hint::spin_loop();
+        }
     }
 
     fn now_ns(&self) -> Option<u64> {

@@ -1,25 +1,33 @@
-//! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the command line).
+//! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the command line), on all CPUs at once, while
+//! their timers' handlers allocate too if that is asked for (`interrupt_storm=`).
 
 use crate::console::log;
-use crate::platform::GuestPlatform;
-use crate::storage::Once;
-use framewright::Manager;
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp;
+use crate::storm::{self, Storm};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::platform::Platform;
+use framewright::sync::SpinLock;
+use framewright::units::{PAGE_SIZE, PfnRange};
+use framewright::{Manager, Request};
 use framewright_stress::{Failure, Held, Shared, Tally, Worker};
 
-/// Runs that are held at most.
+/// Runs that each CPU holds at most.
 const CAPACITY: usize = 512;
-/// Operations between two looks at the clock and two accounts of every page.
+/// Pages for one CPU's list of them.
+const LIST_PAGES: u64 = ((CAPACITY * size_of::<Held>()) as u64).div_ceil(PAGE_SIZE);
+/// Operations of all CPUs together between two looks at the clock and two accounts of every page.
 const ROUND: u64 = 5000;
-
-static HELD: Once<[Held; CAPACITY]> = Once::new([Held::NOTHING; CAPACITY]);
+/// The least of one CPU.
+const LEAST_ROUND: u64 = 500;
 
 /// How long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     /// By the clock; without one a single round.
     Seconds(u64),
-    /// Exactly so many operations.
+    /// Exactly so many operations of all CPUs together.
     Operations(u64),
 }
 
@@ -30,60 +38,209 @@ pub struct Stress {
     pub length: Length,
     /// `stress_seed=`: what the choices follow from.
     pub seed: u64,
+    /// `interrupt_storm=`: how often a second the timer of each CPU interrupts.
+    pub storm_hz: Option<u64>,
+}
+
+/// What the CPUs share.
+struct Traffic<'a> {
+    manager: &'a Manager<GuestPlatform>,
+    shared: &'a Shared,
+    storm: Option<(&'a Storm<'a>, u64)>,
+    wanted: Stress,
+    /// Memory for what is held.
+    lists: PfnRange,
+    cpus: u32,
+    /// CPUs that have taken a list.
+    joined: AtomicU32,
+    /// CPUs that wait for the end of the round, and how many rounds there were.
+    arrived: AtomicU32,
+    rounds: AtomicU32,
+    pages: AtomicU64,
+    operations: AtomicU64,
+    over: AtomicBool,
+    failure: SpinLock<Option<(u32, Failure)>>,
+    tally: SpinLock<Tally>,
+    started_ns: Option<u64>,
 }
 
 impl Stress {
-    /// Runs on this CPU, accounts for every page in between and at the end, and says what came of it. False when something was found wrong.
+    /// Runs, accounts for every page in between and at the end, and says what came of it. False when something was found wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
         let free_before = manager.totals().free_pages + manager.cached_pages();
-        let started_ns = manager.platform().now_ns();
-        log!("Framewright: stress with seed {}", self.seed);
-        match self.traffic(manager) {
-            Ok(tally) => {
-                let totals = manager.totals();
-                let all_back = totals.free_pages == free_before;
-                let ended_ns = manager.platform().now_ns();
-                let ms = started_ns.zip(ended_ns).map_or(0, |(start, end)| (end - start) / 1_000_000);
-                log!("Framewright: stress: {tally}, {ms} ms");
-                log!(
-                    "Framewright: stress: {}, {} of {} managed pages free",
-                    if all_back { "every page accounted for" } else { "PAGES LOST" },
-                    totals.free_pages,
-                    totals.managed_pages,
-                );
-                all_back
+        let started_ns = PLATFORM.now_ns();
+        let cpus = smp::online().count();
+        log!("Framewright: stress with seed {} on {cpus} CPUs", self.seed);
+        let lists = match manager.allocate(&Request::pages(LIST_PAGES * u64::from(cpus))) {
+            Ok(lists) => lists,
+            Err(error) => {
+                log!("Framewright: stress failed: no memory for its own lists: {error}");
+                return false;
             }
-            Err(failure) => {
-                log!("Framewright: stress failed: {failure}");
-                false
+        };
+        let done = self.storm_and_traffic(manager, lists, cpus, started_ns);
+        if let Err(error) = manager.free(lists).and_then(|()| manager.drain().map(drop)) {
+            log!("Framewright: stress failed: {error}");
+            return false;
+        }
+        let Some(tally) = done else { return false };
+        let totals = manager.totals();
+        let all_back = totals.free_pages == free_before;
+        let ms = started_ns.zip(PLATFORM.now_ns()).map_or(0, |(start, end)| (end - start) / 1_000_000);
+        log!("Framewright: stress: {tally}, {ms} ms");
+        log!(
+            "Framewright: stress: {}, {} of {} managed pages free",
+            if all_back { "every page accounted for" } else { "PAGES LOST" },
+            totals.free_pages,
+            totals.managed_pages,
+        );
+        all_back
+    }
+
+    /// Everything but the lists. Nothing when something was found wrong, which the log then says.
+    fn storm_and_traffic(
+        self,
+        manager: &Manager<GuestPlatform>,
+        lists: PfnRange,
+        cpus: u32,
+        started_ns: Option<u64>,
+    ) -> Option<Tally> {
+        let shared = Shared::new(manager);
+        let storm = self.storm_hz.map(|_| Storm::begin(manager));
+        let traffic = Traffic {
+            manager,
+            shared: &shared,
+            storm: storm.as_ref().zip(self.storm_hz),
+            wanted: self,
+            lists,
+            cpus,
+            joined: AtomicU32::new(0),
+            arrived: AtomicU32::new(0),
+            rounds: AtomicU32::new(0),
+            pages: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            failure: SpinLock::new(None),
+            tally: SpinLock::new(Tally::default()),
+            started_ns,
+        };
+        smp::run_on(smp::others(), &|| traffic.take_part(), || traffic.take_part());
+        let failure = *traffic.failure.lock(&PLATFORM);
+        let tally = *traffic.tally.lock(&PLATFORM);
+        let storm = storm.map(Storm::end);
+        if let Some((cpu, failure)) = failure {
+            log!("Framewright: stress failed on CPU {cpu}: {failure}");
+            return None;
+        }
+        if let Err(failure) = shared.settle(manager) {
+            log!("Framewright: stress failed at the end: {failure}");
+            return None;
+        }
+        if let Some(storm::Tally { strikes, allocations, refusals, faults }) = storm {
+            log!(
+                "Framewright: interrupt storm: {strikes} interrupts, {allocations} allocations, {refusals} refused, {faults} \
+                 faults"
+            );
+            if faults != 0 {
+                return None;
             }
+        }
+        Some(tally)
+    }
+}
+
+impl Traffic<'_> {
+    /// One CPU's share.
+    fn take_part(&self) {
+        let number = self.joined.fetch_add(1, Ordering::Relaxed);
+        if let Some((storm, hz)) = self.storm {
+            storm.join(hz);
+        }
+        let seed = self.wanted.seed.wrapping_add(u64::from(number) << 32);
+        let mut list = self.list(number);
+        // SAFETY: the list was just written, this CPU alone has it, and the pages are freed when all CPUs are done.
+        let list = unsafe { list.as_mut() };
+        let mut worker = Worker::new(self.manager, self.shared, list, seed);
+        let mut left = self.share(number);
+        while !self.over.load(Ordering::Acquire) {
+            let round = (ROUND / u64::from(self.cpus)).max(LEAST_ROUND).min(left);
+            left -= round;
+            self.note(worker.run(round));
+            self.pages.fetch_add(worker.pages(), Ordering::Relaxed);
+            self.operations.fetch_add(round, Ordering::Relaxed);
+            self.meet(|| self.end_round());
+        }
+        if self.failure.lock(&PLATFORM).is_none() {
+            match worker.finish() {
+                Ok(tally) => *self.tally.lock(&PLATFORM) += tally,
+                Err(failure) => self.note(Err(failure)),
+            }
+        }
+        if let Some((storm, _)) = self.storm {
+            storm.leave();
         }
     }
 
-    fn traffic(self, manager: &Manager<GuestPlatform>) -> Result<Tally, Failure> {
-        let shared = Shared::new(manager);
-        let mut worker = Worker::new(manager, &shared, HELD.take(), self.seed);
-        let clock = || manager.platform().now_ns();
-        let started_ns = clock();
-        loop {
-            let round = match self.length {
-                Length::Operations(operations) => ROUND.min(operations - worker.tally().operations),
-                Length::Seconds(_) => ROUND,
-            };
-            worker.run(round)?;
-            shared.account(manager, worker.pages())?;
-            let is_over = match self.length {
-                Length::Operations(operations) => worker.tally().operations == operations,
-                Length::Seconds(seconds) => started_ns
-                    .zip(clock())
-                    .is_none_or(|(start, now)| now.saturating_sub(start) >= seconds.saturating_mul(1_000_000_000)),
-            };
-            if is_over {
-                break;
+    /// The memory for what CPU `number` of the traffic holds, empty.
+    fn list(&self, number: u32) -> NonNull<[Held; CAPACITY]> {
+        let start = self.lists.start.add(u64::from(number) * LIST_PAGES);
+        let list = PLATFORM.direct(start.address()).cast::<[Held; CAPACITY]>();
+        // SAFETY: the pages were allocated for this, and each CPU has its own.
+        unsafe { list.write([Held::NOTHING; CAPACITY]) };
+        list
+    }
+
+    /// How many operations CPU `number` of the traffic does.
+    fn share(&self, number: u32) -> u64 {
+        match self.wanted.length {
+            Length::Operations(all) => {
+                let cpus = u64::from(self.cpus);
+                all / cpus + u64::from(u64::from(number) < all % cpus)
             }
+            Length::Seconds(_) => u64::MAX,
         }
-        let tally = worker.finish()?;
-        shared.settle(manager)?;
-        Ok(tally)
+    }
+
+    /// Keeps the first failure.
+    fn note(&self, result: Result<(), Failure>) {
+        if let Err(failure) = result {
+            self.failure.lock(&PLATFORM).get_or_insert((smp::index(), failure));
+        }
+    }
+
+    /// Waits for all; the last to come calls `then` before any goes on.
+    fn meet(&self, then: impl FnOnce()) {
+        let round = self.rounds.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 < self.cpus {
+            smp::sleep_until(&|| self.rounds.load(Ordering::Acquire) != round);
+            return;
+        }
+        self.arrived.store(0, Ordering::Relaxed);
+        then();
+        self.rounds.store(round.wrapping_add(1), Ordering::Release);
+        smp::wake_all();
+    }
+
+    /// All stand still: holds every page against the tables, and decides whether this was the last round.
+    fn end_round(&self) {
+        let held = self.pages.swap(0, Ordering::Relaxed);
+        let account = |more| self.shared.account(self.manager, held + more).map(drop);
+        let failed = self.failure.lock(&PLATFORM).is_some();
+        if !failed {
+            self.note(match self.storm {
+                Some((storm, _)) => storm.paused(account),
+                None => account(0),
+            });
+        }
+        let is_long_enough = match self.wanted.length {
+            Length::Operations(all) => self.operations.load(Ordering::Relaxed) >= all,
+            Length::Seconds(seconds) => self
+                .started_ns
+                .zip(PLATFORM.now_ns())
+                .is_none_or(|(start, now)| now.saturating_sub(start) >= seconds.saturating_mul(1_000_000_000)),
+        };
+        if is_long_enough || self.failure.lock(&PLATFORM).is_some() {
+            self.over.store(true, Ordering::Release);
+        }
     }
 }

@@ -110,7 +110,7 @@ fn careful() -> Result<Passed, Failure> {
 }
 
 fn loom() -> Result<Passed, Failure> {
-    model_checker("loom", &["framewright", "framewright-jobs"])
+    model_checker("loom", &["framewright", "framewright-jobs", "framewright-x86"])
 }
 
 fn shuttle() -> Result<Passed, Failure> {

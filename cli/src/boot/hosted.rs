@@ -1,22 +1,25 @@
 //! Bringing up memory in this process.
 
 use super::{command_line, policies, show};
-use crate::args::Boot;
+use crate::args::{Boot, Target};
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
-use crate::output::Output;
+use crate::output::{Errors, Output};
+use crate::shell;
 use framewright_hosted::Machine;
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Brings the machine up twice over the same memory: first untouched, then backed and dirty.
 ///
 /// # Errors
 /// A machine that cannot be read or brought up.
-pub fn run(boot: &Boot) -> Result<(), Error> {
-    give_up_after(boot.timeout);
-    let machine = machine(boot)?;
-    let command_line = command_line(boot);
+pub fn run(boot: &Boot) -> Result<u8, Error> {
+    let _deadline = Deadline::start(boot.target.timeout);
+    let machine = machine(&boot.target)?;
+    let command_line = command_line(&boot.target);
     let session = Session::open(&machine, &command_line)?;
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
@@ -34,15 +37,32 @@ pub fn run(boot: &Boot) -> Result<(), Error> {
         log.iter().try_for_each(|line| output.line(&style.log_line(line)))?;
     }
     report["log"] = log.into();
-    show(&mut output, boot, &report)?;
-    if boot.json || !boot.policy_table {
-        return Ok(());
+    let Some(commands) = &boot.exec else {
+        show(&mut output, boot, &report)?;
+        if !boot.json && boot.policy_table {
+            policies::show(&mut output, pass, &command_line)?;
+        }
+        return Ok(0);
+    };
+    if boot.json {
+        let (mut said, mut complaints) = (String::new(), String::new());
+        let status = shell::execute(pass.manager(), commands, &mut said, &mut complaints)?;
+        report["exec"] = json!({ "status": status, "output": said, "errors": complaints });
+        show(&mut output, boot, &report)?;
+        return Ok(status);
     }
-    policies::show(&mut output, pass, &command_line)
+    show(&mut output, boot, &report)?;
+    output.line("")?;
+    let status = shell::execute(pass.manager(), commands, &mut output, &mut Errors);
+    output.settle()?;
+    status
 }
 
 /// The machine that the options describe.
-fn machine(boot: &Boot) -> Result<Machine, Error> {
+///
+/// # Errors
+/// A machine that cannot be read or made.
+pub fn machine(boot: &Target) -> Result<Machine, Error> {
     let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
     let mut machine = match (&boot.map, boot.memory) {
         (Some(path), _) => Machine::from_file(path).map_err(bad)?,
@@ -61,11 +81,27 @@ fn machine(boot: &Boot) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// A machine in this process cannot be stopped from within, but the process can.
-fn give_up_after(seconds: u64) {
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(seconds));
-        let _ = Error::Failed(format!("memory was not brought up within {seconds} s")).tell();
-        std::process::exit(1);
-    });
+/// A machine in this process cannot be stopped from within, but the process can: it ends when this lives longer than it may.
+pub struct Deadline(Arc<AtomicBool>);
+
+impl Deadline {
+    /// So long from now.
+    pub fn start(seconds: u64) -> Self {
+        let is_met = Arc::new(AtomicBool::new(false));
+        let met = Arc::clone(&is_met);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(seconds));
+            if !met.load(Ordering::Relaxed) {
+                let _ = Error::Failed(format!("it did not end within {seconds} s")).tell();
+                std::process::exit(1);
+            }
+        });
+        Self(is_met)
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

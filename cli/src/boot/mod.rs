@@ -7,24 +7,35 @@ mod policies;
 mod qemu;
 mod table;
 
-use crate::args::{Boot, Where};
+pub use hosted::{Deadline, machine};
+pub use qemu::Attempts;
+
+use crate::args::{Boot, Target, Where};
 use crate::error::Error;
 use crate::output::Output;
 use serde_json::Value;
 
-/// Does what the options say.
+/// Does what the options say, and gives the exit status.
 ///
 /// # Errors
 /// Options that contradict one another, and everything that can go wrong on the way.
-pub fn run(boot: &Boot) -> Result<(), Error> {
-    contradiction(boot).map_or(Ok(()), |message| Err(Error::Usage(message.into())))?;
-    match boot.on {
+pub fn run(boot: &Boot) -> Result<u8, Error> {
+    check(&boot.target)?;
+    match boot.target.on {
         Where::Hosted => hosted::run(boot),
         Where::Qemu => qemu::run(boot),
     }
 }
 
-fn contradiction(boot: &Boot) -> Option<&'static str> {
+/// Refuses options that contradict one another.
+///
+/// # Errors
+/// Which do.
+pub fn check(target: &Target) -> Result<(), Error> {
+    contradiction(target).map_or(Ok(()), |message| Err(Error::Usage(message.into())))
+}
+
+fn contradiction(boot: &Target) -> Option<&'static str> {
     if boot.map.is_some() && boot.on == Where::Qemu {
         Some("--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and --nodes to shape it")
     } else if boot.map.is_some() && boot.memory.is_some() {
@@ -33,18 +44,18 @@ fn contradiction(boot: &Boot) -> Option<&'static str> {
         Some("--accel is an option of QEMU: add --on qemu")
     } else if boot.machine.is_some() && boot.on == Where::Hosted {
         Some("--machine is an option of QEMU: add --on qemu")
+    } else if !boot.qemu.is_empty() && boot.on == Where::Hosted {
+        Some("--qemu passes arguments to QEMU: add --on qemu")
     } else if boot.balloon.is_some() && boot.on == Where::Hosted {
         Some("--balloon is an option of QEMU: add --on qemu")
-    } else if !boot.qemu_option.is_empty() && boot.on == Where::Hosted {
-        Some("--qemu-option is an option of QEMU: add --on qemu")
     } else {
         None
     }
 }
 
 /// The boot parameters as one command line.
-fn command_line(boot: &Boot) -> String {
-    boot.parameters.join(" ")
+pub fn command_line(target: &Target) -> String {
+    target.parameters.join(" ")
 }
 
 /// Shows what became of the machine; the log has been shown already.

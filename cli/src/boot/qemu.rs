@@ -1,16 +1,19 @@
 //! Bringing up memory on a virtual machine.
 
 use super::show;
-use crate::args::{Accel, Boot, Model};
+use crate::args::{Accel, Boot, Model, Target};
 use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::command::{Accelerator, Machine};
 use crate::qemu::guest_image;
-use crate::qemu::run::{self, End, Ended, Limits};
+use crate::qemu::protocol::Transcript;
+use crate::qemu::run::{self, End, Ended, Limits, Watch};
+use crate::shell;
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::ExitStatus;
+use std::path::PathBuf;
+use std::process::{ChildStdin, ExitStatus};
 use std::time::Duration;
 
 const DEFAULT_MEMORY: u64 = 2 << 30;
@@ -19,6 +22,9 @@ const KVM_SILENCE: Duration = Duration::from_secs(10);
 /// How much of a log explains a failure.
 const LAST_LINES: usize = 15;
 
+/// Bytes of the guest's command line, with its end.
+const MOST_COMMAND_LINE: usize = 4096;
+
 /// QEMU's exit status when the guest's work is done.
 const DONE: i32 = 33;
 /// After a panic or an exception in the guest.
@@ -26,57 +32,137 @@ const PANICKED: i32 = 35;
 /// When the guest found something that it cannot work with.
 const REFUSED: i32 = 37;
 
-/// Boots the reference guest.
+/// Boots the reference guest, and gives the exit status.
 ///
 /// # Errors
 /// Anything from a missing QEMU to a guest that panicked.
-pub fn run(boot: &Boot) -> Result<(), Error> {
-    let mut machine = Machine::new(
-        boot.machine.unwrap_or(Model::Q35),
-        boot.memory.unwrap_or(DEFAULT_MEMORY),
-        boot.nodes.unwrap_or(1),
-        boot.cpus.unwrap_or(1),
-    )?;
-    // A device's bus has to come before the device.
-    machine.add_options(&boot.qemu_option);
-    if let Some(properties) = &boot.balloon {
-        machine.add_balloon(properties);
+pub fn run(boot: &Boot) -> Result<u8, Error> {
+    let attempts = Attempts::prepare(&boot.target)?;
+    let exec = boot.exec.as_deref().map(|commands| format!(" exec={}", shell::encode(commands)));
+    let words = format!("report=json{}", exec.unwrap_or_default());
+    let mut viewer = Viewer { boot, attempts: &attempts, output: Output::new(), said: Vec::new(), is_shown: false };
+    let (accelerator, ended) = attempts.run(&words, false, &mut viewer)?;
+    let status = ended.transcript.status;
+    let first_line = ended.first_line;
+    let seen = !boot.json && viewer.output.is_terminal();
+    let mut report = attempts.report(ended, seen)?;
+    if boot.exec.is_some() && status.is_none() {
+        return Err(Error::Failed("the guest ended without the status of its commands".into()));
     }
-    let version = run::version()?;
-    let image = guest_image::provide()?;
-    let mut session = Session { boot, machine, image: &image, output: Output::new() };
-    let (accelerator, ended) = match session.accelerator() {
-        Accelerator::Tcg => (Accelerator::Tcg, session.attempt(Accelerator::Tcg)?),
-        Accelerator::Kvm => {
-            let ended = session.attempt(Accelerator::Kvm)?;
-            match why_kvm_fails(&ended) {
-                None => (Accelerator::Kvm, ended),
-                Some(why) => {
-                    error::note(&format!("KVM does not work here ({why}): the machine is emulated (tcg)"));
-                    (Accelerator::Tcg, session.attempt(Accelerator::Tcg)?)
-                }
-            }
+    let status = status.unwrap_or(0);
+    if !viewer.is_shown {
+        report["qemu"] = attempts.about(accelerator, first_line);
+        if boot.exec.is_some() {
+            // Its serial line is one for both.
+            let said = String::from_utf8_lossy(&viewer.said).replace("\r\n", "\n");
+            report["exec"] = json!({ "status": status, "output": said, "errors": "" });
         }
-    };
-    let first_line_ms = ended.first_line.map(|time| time.as_micros() as f64 / 1e3);
-    let mut report = session.report(ended)?;
-    report["qemu"] =
-        json!({ "version": version, "accel": accelerator.name(), "spawn_to_first_line_ms": first_line_ms });
-    show(&mut session.output, boot, &report)
+        show(&mut viewer.output, boot, &report)?;
+    }
+    Ok(status)
+}
+
+/// Who looks at a boot.
+struct Viewer<'a> {
+    boot: &'a Boot,
+    attempts: &'a Attempts<'a>,
+    output: Output,
+    /// What commands said, for the object.
+    said: Vec<u8>,
+    /// The tables have been shown.
+    is_shown: bool,
+}
+
+impl Watch for Viewer<'_> {
+    fn line(&mut self, line: &str) -> Result<(), Error> {
+        if self.boot.json { Ok(()) } else { self.output.line(&self.output.style().log_line(line)) }
+    }
+
+    fn shell(
+        &mut self,
+        transcript: &Transcript,
+        first_line: Option<Duration>,
+        _: Option<ChildStdin>,
+    ) -> Result<(), Error> {
+        if let (false, Some(Ok(report))) = (self.boot.json, &transcript.report) {
+            let mut report = report.clone();
+            report["qemu"] = self.attempts.about(self.attempts.accelerator.get(), first_line);
+            show(&mut self.output, self.boot, &report)?;
+            self.output.line("")?;
+            self.is_shown = true;
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.boot.json {
+            self.said.extend(bytes);
+            Ok(())
+        } else {
+            self.output.bytes(bytes)
+        }
+    }
 }
 
 /// All attempts at one boot.
-struct Session<'a> {
-    boot: &'a Boot,
+pub struct Attempts<'a> {
+    target: &'a Target,
     machine: Machine,
-    image: &'a Path,
-    output: Output,
+    image: PathBuf,
+    version: String,
+    /// Of the attempt that runs.
+    accelerator: Cell<Accelerator>,
 }
 
-impl Session<'_> {
+impl<'a> Attempts<'a> {
+    /// Finds QEMU and the guest.
+    ///
+    /// # Errors
+    /// What QEMU could not build, or what is missing.
+    pub fn prepare(target: &'a Target) -> Result<Self, Error> {
+        let mut machine = Machine::new(
+            target.machine.unwrap_or(Model::Q35),
+            target.memory.unwrap_or(DEFAULT_MEMORY),
+            target.nodes.unwrap_or(1),
+            target.cpus.unwrap_or(1),
+        )?;
+        if let Some(properties) = &target.balloon {
+            machine.add_balloon(properties);
+        }
+        let version = run::version()?;
+        let image = guest_image::provide()?;
+        Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
+    }
+
+    /// Runs the guest with `words` behind the user's own, by KVM where that works.
+    ///
+    /// # Errors
+    /// QEMU cannot be started, `watch` failed, or a signal came.
+    pub fn run(&self, words: &str, endless_shell: bool, watch: &mut dyn Watch) -> Result<(Accelerator, Ended), Error> {
+        let command_line = format!("{} {words}", super::command_line(self.target));
+        let command_line = command_line.trim();
+        if command_line.len() >= MOST_COMMAND_LINE {
+            return Err(Error::Usage(format!(
+                "the guest's command line would have {} bytes, {} at most are possible; `shell` takes longer commands",
+                command_line.len(),
+                MOST_COMMAND_LINE - 1
+            )));
+        }
+        if self.first() == Accelerator::Kvm {
+            let ended = self.attempt(Accelerator::Kvm, command_line, endless_shell, watch)?;
+            match why_kvm_fails(&ended) {
+                None => return Ok((Accelerator::Kvm, ended)),
+                Some(why) => {
+                    error::note(&format!("KVM does not work here ({why}): the machine is emulated (tcg)"));
+                }
+            }
+        }
+        Ok((Accelerator::Tcg, self.attempt(Accelerator::Tcg, command_line, endless_shell, watch)?))
+    }
+
     /// What to try first. KVM needs its device; whether QEMU can use it shows when it runs.
-    fn accelerator(&self) -> Accelerator {
-        if self.boot.accel == Some(Accel::Tcg) {
+    fn first(&self) -> Accelerator {
+        if self.target.accel == Some(Accel::Tcg) {
             return Accelerator::Tcg;
         }
         match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
@@ -88,32 +174,47 @@ impl Session<'_> {
         }
     }
 
-    fn attempt(&mut self, accelerator: Accelerator) -> Result<Ended, Error> {
-        let command_line = [&super::command_line(self.boot), "report=json"].map(str::trim).join(" ");
-        let arguments = self.machine.arguments(accelerator, self.image, command_line.trim());
-        let whole = Duration::from_secs(self.boot.timeout);
+    fn attempt(
+        &self,
+        accelerator: Accelerator,
+        command_line: &str,
+        endless_shell: bool,
+        watch: &mut dyn Watch,
+    ) -> Result<Ended, Error> {
+        self.accelerator.set(accelerator);
+        let arguments = self.machine.arguments(accelerator, &self.image, command_line, &self.target.qemu);
+        let whole = Duration::from_secs(self.target.timeout);
         let first_line = (accelerator == Accelerator::Kvm).then_some(KVM_SILENCE.min(whole / 2));
-        let (stream, output) = (!self.boot.json, &mut self.output);
-        run::run(&arguments, Limits { whole, first_line }, &mut |line| {
-            if stream { output.line(&output.style().log_line(line)) } else { Ok(()) }
-        })
+        run::run(&arguments, Limits { whole, first_line, endless_shell }, watch)
+    }
+
+    fn about(&self, accelerator: Accelerator, first_line: Option<Duration>) -> Value {
+        let first_line_ms = first_line.map(|time| time.as_micros() as f64 / 1e3);
+        json!({ "version": self.version, "accel": accelerator.name(), "spawn_to_first_line_ms": first_line_ms })
+    }
+
+    /// Fails unless the guest's work was done. `seen` says whether the user has just seen its log.
+    ///
+    /// # Errors
+    /// How it ended instead, with the end of its log unless that was seen.
+    pub fn check(&self, ended: &Ended, seen: bool) -> Result<(), Error> {
+        let fail = |what: &str| Err(Error::Failed(explained(what, ended, seen)));
+        match ended.how {
+            End::TimeOut => fail(&format!("the guest did not end within {} s and was stopped", self.target.timeout)),
+            End::Silence => fail("the guest said nothing and was stopped"),
+            End::Exit(status) => match status.code() {
+                Some(DONE) => Ok(()),
+                Some(PANICKED) => fail("the guest panicked"),
+                Some(REFUSED) => fail("the guest refused to boot; its log says why"),
+                _ => fail(&format!("QEMU ended unexpectedly ({})", shown(status))),
+            },
+        }
     }
 
     /// The guest's report with its log, if all went well.
-    fn report(&self, ended: Ended) -> Result<Value, Error> {
-        let fail = |what: &str| Err(Error::Failed(self.explained(what, &ended)));
-        match ended.how {
-            End::TimeOut => {
-                return fail(&format!("the guest did not end within {} s and was stopped", self.boot.timeout));
-            }
-            End::Silence => return fail("the guest said nothing and was stopped"),
-            End::Exit(status) => match status.code() {
-                Some(DONE) => {}
-                Some(PANICKED) => return fail("the guest panicked"),
-                Some(REFUSED) => return fail("the guest refused to boot; its log says why"),
-                _ => return fail(&format!("QEMU ended unexpectedly ({})", shown(status))),
-            },
-        }
+    fn report(&self, ended: Ended, seen: bool) -> Result<Value, Error> {
+        self.check(&ended, seen)?;
+        let fail = |what: &str| Err(Error::Failed(explained(what, &ended, seen)));
         match ended.transcript.report {
             Some(Ok(mut report @ Value::Object(_))) => {
                 report["log"] = ended.transcript.log.into();
@@ -124,27 +225,27 @@ impl Session<'_> {
             None => fail("the guest ended without a report"),
         }
     }
+}
 
-    /// `what`, and the end of the log unless the user has just seen it.
-    fn explained(&self, what: &str, ended: &Ended) -> String {
-        let mut message = what.to_owned();
-        for complaint in ended.complaints.lines() {
-            message.push_str("\n  ");
-            message.push_str(complaint);
-        }
-        let log = &ended.transcript.log;
-        if log.is_empty() {
-            message.push_str("\n  (the guest said nothing)");
-        } else if self.boot.json || !self.output.is_terminal() {
-            let skipped = log.len().saturating_sub(LAST_LINES);
-            message.push_str("\nlast lines of its log:");
-            for line in &log[skipped..] {
-                message.push_str("\n  ");
-                message.push_str(line);
-            }
-        }
-        message
+/// `what`, and the end of the log unless the user has just seen it.
+fn explained(what: &str, ended: &Ended, seen: bool) -> String {
+    let mut message = what.to_owned();
+    for complaint in ended.complaints.lines() {
+        message.push_str("\n  ");
+        message.push_str(complaint);
     }
+    let log = &ended.transcript.log;
+    if log.is_empty() {
+        message.push_str("\n  (the guest said nothing)");
+    } else if !seen {
+        let skipped = log.len().saturating_sub(LAST_LINES);
+        message.push_str("\nlast lines of its log:");
+        for line in &log[skipped..] {
+            message.push_str("\n  ");
+            message.push_str(line);
+        }
+    }
+    message
 }
 
 /// Why a run under KVM shows that KVM does not work; `None` when the guest ran at all.

@@ -85,13 +85,14 @@ impl Machine {
         self.more.extend(["-device".to_owned(), device]);
     }
 
-    /// Adds arguments as they are.
-    pub fn add_options(&mut self, options: &[String]) {
-        self.more.extend_from_slice(options);
-    }
-
-    /// All arguments for one boot of `image`.
-    pub fn arguments(&self, accelerator: Accelerator, image: &Path, command_line: &str) -> Vec<OsString> {
+    /// All arguments for one boot of `image`; `more` are passed on as they are, where they can change what comes before.
+    pub fn arguments(
+        &self,
+        accelerator: Accelerator,
+        image: &Path,
+        command_line: &str,
+        more: &[String],
+    ) -> Vec<OsString> {
         let model = match self.model {
             Model::Q35 => "q35",
             Model::Pc => "pc",
@@ -112,9 +113,9 @@ impl Machine {
             }
         }
         add(&["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-device", EXIT_DEVICE]);
-        for word in &self.more {
-            add(&[word]);
-        }
+        more.iter().for_each(|word| add(&[word]));
+        // A device's bus has to come before the device.
+        self.more.iter().for_each(|word| add(&[word]));
         add(&["-append", command_line, "-kernel"]);
         arguments.push(image.into());
         arguments
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     fn line(machine: &Machine, accelerator: Accelerator) -> String {
-        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json");
+        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json", &[]);
         arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
@@ -158,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn more_arguments_come_after_ours() {
+        let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        let more = ["-cpu".to_owned(), "max,-x2apic".to_owned()];
+        let arguments = machine.arguments(Accelerator::Tcg, Path::new("/g"), "", &more);
+        let place = |word: &str| arguments.iter().rposition(|argument| argument == word).expect("is there");
+        assert_eq!(place("-cpu") + 1, place("max,-x2apic"));
+        assert!(place("-append") > place("max,-x2apic") && place("-device") < place("-cpu"));
+    }
+
+    #[test]
     fn nodes_share_memory_and_cpus() {
         let machine = Machine::new(Model::Pc, 8 << 30, 2, 4).expect("can be built");
         assert!(line(&machine, Accelerator::Tcg).contains(
@@ -170,9 +181,10 @@ mod tests {
     #[test]
     fn a_balloon_and_further_arguments() {
         let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
-        machine.add_options(&["-name".into(), "x".into()]);
         machine.add_balloon("");
-        let all = line(&machine, Accelerator::Tcg);
+        let more = ["-name".into(), "x".into()];
+        let all = machine.arguments(Accelerator::Tcg, Path::new("image"), "", &more);
+        let all = all.join(std::ffi::OsStr::new(" ")).into_string().expect("text");
         assert!(
             all.contains(" -name x -device virtio-balloon-pci,id=balloon,free-page-reporting=on -append "),
             "{all}"

@@ -1,7 +1,8 @@
 //! What the guest says over its serial line: log lines for people, and lines with a `@` in front for us.
 //!
-//! `@json {...}` is its report, `@end` its last word. Serial lines may end in CR LF, and a guest that dies may stop in the middle
-//! of one.
+//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what its shell says, byte by byte, because a prompt is
+//! no whole line; where a line of it begins with `@` the guest sends a second one.
+//! Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
 
 use serde_json::Value;
 
@@ -18,6 +19,14 @@ pub struct Transcript {
     pub report: Option<Result<Value, String>>,
     /// Whether the guest has said its last word.
     pub ended: bool,
+    /// Whether its shell has begun.
+    pub has_shell: bool,
+    /// The shell's exit status, once it has ended.
+    pub status: Option<u8>,
+    /// What the shell has said and nobody has taken.
+    output: Vec<u8>,
+    /// The shell's line so far begins with `@` and may be for us.
+    held_back: bool,
 }
 
 impl Transcript {
@@ -25,8 +34,18 @@ impl Transcript {
     pub fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let before = self.log.len();
         for &byte in bytes {
+            let in_shell = self.has_shell && self.status.is_none();
+            if self.partial.is_empty() {
+                self.held_back = byte == b'@';
+            } else if self.partial == b"@" && byte == b'@' {
+                // The second stands for both.
+                self.held_back = false;
+            }
+            if in_shell && !self.held_back {
+                self.output.push(byte);
+            }
             if byte == b'\n' {
-                self.end_line();
+                self.end_line(in_shell);
             } else if self.partial.len() < LONGEST_LINE {
                 self.partial.push(byte);
             }
@@ -34,19 +53,33 @@ impl Transcript {
         self.log[before..].to_vec()
     }
 
+    /// What the shell has said since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
     /// Takes what is left when no more comes.
     pub fn finish(&mut self) -> Vec<String> {
         let before = self.log.len();
         if !self.partial.is_empty() {
-            self.end_line();
+            self.end_line(self.has_shell && self.status.is_none());
         }
         self.log[before..].to_vec()
     }
 
-    fn end_line(&mut self) {
+    fn end_line(&mut self, in_shell: bool) {
         let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
         self.partial.clear();
-        if let Some(report) = line.strip_prefix("@json ") {
+        if in_shell {
+            if self.held_back {
+                self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
+            } else if line.starts_with('[') {
+                // A guest that dies says why, shell or not.
+                self.log.push(line);
+            }
+        } else if line == "@shell" {
+            self.has_shell = true;
+        } else if let Some(report) = line.strip_prefix("@json ") {
             self.report = Some(serde_json::from_str(report).map_err(|error| error.to_string()));
         } else if line == "@end" {
             self.ended = true;
@@ -78,6 +111,21 @@ mod tests {
         assert!(matches!(&transcript.report, Some(Err(_))));
         assert_eq!(transcript.finish(), ["\u{fffd}panic"]);
         assert_eq!(transcript.log.len(), 1);
+    }
+
+    #[test]
+    fn what_the_shell_says_comes_at_once_and_its_status_is_ours() {
+        let mut transcript = Transcript::default();
+        assert!(transcript.take(b"@shell\r\n@").is_empty());
+        assert!(transcript.has_shell && transcript.take_output().is_empty());
+        assert!(transcript.take(b"@status 2\r\n> 1: @x\r\n@").is_empty());
+        assert_eq!(transcript.take_output(), b"@status 2\r\n> 1: @x\r\n");
+        assert!(transcript.take(b"@@\n> @st").is_empty());
+        assert_eq!((transcript.take_output(), transcript.status), (b"@@\n> @st".to_vec(), None));
+        assert_eq!(transcript.take(b"\n[ 1.0] Panic\n@status 3\n"), ["[ 1.0] Panic"]);
+        assert_eq!((transcript.status, transcript.ended), (Some(3), false));
+        assert_eq!(transcript.take(b"log\n@end\n"), ["log"]);
+        assert!(transcript.ended);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::interrupt;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,30 @@ pub struct Limits {
     pub whole: Duration,
     /// Until the first line, where silence for that long means that the machine does not run at all.
     pub first_line: Option<Duration>,
+    /// Whether its shell, once that has begun, may go on for ever.
+    pub endless_shell: bool,
+}
+
+/// Who looks at a run.
+pub trait Watch {
+    /// The guest logged a line.
+    fn line(&mut self, line: &str) -> Result<(), Error>;
+
+    /// Whether somebody types on the guest's serial line.
+    fn has_input(&self) -> bool {
+        false
+    }
+
+    /// The guest's shell begins. `first_line` as in [`Ended`]; `input` leads to the serial line.
+    fn shell(
+        &mut self,
+        transcript: &Transcript,
+        first_line: Option<Duration>,
+        input: Option<ChildStdin>,
+    ) -> Result<(), Error>;
+
+    /// The shell said something.
+    fn output(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
 
 /// How a run ended.
@@ -59,26 +83,32 @@ pub fn version() -> Result<String, Error> {
     Ok(words.nth(1).unwrap_or("unknown").to_owned())
 }
 
-/// Runs QEMU; `on_line` sees each log line as it comes.
+/// Runs QEMU; `watch` sees what the guest says as it comes.
 ///
 /// # Errors
-/// QEMU cannot be started, `on_line` failed, or a signal came. QEMU is then gone.
-pub fn run(
-    arguments: &[OsString],
-    limits: Limits,
-    on_line: &mut dyn FnMut(&str) -> Result<(), Error>,
-) -> Result<Ended, Error> {
+/// QEMU cannot be started, `watch` failed, or a signal came. QEMU is then gone.
+pub fn run(arguments: &[OsString], limits: Limits, watch: &mut dyn Watch) -> Result<Ended, Error> {
     let start = Instant::now();
-    let (mut process, events) = Process::start(arguments)?;
+    let (mut process, events) = Process::start(arguments, watch.has_input())?;
     let mut transcript = Transcript::default();
     let mut complaints = Vec::new();
     let mut first_line = None;
     let mut end = None;
-    let mut tell = |lines: Vec<String>, transcript: &Transcript| {
+    let mut has_shell = false;
+    let mut tell = |lines: Vec<String>, transcript: &mut Transcript, process: &mut Process| -> Result<bool, Error> {
         if first_line.is_none() && (!transcript.log.is_empty() || transcript.report.is_some()) {
             first_line = Some(start.elapsed());
         }
-        lines.iter().try_for_each(|line| on_line(line)).map(|()| first_line.is_some())
+        lines.iter().try_for_each(|line| watch.line(line))?;
+        if transcript.has_shell && !has_shell {
+            has_shell = true;
+            watch.shell(transcript, first_line, process.0.stdin.take())?;
+        }
+        let output = transcript.take_output();
+        if !output.is_empty() {
+            watch.output(&output)?;
+        }
+        Ok(first_line.is_some())
     };
     let mut heard = false;
     loop {
@@ -86,14 +116,15 @@ pub fn run(
         match events.recv_timeout(GLANCE) {
             Ok(Event::Serial(bytes)) => {
                 let lines = transcript.take(&bytes);
-                heard = tell(lines, &transcript)?;
+                heard = tell(lines, &mut transcript, &mut process)?;
             }
             Ok(Event::Complaint(bytes)) => complaints.extend(bytes),
             Err(RecvTimeoutError::Timeout) => {}
             // Both ends of QEMU's outputs are closed: it ends, or has ended.
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if start.elapsed() >= limits.whole {
+        let is_endless = limits.endless_shell && transcript.has_shell;
+        if start.elapsed() >= limits.whole && !is_endless {
             end = Some(End::TimeOut);
         } else if !heard && limits.first_line.is_some_and(|limit| start.elapsed() >= limit) {
             end = Some(End::Silence);
@@ -104,11 +135,11 @@ pub fn run(
     }
     let end = match end {
         Some(end) => end,
-        None => process.wait(start, limits.whole)?,
+        None => process.wait(start, if limits.endless_shell { Duration::MAX } else { limits.whole })?,
     };
-    drop(process);
     let lines = transcript.finish();
-    tell(lines, &transcript)?;
+    tell(lines, &mut transcript, &mut process)?;
+    drop(process);
     Ok(Ended { how: end, transcript, complaints: String::from_utf8_lossy(&complaints).into_owned(), first_line })
 }
 
@@ -121,12 +152,13 @@ enum Event {
 struct Process(Child);
 
 impl Process {
-    fn start(arguments: &[OsString]) -> Result<(Self, Receiver<Event>), Error> {
+    fn start(arguments: &[OsString], has_input: bool) -> Result<(Self, Receiver<Event>), Error> {
         interrupt::watch();
         let parent = std::process::id();
         let mut command = Command::new(PROGRAM);
         // Standard input stays ours: QEMU would put the terminal into raw mode.
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stdin = if has_input { Stdio::piped() } else { Stdio::null() };
+        command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: between fork and exec only system calls are made, no memory is allocated and no lock is taken.
         unsafe { command.pre_exec(move || die_with(parent)) };
         let mut child = command.spawn().map_err(|error| cannot(&error))?;

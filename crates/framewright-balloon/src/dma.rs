@@ -58,7 +58,7 @@ impl<H: Hal> DmaPage<H> {
 
     pub fn store_u8(&self, offset: usize, value: u8) {
         let byte = self.place(offset, 1).as_ptr();
-        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self` (invariant 29).
+        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self` (invariant 32).
         unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Relaxed);
     }
 
@@ -110,7 +110,7 @@ impl<H: Hal> DmaPage<H> {
 
 impl<H: Hal> Drop for DmaPage<H> {
     fn drop(&mut self) {
-        // SAFETY: what `dma_alloc` gave, once. The device does not use it any more (invariant 29).
+        // SAFETY: what `dma_alloc` gave, once. The device does not use it any more (invariant 32).
         // A `Hal` that refuses its own page keeps it; there is nobody to tell.
         let _ = unsafe { H::dma_dealloc(self.physical, self.pointer, 1) };
     }

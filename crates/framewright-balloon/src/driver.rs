@@ -298,7 +298,7 @@ impl<H: Hal, T: Transport> Balloon<H, T> {
         true
     }
 
-    /// True once the device is reset. Then it has nothing of ours (invariant 29).
+    /// True once the device is reset. Then it has nothing of ours (invariant 32).
     fn try_quiet(&mut self) -> bool {
         if self.state != State::Resetting {
             self.state = State::Resetting;

@@ -76,7 +76,7 @@ impl<H: Hal> Ledger<H> {
             } else {
                 let pointer = usize::try_from(older.1).unwrap_or(0);
                 // SAFETY: `push` wrote down these parts of a page that it took apart, and they are read once, because the page that holds them goes away
-                // here (invariant 30).
+                // here (invariant 33).
                 unsafe { DmaPage::from_parts(older.0, pointer) }
             };
         }

@@ -106,7 +106,7 @@ impl<H: Hal> Ring<H> {
         self.chains_out
     }
 
-    /// Empties the ring. Only while the device does not use it (invariant 29).
+    /// Empties the ring. Only while the device does not use it (invariant 32).
     pub fn forget(&mut self) {
         self.page.clear();
         // Nobody waits for interrupts.

@@ -3,7 +3,7 @@
 //! [`source`] says which memory, nodes and CPUs a machine has: this machine, a file from any other, or one made up.
 //! [`platform`] lets a process stand in for such a machine: threads are its CPUs and one reserved mapping is its physical memory,
 //! so a machine of 24 TiB can be brought up on a small one.
-//! [`jobs`] has threads that help with multithreaded jobs, within what their caller may use.
+//! [`reporting`] gives free memory back to the operating system. [`jobs`] has threads that help with multithreaded jobs, within what their caller may use.
 //!
 //! ```no_run
 //! use framewright::firmware::{MapBuilder, Topology};
@@ -21,8 +21,10 @@
 
 pub mod jobs;
 pub mod platform;
+pub mod reporting;
 pub mod source;
 
 pub use jobs::HostedHelpers;
 pub use platform::{CpuToken, HostedError, HostedPlatform, Layout};
+pub use reporting::{Advice, MadviseDevice};
 pub use source::{Affinity, CpuAffinity, Machine, SizeError, SourceError, parse_size};

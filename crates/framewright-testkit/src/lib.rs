@@ -8,6 +8,7 @@
 //! * [`careful`] says whether this run looks for assumptions that nothing promises.
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
 //! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
+//! * [`FakeHost`] takes reports of free memory and discards it, late, in part, not at all, and finds whoever uses what it may still discard.
 //! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
 //! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
@@ -20,6 +21,7 @@ pub mod helper_pool;
 pub mod machine;
 pub mod model;
 pub mod paging;
+pub mod reporting;
 pub mod stepped;
 pub mod traffic;
 
@@ -31,5 +33,6 @@ pub use helper_pool::HelperPool;
 pub use machine::{ArrayCounts, Builder, Calls, FakeArray, FakeMachine};
 pub use model::{BlockModel, PageModel};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
+pub use reporting::{Answer, FakeHost, FakeReportDevice};
 pub use stepped::SteppedMachine;
 pub use traffic::{Shape, Traffic, bring_up, shapes};

@@ -4,6 +4,7 @@
 //!   code, and give an error that names the place for every malformed input.
 //! * [`page_table`] builds translations over tables that it reaches through a trait, so it runs on the host too.
 //! * [`page_array`] is the page array's range: descriptors of pages mapped by 2 MiB, given back, and shared where there are none.
+//! * [`cross_calls`] lets CPUs have each other call functions; how they are interrupted is the kernel's business.
 //! * [`cpu`], [`serial`] and [`clock`] touch the hardware.
 #![no_std]
 
@@ -14,10 +15,12 @@ pub mod acpi;
 mod bytes;
 pub mod clock;
 pub mod cpu;
+pub mod cross_calls;
 pub mod page_array;
 pub mod page_table;
 mod physical;
 pub mod pvh;
 pub mod serial;
+mod sync;
 
 pub use physical::PhysicalMemory;

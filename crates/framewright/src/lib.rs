@@ -89,6 +89,8 @@
 //! | [`zone`], [`block`] | what the manager is made of |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
+//! | [`files`] | control files in the formats of `/proc` and `/sys` |
+//! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
@@ -103,6 +105,7 @@ pub mod block;
 mod carve;
 pub mod debug;
 pub mod early;
+pub mod files;
 pub mod firmware;
 mod frames;
 pub mod manager;
@@ -112,6 +115,7 @@ mod page;
 pub mod parameters;
 pub mod platform;
 pub mod report;
+pub mod reporting;
 pub mod sync;
 pub mod units;
 pub mod zone;

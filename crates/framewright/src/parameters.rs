@@ -1,6 +1,8 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use crate::reporting::{Pace, ReportingParameters};
+use crate::units::Order;
 use core::fmt;
 
 /// Parameters with a short description each, for a program's help.
@@ -14,6 +16,11 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("memmap_init_threads=N", "threads that initialise a node's deferred memory map; its CPUs otherwise"),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
+    ("page_alloc.shuffle=1", "hand free blocks out in random order"),
+    ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
+    ("page_reporting.pace=adaptive", "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace"),
+    ("page_reporting.page_reporting_delay_ms=N", "time between passes of free page reporting, 2000 if unset"),
+    ("page_reporting.page_reporting_order=N", "the smallest order that is reported to the hypervisor, 0 to 18"),
     (
         "pages=inside",
         "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
@@ -110,6 +117,12 @@ pub struct Parameters {
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
+    /// `page_alloc.shuffle=`: free blocks are handed out in random order.
+    pub shuffle: bool,
+    /// `page_alloc.shuffle_seed=`.
+    pub shuffle_seed: Option<u64>,
+    /// `page_reporting.`
+    pub reporting: ReportingParameters,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
     /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not on the command line: the adopter's program knows it.
@@ -131,6 +144,9 @@ impl Default for Parameters {
             init_on_alloc: false,
             init_on_free: false,
             careful: None,
+            shuffle: false,
+            shuffle_seed: None,
+            reporting: ReportingParameters::default(),
             pages: Pages::Auto,
             memmap_init_threads: None,
             page_template: None,
@@ -208,6 +224,10 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
+            "page_alloc.shuffle" => self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?,
+            "page_alloc.shuffle_seed" => {
+                self.shuffle_seed = Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+            }
             "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
             "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
             "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
@@ -220,6 +240,22 @@ impl Parameters {
                     (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
                 };
             }
+            _ => return self.set_reporting(name, value),
+        }
+        Ok(true)
+    }
+
+    fn set_reporting(&mut self, name: &str, value: &str) -> Result<bool, &'static str> {
+        match name.strip_prefix("page_reporting.") {
+            Some("page_reporting_order") => {
+                let order = parse_number(value).and_then(|order| u8::try_from(order).ok()).and_then(Order::new);
+                self.reporting.order = Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
+            }
+            Some("page_reporting_delay_ms") => {
+                let delay_ms = parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
+                self.reporting.delay_ms = delay_ms;
+            }
+            Some("pace") => self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -256,7 +292,7 @@ impl Parameters {
 const CAREFUL_SEED: u64 = 1;
 
 /// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
-fn parse_bool(value: &str) -> Option<bool> {
+pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
         b'1' | b'y' | b't' => Some(true),
@@ -268,6 +304,18 @@ fn parse_bool(value: &str) -> Option<bool> {
         },
         _ => None,
     }
+}
+
+/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading zero.
+fn parse_number(text: &str) -> Option<u32> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (radix, digits) = match (hexadecimal, text.strip_prefix('0')) {
+        (Some(digits), _) => (16, digits),
+        (None, Some(digits)) if !digits.is_empty() => (8, digits),
+        _ => (10, text),
+    };
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if plain { u32::from_str_radix(digits, radix).ok() } else { None }
 }
 
 /// Why a text is not a size.
@@ -365,6 +413,42 @@ mod tests {
             ("pages=all", true),
         ];
         assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn reporting_and_shuffle_are_parsed_as_linux_does() {
+        let (parameters, problems) = parse(
+            "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 page_reporting.pace=fixed \
+             page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+        );
+        assert_eq!(problems, []);
+        let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed };
+        assert_eq!((parameters.reporting, parameters.shuffle, parameters.shuffle_seed), (reporting, true, Some(77)));
+        let defaults = Parameters::default();
+        assert_eq!(defaults.reporting, ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive });
+        assert!(!defaults.shuffle);
+        for order in 0..=18 {
+            let line = std::format!("page_reporting.page_reporting_order={order}");
+            assert_eq!(parse(&line).0.reporting.order, Order::new(order));
+        }
+        for word in [
+            "page_reporting.page_reporting_order=19",
+            "page_reporting.page_reporting_order=-1",
+            "page_reporting.page_reporting_order=",
+            "page_reporting.page_reporting_order=+9",
+            "page_reporting.page_reporting_order=0x",
+            "page_reporting.page_reporting_delay_ms=4294967296",
+            "page_reporting.page_reporting_delay_ms=2s",
+            "page_reporting.pace=often",
+            "page_alloc.shuffle=2",
+            "page_alloc.shuffle_seed=x",
+        ] {
+            let (parameters, problems) = parse(word);
+            assert!(problems.len() == 1 && problems[0].reason.is_some(), "{word}: {problems:?}");
+            assert_eq!(parameters.reporting, defaults.reporting, "{word}");
+        }
+        assert_eq!(parse("page_reporting.other=1").1[0].reason, None, "unknown");
+        assert_eq!(parse("page_alloc.other=1").1[0].reason, None);
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl PageArray {
     /// Addresses for the descriptors of all frames below `end`; no memory yet.
     pub(super) fn reserve(end: u64, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
         let bytes = end.div_ceil(BLOCK_SIZE * u64::from(BLOCKS_PER_CALL)) * SECTION_BYTES;
-        let mapping = Mapping::reserve(bytes, 0)?;
+        let mapping = Mapping::reserve(bytes, 0, false)?;
         if !is_guarded {
             let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: 0, error };
             mapping.open(0, bytes).map_err(refused)?;

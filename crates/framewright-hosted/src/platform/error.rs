@@ -68,6 +68,13 @@ pub enum HostedError {
         /// What the operating system said.
         error: std::io::Error,
     },
+    /// Memory of this kind is not discarded in this way.
+    AdviceDoesNotFit {
+        /// The way.
+        advice: &'static str,
+        /// Whether the machine's memory is shared.
+        shared: bool,
+    },
     /// The operating system does not say how much memory is resident.
     CannotMeasure {
         /// What it said.
@@ -100,6 +107,9 @@ impl fmt::Display for HostedError {
             Self::NotMemory { range } => write!(f, "{range:?} is not all memory of this machine"),
             Self::Unaligned { range } => write!(f, "{range:?} does not begin and end at a page"),
             Self::CannotDiscard { range, error } => write!(f, "cannot give {range:?} back: {error}"),
+            Self::AdviceDoesNotFit { advice, shared } => {
+                write!(f, "{advice} does not discard {} memory", if *shared { "shared" } else { "private" })
+            }
             Self::CannotMeasure { error } => write!(f, "cannot read how much memory is resident: {error}"),
         }
     }

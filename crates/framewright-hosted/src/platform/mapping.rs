@@ -4,6 +4,7 @@
 //! an end stops the program at once. Nothing is backed before it is touched.
 
 use super::HostedError;
+use super::itself::Itself;
 use std::io;
 use std::ptr::NonNull;
 
@@ -20,6 +21,8 @@ pub(super) struct Mapping {
     /// First byte that stands for memory, aligned, with at least a page without access below and above.
     base: NonNull<u8>,
     bytes: usize,
+    /// Whether it could be shared with another process, as guests' memory often is.
+    shared: bool,
 }
 
 // SAFETY: a Mapping is an address and a length; it reads or writes nothing by itself, and what its unsafe methods do is for their
@@ -30,17 +33,17 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole pages, past an aligned one.
-    pub fn reserve(bytes: u64, skew: usize) -> Result<Self, HostedError> {
+    pub fn reserve(bytes: u64, skew: usize, shared: bool) -> Result<Self, HostedError> {
         let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: largest(), error };
         let too_large = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
         let wanted = usize::try_from(bytes).map_err(|_| too_large())?;
         let reserved_bytes = wanted.checked_add(2 * ALIGNMENT + skew).ok_or_else(too_large)?;
-        let reserved = map_nothing(reserved_bytes).map_err(refused)?;
+        let reserved = map_nothing(reserved_bytes, shared).map_err(refused)?;
         // At least one page stays below, and because two alignments were added, nearly one alignment above.
         let shift = ALIGNMENT - reserved.addr().get() % ALIGNMENT + skew;
         // SAFETY: shift <= ALIGNMENT + skew and reserved_bytes >= 2 * ALIGNMENT + skew, so the result lies in the mapping.
         let base = unsafe { reserved.add(shift) };
-        Ok(Self { reserved, reserved_bytes, base, bytes: wanted })
+        Ok(Self { reserved, reserved_bytes, base, bytes: wanted, shared })
     }
 
     /// Makes `bytes` bytes from `offset` readable and writable; both are multiples of the page size.
@@ -65,6 +68,34 @@ impl Mapping {
         let (start, length) = self.part(offset, bytes)?;
         // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for its content.
         check(unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTNEED) })
+    }
+
+    /// Whether it is shared memory.
+    pub const fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each given as offset and length, and says of which it was taken.
+    ///
+    /// # Safety
+    /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
+    pub unsafe fn advise(&self, parts: &[(u64, u64)], advice: libc::c_int, process: &mut Itself) -> u32 {
+        let (mut taken, mut places) = (0, Vec::with_capacity(parts.len()));
+        for &(offset, bytes) in parts {
+            let part = self.part(offset, bytes).map(|(start, length)| (start.as_ptr(), length));
+            places.push(part.unwrap_or((std::ptr::null_mut(), 0)));
+        }
+        // SAFETY: `part` checked that all ranges lie in this mapping, and the caller vouches for their content.
+        let together = unsafe { process.advise(&places, advice) };
+        for (number, &(start, length)) in places.iter().enumerate() {
+            let done = number < together
+                || length != 0 && {
+                    // SAFETY: as above.
+                    check(unsafe { libc::madvise(start.cast(), length, advice) }).is_ok()
+                };
+            taken |= u32::from(done).checked_shl(u32::try_from(number).unwrap_or(u32::MAX)).unwrap_or(0);
+        }
+        taken
     }
 
     /// Writes `byte` to `bytes` bytes from `offset`.
@@ -111,8 +142,8 @@ impl Drop for Mapping {
 }
 
 /// Reserves addresses without access.
-fn map_nothing(bytes: usize) -> io::Result<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+fn map_nothing(bytes: usize, shared: bool) -> io::Result<NonNull<u8>> {
+    let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE } | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
     if address == libc::MAP_FAILED {
@@ -127,7 +158,7 @@ fn largest() -> u64 {
     let (mut possible, mut impossible) = (0_usize, 1_usize << 57);
     while impossible - possible > PRECISION {
         let middle = possible + (impossible - possible) / 2;
-        match map_nothing(middle) {
+        match map_nothing(middle, false) {
             Ok(address) => {
                 // SAFETY: this very mapping was made one line above and nobody knows of it.
                 unsafe { libc::munmap(address.as_ptr().cast(), middle) };

@@ -7,6 +7,7 @@ mod array;
 mod barrier;
 mod cpus;
 mod error;
+mod itself;
 mod layout;
 mod mapping;
 mod resident;
@@ -21,6 +22,7 @@ use framewright::firmware::MemoryMap;
 use framewright::map_space::{BlockRange, MapSpace};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
+pub(crate) use itself::Itself;
 use layout::Runs;
 use mapping::Mapping;
 use std::fmt;
@@ -96,7 +98,15 @@ impl HostedPlatform {
     /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the process's addresses, and
     /// [`HostedError::CannotOpen`] when the system commits no memory to it.
     pub fn open(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
-        Self::open_at(map, cpus, 0)
+        Self::open_at(map, cpus, 0, false)
+    }
+
+    /// Like [`HostedPlatform::open`], but with memory that could be shared with other processes, as that of virtual machines often is.
+    ///
+    /// # Errors
+    /// As [`HostedPlatform::open`].
+    pub fn open_shared(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
+        Self::open_at(map, cpus, 0, true)
     }
 
     /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process than a page, so that who takes one kind of address for
@@ -105,10 +115,10 @@ impl HostedPlatform {
     /// # Errors
     /// As [`HostedPlatform::open`].
     pub fn open_askew(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
-        Self::open_at(map, cpus, SKEW)
+        Self::open_at(map, cpus, SKEW, false)
     }
 
-    fn open_at(map: MemoryMap<'_>, cpus: u32, skew: usize) -> Result<Self, HostedError> {
+    fn open_at(map: MemoryMap<'_>, cpus: u32, skew: usize, shared: bool) -> Result<Self, HostedError> {
         if cpus == 0 || cpus > crate::source::MAX_CPUS {
             return Err(HostedError::CpuCount { cpus });
         }
@@ -116,7 +126,7 @@ impl HostedPlatform {
             return Err(HostedError::NoMemory);
         }
         let barrier = Barrier::find(cpus).map_err(|error| HostedError::NoBarrier { error })?;
-        let (runs, layout, mapping) = reserve(map, skew)?;
+        let (runs, layout, mapping) = reserve(map, skew, shared)?;
         for block in layout::blocks(map, 0) {
             let offset = runs.offset(block.start).ok_or(HostedError::NotMemory { range: block })?;
             mapping.open(offset, block.size()).map_err(|error| HostedError::CannotOpen { range: block, error })?;
@@ -271,6 +281,24 @@ impl HostedPlatform {
             .map_err(|error| HostedError::CannotDiscard { range, error })
     }
 
+    /// Whether other processes could share its memory.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.mapping.is_shared()
+    }
+
+    /// Gives advice that discards memory for at most 32 ranges, and says of which it was taken, a bit each.
+    ///
+    /// # Safety
+    /// As [`HostedPlatform::prefault`].
+    pub(crate) unsafe fn advise(&self, ranges: &[PhysRange], advice: libc::c_int, process: &mut Itself) -> u32 {
+        // A range that is not all memory becomes an empty one, which is refused.
+        let part = |&range: &PhysRange| self.offset_of(range).map_or((0, 0), |offset| (offset, range.size()));
+        let parts: Vec<(u64, u64)> = ranges.iter().map(part).collect();
+        // SAFETY: the caller vouches that nobody uses the ranges.
+        unsafe { self.mapping.advise(&parts, advice, process) }
+    }
+
     /// Bytes of the machine's memory that the operating system backs now.
     ///
     /// # Errors
@@ -294,15 +322,15 @@ impl HostedPlatform {
 
 /// Reserves addresses for all memory: linearly where the machine's highest address allows it and the process has so many, otherwise
 /// without the holes. Never for less than all memory.
-fn reserve(map: MemoryMap<'_>, skew: usize) -> Result<(Runs, Layout, Mapping), HostedError> {
+fn reserve(map: MemoryMap<'_>, skew: usize, shared: bool) -> Result<(Runs, Layout, Mapping), HostedError> {
     if map.present_end() <= layout::LINEAR_END {
         let runs = Runs::linear(map);
-        if let Ok(mapping) = Mapping::reserve(runs.span(), skew) {
+        if let Ok(mapping) = Mapping::reserve(runs.span(), skew, shared) {
             return Ok((runs, Layout::Linear, mapping));
         }
     }
     let runs = Runs::compact(map);
-    let mapping = Mapping::reserve(runs.span(), skew)?;
+    let mapping = Mapping::reserve(runs.span(), skew, shared)?;
     Ok((runs, Layout::Compact, mapping))
 }
 

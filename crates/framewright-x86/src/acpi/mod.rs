@@ -21,4 +21,4 @@ pub use slit::Slit;
 pub use srat::{Affinity, affinities};
 pub use tables::{MAX_TABLE_BYTES, Table, Tables};
 pub use timers::{PowerTimer, hpet_address, power_timer};
-pub use topology::{MAX_CPUS, count_cpus, read_topology};
+pub use topology::{MAX_CPUS, count_cpus, read_topology, visit_cpus};

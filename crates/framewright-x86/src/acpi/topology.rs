@@ -111,24 +111,11 @@ fn place_distances(table: Table<'_>, topology: &mut Topology<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Adds every enabled CPU to its node. The SRAT usually lists CPUs in the MADT's order, so each search begins where the last one ended.
+/// Adds every enabled CPU to its node.
 fn place_cpus(madt: Table<'_>, srat: Option<Table<'_>>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
-    let domains = match srat {
-        Some(srat) => Some(affinities(srat)?.flatten().filter_map(|(_, affinity)| match affinity {
-            Affinity::Cpu { apic_id, domain } => Some((apic_id, domain)),
-            Affinity::Memory { .. } => None,
-        })),
-        None => None,
-    };
-    let mut rest = domains.clone();
     let mut added = false;
-    for cpu in cpus(madt)?.flatten().filter(|cpu| cpu.enabled) {
-        let of_cpu = |&(apic_id, _): &(u32, u32)| apic_id == cpu.apic_id;
-        let found = rest.as_mut().and_then(|rest| rest.find(of_cpu)).or_else(|| {
-            rest.clone_from(&domains);
-            rest.as_mut().and_then(|rest| rest.find(of_cpu))
-        });
-        let node = found.and_then(|(_, domain)| topology.find_domain(domain)).unwrap_or(NodeId::ZERO);
+    for (_, domain) in with_domains(madt, srat)? {
+        let node = domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO);
         topology.add_cpu(node).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
         added = true;
     }
@@ -137,4 +124,44 @@ fn place_cpus(madt: Table<'_>, srat: Option<Table<'_>>, topology: &mut Topology<
         topology.add_cpu(NodeId::ZERO).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
     }
     Ok(())
+}
+
+/// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt controller and its node. `topology` is as
+/// [`read_topology`] left it, or flattened since; the nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
+/// count, and without a table there is none. At most [`MAX_CPUS`] are visited.
+pub fn visit_cpus<'a, M: PhysicalMemory<'a>>(
+    tables: &Tables<'a, M>,
+    topology: &Topology<'_>,
+    visit: &mut dyn FnMut(u32, NodeId),
+) {
+    let find = |signature| tables.find(signature).ok().flatten();
+    let Some(madt) = find(Signature::MADT) else { return };
+    let Ok(cpus) = with_domains(madt, find(Signature::SRAT).filter(|srat| affinities(*srat).is_ok())) else { return };
+    for (apic_id, domain) in cpus.take(MAX_CPUS) {
+        visit(apic_id, domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO));
+    }
+}
+
+/// Every enabled CPU with its domain, if it has one. The SRAT usually lists CPUs in the MADT's order, so each search begins where the last one
+/// ended.
+fn with_domains<'a>(
+    madt: Table<'a>,
+    srat: Option<Table<'a>>,
+) -> Result<impl Iterator<Item = (u32, Option<u32>)> + 'a, AcpiError> {
+    let domains = match srat {
+        Some(srat) => Some(affinities(srat)?.flatten().filter_map(|(_, affinity)| match affinity {
+            Affinity::Cpu { apic_id, domain } => Some((apic_id, domain)),
+            Affinity::Memory { .. } => None,
+        })),
+        None => None,
+    };
+    let mut rest = domains.clone();
+    Ok(cpus(madt)?.flatten().filter(|cpu| cpu.enabled).map(move |cpu| {
+        let of_cpu = |&(apic_id, _): &(u32, u32)| apic_id == cpu.apic_id;
+        let found = rest.as_mut().and_then(|rest| rest.find(of_cpu)).or_else(|| {
+            rest.clone_from(&domains);
+            rest.as_mut().and_then(|rest| rest.find(of_cpu))
+        });
+        (cpu.apic_id, found.map(|(_, domain)| domain))
+    }))
 }

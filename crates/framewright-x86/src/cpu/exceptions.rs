@@ -1,14 +1,17 @@
-//! Exceptions: a table of 32 vectors, each on a stack of its own kind, that end in one Rust function.
+//! The table of vectors, and exceptions: the first 32, each on a stack of its own kind, that end in one Rust function.
 //!
 //! The function does not return: nothing that faults here is repaired yet, so nothing is restored, and vector registers need not be saved.
 
+use super::interrupts;
 use super::segments::{CODE_SELECTOR, TablePointer, table_limit};
 use core::arch::{asm, naked_asm};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Vectors that the CPU itself raises.
-pub const VECTORS: usize = 32;
+pub const EXCEPTIONS: usize = 32;
+/// All vectors: the others belong to interrupts.
+pub const VECTORS: usize = 256;
 /// Interrupt stack of most vectors.
 pub const COMMON_STACK: u8 = 1;
 /// Interrupt stack of the double fault, which may come while [`COMMON_STACK`] is in use.
@@ -66,11 +69,8 @@ impl Table {
         Self { gates: [[0; 2]; VECTORS] }
     }
 
-    /// Fills the table and uses it on this CPU; every exception from now on ends in `handler`.
-    ///
-    /// # Safety
-    /// [`Segments::load`](super::segments::Segments::load) was called with at least three stacks, and the code runs at the highest privilege.
-    pub unsafe fn load(&'static mut self, handler: Handler) {
+    /// Fills the table; every exception from now on ends in `handler`. Vectors that nobody uses have no gate: one of them coming is an exception.
+    pub fn fill(&mut self, handler: Handler) {
         HANDLER.store(handler as *mut (), Ordering::Release);
         for (vector, (gate, stub)) in self.gates.iter_mut().zip(STUBS).enumerate() {
             let stack = match vector {
@@ -80,6 +80,17 @@ impl Table {
             };
             *gate = encode_gate(stub as usize as u64, stack);
         }
+        for (vector, entry) in interrupts::ENTRIES {
+            self.gates[usize::from(vector)] = encode_gate(entry as usize as u64, interrupts::INTERRUPT_STACK);
+        }
+    }
+
+    /// Uses the table on this CPU.
+    ///
+    /// # Safety
+    /// [`Segments::load`](super::segments::Segments::load) was called with at least four stacks, the table is filled, and the code runs at the
+    /// highest privilege.
+    pub unsafe fn load(&'static self) {
         let pointer =
             TablePointer { limit: table_limit::<[[u64; 2]; VECTORS]>(), base: self.gates.as_ptr().addr() as u64 };
         // SAFETY: the table is static and whole, its entries name code that follows the CPU's convention, and the caller promises the stacks.
@@ -198,7 +209,7 @@ macro_rules! stubs {
                 )
             }
         )*
-        const STUBS: [unsafe extern "C" fn(); VECTORS] = [$($name),*];
+        const STUBS: [unsafe extern "C" fn(); EXCEPTIONS] = [$($name),*];
     };
 }
 

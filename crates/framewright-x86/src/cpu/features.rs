@@ -5,6 +5,17 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 /// Highest basic and extended leaf begin here.
 const EXTENDED: u32 = 0x8000_0000;
 
+/// Whether the CPU is a hypervisor's that calls itself `name`.
+#[must_use]
+pub fn hypervisor_is(name: [u8; 12]) -> bool {
+    if __cpuid(1).ecx & 1 << 31 == 0 {
+        return false;
+    }
+    let leaf = __cpuid(0x4000_0000);
+    let words = [leaf.ebx, leaf.ecx, leaf.edx];
+    words.iter().flat_map(|word| word.to_le_bytes()).eq(name)
+}
+
 /// Features that matter to memory management.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {

@@ -5,11 +5,11 @@ use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
-const WRITE_THROUGH: u64 = 1 << 3;
-const UNCACHED: u64 = 1 << 4;
 /// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set already.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
+const WRITE_THROUGH: u64 = 1 << 3;
+const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;

@@ -22,22 +22,72 @@ fn higher(order: Order) -> Option<Order> {
 
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
 pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
-    if let Some(found) = lists.smallest(migrate_type, order) {
-        let head = lists.next(migrate_type, found);
-        return Some(take_from(lists, table, head, head, order, migrate_type));
+    if let Some(place) = choose(lists, migrate_type, order) {
+        return Some(take_chosen(lists, table, place, order, migrate_type));
     }
     for &foreign in migrate_type.fallbacks() {
-        if let Some(found) = lists.smallest(foreign, order) {
-            let head = lists.next(foreign, found);
-            return Some(take_from(lists, table, head, head, order, migrate_type));
+        if let Some(place) = choose(lists, foreign, order) {
+            lists.events.fallback_claims += 1;
+            return Some(take_chosen(lists, table, place, order, migrate_type));
         }
     }
     None
 }
 
+/// A place to take a piece from.
+#[derive(Clone, Copy)]
+struct Place {
+    head: u32,
+    index: u32,
+    /// The head's order, and whether all of it was reported.
+    found: (Order, bool),
+}
+
+/// The head and the piece in it that is taken next, of blocks of one type.
+fn choose(lists: &mut FreeLists, migrate_type: MigrateType, order: Order) -> Option<Place> {
+    let found = lists.smallest(migrate_type, order)?;
+    let head = lists.next(migrate_type, found.0, found.1);
+    let index = if found.1 { head } else { lists.marks.choose(head, found.0, order) };
+    Some(Place { head, index, found })
+}
+
+fn take_chosen(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    place: Place,
+    order: Order,
+    migrate_type: MigrateType,
+) -> u32 {
+    let Place { head, index, found: (_, reported) } = place;
+    let index = cut(lists, table, head, index, order, migrate_type);
+    lists.end_marks(index, order, !reported);
+    index
+}
+
+/// Whether the next piece of `order` comes out of a larger block, and is all reported or not at all.
+pub(crate) fn is_large_and_even(lists: &mut FreeLists, migrate_type: MigrateType, order: Order) -> bool {
+    lists.smallest(migrate_type, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= order)
+        && (!lists.marks.are_kept()
+            || choose(lists, migrate_type, order)
+                .is_some_and(|place| place.found.1 || lists.marks.counts(place.index, order).0 == 0))
+}
+
 /// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves that are not needed go to
 /// the front of their lists, so that repeated small requests come out in ascending order (SPEC 3.3).
 pub(crate) fn take_from(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    head: u32,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+) -> u32 {
+    let index = cut(lists, table, head, index, order, migrate_type);
+    lists.end_marks(index, order, false);
+    index
+}
+
+fn cut(
     lists: &mut FreeLists,
     table: &BlockTable,
     head: u32,
@@ -85,14 +135,17 @@ pub(crate) fn free(
     position: Position,
 ) -> Order {
     let (mut index, mut order) = (index, order);
-    while let Some(next) = higher(order) {
+    if order > lists.largest {
+        return free_in_pieces(lists, table, index, order, migrate_type, position);
+    }
+    while let Some(next) = higher(order).filter(|&next| next <= lists.largest) {
         let size = blocks_of(order);
         let buddy = index ^ size;
         if buddy < segment.start || buddy + size > segment.end {
             break;
         }
         let entry = table.entry(buddy);
-        let state = entry.state();
+        let state = entry.state().without(BlockState::REPORTED);
         if state != BlockState::head(State::Free, order, migrate_type) {
             // Nearly always it is in use; else it is smaller, or of another type.
             let other = state.migrate_type();
@@ -108,8 +161,31 @@ pub(crate) fn free(
         }
         order = next;
     }
-    lists.insert(table, index, order, migrate_type, position);
+    let tail = position == Position::Tail || order == lists.largest && order != Order::MAX && lists.chance.coin();
+    lists.insert(table, index, order, migrate_type, if tail { Position::Tail } else { Position::Head });
     order
+}
+
+/// The same while blocks are shuffled, for one that is larger than what merges.
+#[cold]
+fn free_in_pieces(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    index: u32,
+    order: Order,
+    migrate_type: MigrateType,
+    position: Position,
+) -> Order {
+    if order == Order::MAX {
+        table.make_ready(index, true);
+    }
+    table.set_inner(index);
+    let largest = lists.largest;
+    for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
+        let tail = position == Position::Tail || lists.chance.coin();
+        lists.insert(table, piece, largest, migrate_type, if tail { Position::Tail } else { Position::Head });
+    }
+    largest
 }
 
 /// Makes an allocated block into allocated blocks of order 9.
@@ -138,13 +214,14 @@ pub(crate) fn free_shattered(
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 
-/// Halves allocated, isolated or deferred blocks until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
 /// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.head_of(index)?;
         let order = state.order();
-        if !state.is(State::Whole) && !state.is(State::Isolated) && !state.is(State::Deferred) {
+        let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
+        if !divides.into_iter().any(|divided| state.is(divided)) {
             return None;
         }
         if head == index && blocks_of(order) <= end - index {

@@ -196,6 +196,26 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         (0..=top).rev().find(|&order| self.find(order).is_some())
     }
 
+    /// How many free runs there are by order, each frame counted once, in the largest aligned run that it is part of: as many as a buddy
+    /// allocator would have blocks. Orders above the map's have none.
+    #[must_use]
+    pub fn largest_runs(&self) -> [u32; 10] {
+        let mut aligned = [0_u32; 11];
+        let mut full = [false; WORDS];
+        for (word, full) in self.words.iter().zip(&mut full) {
+            let word = word.load(Ordering::Relaxed);
+            for (order, count) in (0..6).zip(&mut aligned) {
+                *count += runs(word, order).count_ones();
+            }
+            *full = word == u64::MAX;
+        }
+        for (order, count) in aligned.iter_mut().enumerate().skip(6).take(4) {
+            let runs = full.chunks_exact(1 << (order - 6)).filter(|run| run.iter().all(|&full| full));
+            *count = u32::try_from(runs.count()).unwrap_or(0);
+        }
+        core::array::from_fn(|order| aligned[order] - 2 * aligned[order + 1])
+    }
+
     /// Frames that are free.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -296,6 +316,13 @@ mod tests {
                     }
                 }
                 let free = |start: usize, size: usize| (start..start + size).all(|frame| map.is_free(frame));
+                let largest = |order: usize| {
+                    let inside = |start: usize| order < 9 && free(start & !((2 << order) - 1), 2 << order);
+                    (0..512).step_by(1 << order).filter(|&start| free(start, 1 << order) && !inside(start)).count()
+                };
+                for (order, runs) in map.largest_runs().into_iter().enumerate() {
+                    assert_eq!(runs as usize, largest(order), "{order}");
+                }
                 for order in 0..=9_u8 {
                     let size = 1_usize << order;
                     assert_eq!(

@@ -1,5 +1,11 @@
-//! Free blocks of a zone: a list per migrate type and order, linked through the table.
+//! Free blocks of a zone: two lists per migrate type and order, linked through the table.
+//!
+//! One has the blocks that the hypervisor was told of, all of them; the other has the rest, which is handed out first, because whoever gets a reported block makes
+//! the hypervisor find memory for it. Without a device for reports all blocks are in the second.
 
+use super::marks::{Marks, Taken};
+use super::outside::Outside;
+use super::shuffle::Chance;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockEntry, BlockTable};
 use crate::debug::Placement;
@@ -41,6 +47,40 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 }
 
+/// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZoneEvents {
+    /// Blocks that became pages.
+    pub block_splits: u64,
+    /// Blocks all of whose pages came back and that are whole again.
+    pub block_merges: u64,
+    /// Blocks of another migrate type that were taken over for a request that found none of its own.
+    pub fallback_claims: u64,
+    /// Runs out of blocks of another migrate type that kept their type.
+    pub fallback_steals: u64,
+    /// Times that a CPU's cache was filled.
+    pub cache_refills: u64,
+    /// Pages that went into caches, and to the callers that found them empty.
+    pub cache_refill_pages: u64,
+    /// Times that a part of a CPU's cache came back.
+    pub cache_returns: u64,
+    /// Pages that came back.
+    pub cache_return_pages: u64,
+}
+
+impl core::ops::AddAssign for ZoneEvents {
+    fn add_assign(&mut self, other: Self) {
+        self.block_splits += other.block_splits;
+        self.block_merges += other.block_merges;
+        self.fallback_claims += other.fallback_claims;
+        self.fallback_steals += other.fallback_steals;
+        self.cache_refills += other.cache_refills;
+        self.cache_refill_pages += other.cache_refill_pages;
+        self.cache_returns += other.cache_returns;
+        self.cache_return_pages += other.cache_return_pages;
+    }
+}
+
 /// See the module documentation. What every operation changes comes first, in one cache line.
 #[repr(C)]
 pub(crate) struct FreeLists {
@@ -52,15 +92,29 @@ pub(crate) struct FreeLists {
     pub(crate) map_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(crate) isolated_pages: u64,
+    /// Free frames that are with the hypervisor, which are in no list and are not counted as free.
+    pub(crate) reporting_pages: u64,
     /// Which of equally good places is taken.
     pub(crate) placement: Placement,
-    /// Per type, bit n says that the list of order 9 + n is not empty.
-    occupied: [u16; MigrateType::COUNT],
+    /// Per type, bit n says that the list of order 9 + n is not empty; those of reported blocks come second.
+    occupied: [[u16; MigrateType::COUNT]; 2],
     /// A split block all of whose frames are free, kept as it is.
     pub(crate) spare: u32,
     /// Split blocks with free frames.
     pub(crate) room: Room,
-    lists: [[List; BLOCK_ORDERS]; MigrateType::COUNT],
+    /// Counted here, because all of it happens under the lock.
+    pub(crate) events: ZoneEvents,
+    lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+    /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
+    pub(crate) largest: Order,
+    /// What decides where freed blocks go while they are.
+    pub(crate) chance: Chance,
+    /// Which blocks are reported and which are zero.
+    pub(crate) marks: Marks,
+    /// What marks the block had that was taken last.
+    pub(crate) taken: Taken,
+    /// Runs of split blocks that are with the hypervisor.
+    pub(crate) outside: Outside,
 }
 
 fn slot(order: Order) -> usize {
@@ -69,15 +123,31 @@ fn slot(order: Order) -> usize {
 
 impl FreeLists {
     pub(crate) const EMPTY: Self = Self {
-        lists: [[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT],
-        occupied: [0; MigrateType::COUNT],
+        lists: [[[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+        occupied: [[0; MigrateType::COUNT]; 2],
         pages: 0,
         split_pages: 0,
         map_pages: 0,
         isolated_pages: 0,
+        reporting_pages: 0,
         room: Room::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,
+        events: ZoneEvents {
+            block_splits: 0,
+            block_merges: 0,
+            fallback_claims: 0,
+            fallback_steals: 0,
+            cache_refills: 0,
+            cache_refill_pages: 0,
+            cache_returns: 0,
+            cache_return_pages: 0,
+        },
+        largest: Order::MAX,
+        chance: Chance::new(0),
+        marks: Marks::EMPTY,
+        taken: Taken { reported: false, zero: false },
+        outside: Outside::EMPTY,
     };
 
     /// Free frames, in lists and in split blocks.
@@ -85,28 +155,65 @@ impl FreeLists {
         self.pages + self.split_pages
     }
 
+    /// Free frames in lists that the hypervisor was not told of.
+    pub(crate) const fn unreported_pages(&self) -> u64 {
+        self.pages.saturating_sub(self.marks.reported_pages())
+    }
+
     /// Blocks in one list.
-    pub(crate) fn blocks(&self, migrate_type: MigrateType, order: Order) -> u32 {
-        self.lists[migrate_type as usize][slot(order)].blocks
+    pub(crate) fn blocks(&self, migrate_type: MigrateType, order: Order, reported: bool) -> u32 {
+        self.lists[usize::from(reported)][migrate_type as usize][slot(order)].blocks
     }
 
     /// First block of a list, [`NONE`] when it is empty.
-    pub(crate) fn first(&self, migrate_type: MigrateType, order: Order) -> u32 {
-        self.lists[migrate_type as usize][slot(order)].first
+    pub(crate) fn first(&self, migrate_type: MigrateType, order: Order, reported: bool) -> u32 {
+        self.lists[usize::from(reported)][migrate_type as usize][slot(order)].first
+    }
+
+    /// The block that would be handed out last of those of at least `order` that have something to report, the largest first.
+    pub(crate) fn coldest(&self, order: Order) -> Option<u32> {
+        let larger = (order.get().max(BLOCK_ORDER)..=MAX_ORDER).rev().filter_map(Order::new);
+        larger
+            .flat_map(|order| self.lists[0].iter().map(move |lists| lists[slot(order)].last))
+            .find(|&index| index != NONE)
+    }
+
+    /// The blocks of a list were put into another order, from the first to the last.
+    pub(crate) fn replace_ends(
+        &mut self,
+        migrate_type: MigrateType,
+        order: Order,
+        reported: bool,
+        (first, last): (u32, u32),
+    ) {
+        let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
+        (list.first, list.last) = (first, last);
     }
 
     /// The block of a list to be taken next.
-    pub(crate) fn next(&mut self, migrate_type: MigrateType, order: Order) -> u32 {
-        let list = &self.lists[migrate_type as usize][slot(order)];
+    pub(crate) fn next(&mut self, migrate_type: MigrateType, order: Order, reported: bool) -> u32 {
+        let list = &self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
         if self.placement.coin() { list.last } else { list.first }
     }
 
-    /// The smallest order from `order` up that has a free block of `migrate_type`.
-    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<Order> {
-        let mask = self.occupied[migrate_type as usize] >> slot(order);
+    /// The smallest order from `order` up that has a free block of `migrate_type` with something in it that was not reported; or, when there is none, that has a reported
+    /// one, which the second value says.
+    #[inline]
+    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<(Order, bool)> {
+        let masks = self.occupied.map(|occupied| occupied[migrate_type as usize] >> slot(order));
+        let (mask, reported) = if masks[0] != 0 { (masks[0], false) } else { (masks[1], true) };
         #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
         let above = mask.trailing_zeros() as u8;
-        (mask != 0).then(|| Order::new(order.get() + above)).flatten()
+        let found = (mask != 0).then(|| Order::new(order.get() + above)).flatten();
+        found.map(|found| (found, reported))
+    }
+
+    /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was something that was not reported.
+    #[inline]
+    pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {
+        if self.marks.are_kept() {
+            self.taken = self.marks.take(index, order, self.pages, early);
+        }
     }
 
     /// Writes the head and links it.
@@ -119,9 +226,11 @@ impl FreeLists {
         migrate_type: MigrateType,
         position: Position,
     ) {
-        let list = &mut self.lists[migrate_type as usize][slot(order)];
+        let reported = self.marks.is_reported(index, order);
+        let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
         let entry = table.entry(index);
-        entry.set_state(BlockState::head(State::Free, order, migrate_type));
+        let state = BlockState::head(State::Free, order, migrate_type);
+        entry.set_state(if reported { state.with(BlockState::REPORTED) } else { state });
         match if self.placement.coin() { position.other() } else { position } {
             Position::Head => {
                 entry.set_links(NONE, list.first);
@@ -141,7 +250,7 @@ impl FreeLists {
             }
         }
         list.blocks += 1;
-        self.occupied[migrate_type as usize] |= 1 << slot(order);
+        self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
         self.pages += order.pages();
     }
 
@@ -155,7 +264,8 @@ impl FreeLists {
     pub(crate) fn remove_entry(&mut self, table: &BlockTable, entry: &BlockEntry) {
         let state = entry.state();
         let (order, migrate_type) = (state.order(), state.migrate_type());
-        let list = &mut self.lists[migrate_type as usize][slot(order)];
+        let reported = usize::from(state.has(BlockState::REPORTED));
+        let list = &mut self.lists[reported][migrate_type as usize][slot(order)];
         let (previous, next) = entry.links();
         match previous {
             NONE => list.first = next,
@@ -167,7 +277,7 @@ impl FreeLists {
         }
         list.blocks -= 1;
         if list.blocks == 0 {
-            self.occupied[migrate_type as usize] &= !(1 << slot(order));
+            self.occupied[reported][migrate_type as usize] &= !(1 << slot(order));
         }
         self.pages -= order.pages();
         entry.clear();

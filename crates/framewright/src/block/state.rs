@@ -7,13 +7,17 @@
 //! 12..13  map form       (none, array, inside)  49..52  room of a split block, see below
 //! 14      isolated       15  reporting          53..61  first map frame of a split block, inside form
 //! 16      poisoned       17  exact              62      scattered   63  undescribed (split blocks)
-//! 18      lock                                  53      counted (blocks that are allocated whole)
+//! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
+//!                                               54      reported (free heads)
 //! ```
 //!
 //! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
 //! exceeds. At first that follows from the number of free frames; it is *exact* once somebody has looked for more in vain.
 //! A block that is *isolated* or *undescribed* is in none, whatever is free in it. The *first map frame* is where page descriptors are that
 //! lie inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that tells where the others are.
+//!
+//! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it has to be looked at where blocks are freed; the bit says that runs
+//! of a split block are. A split block is *swept* when what is free in it was reported; any free ends that. A free head is *reported* when each of its blocks is.
 
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
@@ -43,6 +47,8 @@ pub enum State {
     Isolated = 8,
     /// Head of memory that is withheld until its part of the memory map is initialised (SPEC 2).
     Deferred = 9,
+    /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in no list and merges with nothing.
+    Reporting = 10,
 }
 
 impl State {
@@ -58,6 +64,7 @@ impl State {
             7 => Self::Pool,
             8 => Self::Isolated,
             9 => Self::Deferred,
+            10 => Self::Reporting,
             _ => return None,
         })
     }
@@ -89,6 +96,19 @@ impl MigrateType {
     /// All, in order.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Unmovable, Self::Movable, Self::Reclaimable, Self::HighAtomic, Self::Cma, Self::Isolate];
+
+    /// Linux's name, as `/proc/pagetypeinfo` prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unmovable => "Unmovable",
+            Self::Movable => "Movable",
+            Self::Reclaimable => "Reclaimable",
+            Self::HighAtomic => "HighAtomic",
+            Self::Cma => "CMA",
+            Self::Isolate => "Isolate",
+        }
+    }
 
     /// Whether a free block may take its neighbour's type when they merge (SPEC 3.2).
     #[must_use]
@@ -154,16 +174,18 @@ impl BlockState {
     pub const INNER: Self = Self(0);
     /// Bit: being taken out of use, its frames are not handed out.
     pub const ISOLATED: u64 = 1 << 14;
-    /// Bit: with the hypervisor at this moment.
+    /// Bit, of a split block: runs of it are with the hypervisor at this moment.
     pub const REPORTING: u64 = 1 << 15;
     /// Bit: holds a frame with a memory error.
     pub const POISONED: u64 = 1 << 16;
     /// Bit, of a split block: its room was found by looking.
     const EXACT: u64 = 1 << 17;
-    /// Bit: lock of the free map.
-    pub const LOCK: u64 = 1 << 18;
+    /// Bit, of a split block: what is free in it was reported, and nothing was freed since.
+    pub const SWEPT: u64 = 1 << 18;
     /// Bit, of a block that is allocated whole: its links are its reference count and its owner word.
     pub const COUNTED: u64 = 1 << 53;
+    /// Bit, of a free head: all of its blocks were reported to the hypervisor.
+    pub const REPORTED: u64 = 1 << 54;
     /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
     pub const SCATTERED: u64 = 1 << 62;
     /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames for them yet. What is free waits.
@@ -351,11 +373,12 @@ impl BlockState {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
     }
 
-    /// Whether it is a split block with nothing special: managed whole, without descriptors inside, nothing held back.
+    /// Whether it is a split block with nothing special: managed whole, without descriptors inside, nothing held back or with the hypervisor.
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
-        const LOOKED_AT: u64 = STATE_BITS | 3 << FORM_SHIFT | COUNT_BITS << MANAGED_SHIFT | BlockState::HELD_BACK;
+        const LOOKED_AT: u64 =
+            STATE_BITS | 3 << FORM_SHIFT | COUNT_BITS << MANAGED_SHIFT | BlockState::HELD_BACK | BlockState::REPORTING;
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
@@ -363,6 +386,13 @@ impl BlockState {
     #[must_use]
     pub const fn with_free_pages(self, free: u64) -> Self {
         Self(self.0 & !(COUNT_BITS << FREE_SHIFT) | free << FREE_SHIFT)
+    }
+
+    /// The same after a free: another number of free frames, and not swept any more.
+    #[inline]
+    #[must_use]
+    pub const fn freed_to(self, free: u64) -> Self {
+        Self(self.0 & !(COUNT_BITS << FREE_SHIFT | Self::SWEPT) | free << FREE_SHIFT)
     }
 
     /// The same with the three counts of a split block replaced.
@@ -407,7 +437,7 @@ mod tests {
                     | BlockState::REPORTING
                     | BlockState::POISONED
                     | BlockState::EXACT
-                    | BlockState::LOCK;
+                    | BlockState::SWEPT;
                 assert_eq!(word.word() & flags, 0);
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
                 assert_eq!(word.room(), None);

@@ -32,6 +32,11 @@ pub struct BlockEntry {
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
 impl BlockEntry {
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self { state: AtomicU64::new(0), previous: AtomicU32::new(0), next: AtomicU32::new(0) }
+    }
+
     #[inline]
     pub(crate) fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);

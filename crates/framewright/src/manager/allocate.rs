@@ -161,10 +161,9 @@ impl Mark {
 
     /// The same of what is free or withheld.
     fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
-        let marks = zone.watermarks();
         match self {
-            Self::Low => zone.keeps(marks.low_pages, highest),
-            Self::Min => zone.keeps(marks.min_pages, highest),
+            Self::Low => zone.keeps(zone.low_pages(), highest),
+            Self::Min => zone.keeps(zone.min_pages(), highest),
             Self::Nothing => 0,
         }
     }
@@ -179,10 +178,11 @@ impl<P: Platform> Manager<P> {
     /// See [`AllocateError`].
     #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
-        let taken = self.allocate_bare(request)?;
+        let (taken, is_zero) = self.allocate_known(request)?;
+        let clear = request.zeroed && !is_zero;
         if self.pressure.quiet.wants_attention() {
-            self.after_allocation(iter::once(taken), request.zeroed, Location::caller())?;
-        } else if request.zeroed {
+            self.after_allocation(iter::once(taken), clear, Location::caller())?;
+        } else if clear {
             frames::zero(self.platform, taken);
         }
         Ok(taken)
@@ -190,6 +190,11 @@ impl<P: Platform> Manager<P> {
 
     /// The same with any content, whatever the request says, and out of sight of debug aids.
     pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        self.allocate_known(request).map(|(taken, _)| taken)
+    }
+
+    /// The same, and whether the memory is known to be zero.
+    fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
         let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
@@ -198,20 +203,20 @@ impl<P: Platform> Manager<P> {
             let mut attempt = |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
             found = self.press(request, &search, order, hopeless, &mut attempt);
         }
-        let mut taken = found.ok_or(AllocateError::OutOfMemory { order })?;
+        let (mut taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
         let end = taken.start.add(request.pages);
         if end < taken.end {
             // Just allocated and nobody else's, so that this cannot fail.
             let _ = self.free_bare(PfnRange { start: end, end: taken.end });
             taken.end = end;
         }
-        Ok(taken)
+        Ok((taken, is_zero))
     }
 
-    fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<PfnRange> {
+    fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<(PfnRange, bool)> {
         for &mark in marks {
             for zone in self.zonelist(search) {
-                if let Some(taken) = self.try_zone(zone, search, order, mark) {
+                if let Some(taken) = self.try_zone_known(zone, search, order, mark) {
                     return Some(taken);
                 }
             }
@@ -307,6 +312,10 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
+        self.try_zone_known(zone, search, order, mark).map(|(taken, _)| taken)
+    }
+
+    fn try_zone_known(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<(PfnRange, bool)> {
         // The block that is kept split gives back its descriptors' frames when a whole block is missing.
         let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
         // What is withheld comes up when it is wanted.

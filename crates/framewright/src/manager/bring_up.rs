@@ -8,8 +8,10 @@ use super::isolate::Isolations;
 use super::memory_map::{self, MapPolicy, MapState};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
 use super::pressure::Pressure;
+use super::settings::{Settings, Tunables};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
+use crate::block::marks::Marks;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
@@ -20,14 +22,13 @@ use crate::memory_map::ArrayMemory;
 use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
-use crate::zone::{
-    Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, default_min_free_kbytes, lowmem_reserve, watermarks, zone_runs,
-};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
 use core::fmt;
 
 /// What bring-up works on.
@@ -132,6 +133,8 @@ struct Frame {
     directory: &'static mut [Segment],
     by_zone: &'static mut [Segment],
     fallback: &'static mut [NodeId],
+    /// A row for each node.
+    distances: &'static mut [u8],
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
     readers: &'static mut [Readers],
@@ -197,6 +200,9 @@ impl<P: Platform> Manager<P> {
         let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
+        if input.parameters.shuffle {
+            begin_shuffling(frame.zones, input, platform);
+        }
         paint(memory.early, input, &mut frame, platform, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
@@ -206,11 +212,15 @@ impl<P: Platform> Manager<P> {
             let poison = aids.page_poison;
             zone.furnish_descriptors(Descriptors::new(platform, readers, segments, are_wanted, array, poison));
         }
-        set_marks(&mut frame, input.parameters);
+        let tunables = Tunables::of(input.parameters, frame.zones);
+        tunables.apply(frame.zones);
         if let Some(seed) = aids.placement_seed {
             (0..)
                 .zip(frame.zones.iter_mut())
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
+        }
+        for zone in frame.zones.iter() {
+            zone.shuffle(platform);
         }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, .. } = frame;
@@ -225,6 +235,9 @@ impl<P: Platform> Manager<P> {
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            tunables: SpinLock::new(tunables),
+            settings: Settings::of(input.parameters),
+            reporting: Reporting::new(&input.parameters.reporting),
             memory_map: MapPolicy::new(policy, map_bytes, input.parameters, started_ns),
             section_locks: super::map_reclaim::SectionLocks::new(),
             metadata_bytes,
@@ -250,7 +263,7 @@ impl<P: Platform> Manager<P> {
                 crate::block::MigrateType::Movable,
                 crate::units::Pfn(u64::MAX),
             );
-            taken.is_some_and(|range| self.free_bare(range).is_ok())
+            taken.is_some_and(|(range, _)| self.free_bare(range).is_ok())
         })
     }
 }
@@ -274,6 +287,7 @@ impl Frame {
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
             + room::<NodeId>((nodes * nodes) as u64)
+            + room::<u8>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
             + room::<Partial>(partials as u64)
             + room::<Readers>(readers as u64);
@@ -286,6 +300,7 @@ impl Frame {
             cpus: 0,
             span: PfnRange::new(0, 0),
             fallback: &[],
+            distances: &[],
             init_ns: None,
             map_fallback: None,
         };
@@ -297,6 +312,7 @@ impl Frame {
             directory: carver.values(plan.segments, |_| Segment::EMPTY),
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
             fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+            distances: carver.values(nodes * nodes, |_| 0),
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
@@ -346,7 +362,14 @@ impl Frame {
             };
         }
         let mut rest = core::mem::take(&mut self.fallback);
+        let mut rows = core::mem::take(&mut self.distances);
         for index in 0..self.nodes.len() {
+            let (row, others) = rows.split_at_mut(self.nodes.len());
+            rows = others;
+            row.iter_mut().zip(topology.nodes()).for_each(|(distance, to)| {
+                *distance = topology.distance(self.nodes[index].id, to);
+            });
+            self.nodes[index].distances = row;
             let mut order = [NodeId::ZERO; MAX_NODES];
             let nodes = &*self.nodes;
             let has_memory = |node: NodeId| !nodes[node.index()].span.is_empty();
@@ -406,7 +429,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, Room::EMPTY);
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Marks::EMPTY));
             continue;
         }
         let size = TableSize::of(segments);
@@ -424,9 +447,10 @@ fn allocate_tables<P: Platform>(
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
         let room = Room::new(carver.any(size.room_words), size.entries);
+        let marks = Marks::new(carver.any(size.mark_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), room);
+        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), (room, marks));
     }
     Ok(())
 }
@@ -542,6 +566,14 @@ fn paint<P: Platform>(
     }
 }
 
+/// Nothing merges beyond what is shuffled, from the first block on.
+fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platform: &P) {
+    // Without a seed: what no two boots have in common.
+    let chance = || platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
+    let seed = input.parameters.shuffle_seed.unwrap_or_else(chance);
+    (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
+}
+
 /// Adds the time since a node's memory came up to what the node took.
 fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option<u64>) {
     if let (Some((index, Some(then))), Some(now)) = (started, now) {
@@ -571,21 +603,5 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
             last = (slot, zones[slot].final_managed_pages() / sharers(zones[slot].id().node));
         }
         *cache = CpuCache::new(slot, zones[slot].span(), last.1);
-    }
-}
-
-fn set_marks(frame: &mut Frame, parameters: &Parameters) {
-    let total_pages: u64 = frame.zones.iter().map(Zone::final_managed_pages).sum();
-    let min_free_kbytes = parameters.min_free_kbytes.unwrap_or_else(|| default_min_free_kbytes(total_pages));
-    for slot in 0..frame.zones.len() {
-        let id = frame.zones[slot].id();
-        let managed = ZoneKind::ALL.map(|kind| {
-            let slot = frame.slots[ZoneId { node: id.node, kind }.index()];
-            frame.zones.get(usize::from(slot)).map_or(0, Zone::final_managed_pages)
-        });
-        let zone = &mut frame.zones[slot];
-        let marks =
-            watermarks(zone.final_managed_pages(), total_pages, min_free_kbytes, parameters.watermark_scale_factor);
-        zone.set_marks(marks, lowmem_reserve(id.kind, managed));
     }
 }

@@ -11,8 +11,21 @@ use crate::page::{CpuCache, MOST_FREED, MOST_STACKED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::zone::{FreeError, Zone, ZoneKind};
+use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
+
+/// What a CPU keeps for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuCacheInfo {
+    /// Of this zone.
+    pub zone: ZoneId,
+    /// So many pages now.
+    pub pages: u64,
+    /// A refill brings at most so many single pages.
+    pub batch_pages: u64,
+    /// It never has more than so many.
+    pub most_pages: u64,
+}
 
 impl<P: Platform> Manager<P> {
     /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
@@ -238,6 +251,15 @@ impl<P: Platform> Manager<P> {
         self.caches.iter().map(CpuCache::pages).sum()
     }
 
+    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
+    #[must_use]
+    pub fn cpu_cache(&self, cpu: u32) -> Option<CpuCacheInfo> {
+        let cache = self.caches.get(cpu as usize)?;
+        let zone = self.zones.get(cache.zone)?.id();
+        let (batch_pages, most_pages) = cache.limits();
+        Some(CpuCacheInfo { zone, pages: cache.pages(), batch_pages, most_pages })
+    }
+
     /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by everybody.
     ///
     /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache is emptied. Returns how many pages went back.
@@ -267,6 +289,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
         // Acquire and Release: drainers follow one another. Who comes second writes nothing.
         self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.pressure.count_drain();
         self.pressure.quiet.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
@@ -289,6 +312,7 @@ impl<P: Platform> Manager<P> {
         let drained = self.inside(|cache| {
             let all = self.platform.cpus() == 1;
             if all {
+                self.pressure.count_drain();
                 self.pressure.quiet.begin_drain();
             }
             let drained = self.drain_cache(cache);

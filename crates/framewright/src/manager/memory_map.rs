@@ -220,7 +220,10 @@ impl<P: Platform> Manager<P> {
         let zone_at = |unit: u64| self.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
         let all = Job::of_parts(&parts[..count]).min_chunk(1).max_threads(u32::try_from(count).unwrap_or(1).max(1));
         let ended = all.run(helpers, |units, _| {
-            units.filter_map(zone_at).for_each(|zone| self.initialise_zone(zone, helpers));
+            for zone in units.filter_map(zone_at) {
+                self.initialise_zone(zone, helpers);
+                zone.shuffle(self.platform);
+            }
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");

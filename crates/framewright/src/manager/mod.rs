@@ -14,13 +14,16 @@ mod pages;
 mod plan;
 mod pressure;
 mod references;
+mod settings;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError};
+pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
-pub use pressure::{Reclaim, Shortage};
+pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
+pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
@@ -28,6 +31,7 @@ use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
 use crate::page::CpuCache;
 use crate::platform::Platform;
+use crate::reporting::Reporting;
 use crate::sync::SpinLock;
 use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
@@ -36,6 +40,7 @@ use aided::Debug;
 use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
 use pressure::Pressure;
+use settings::Tunables;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,8 @@ pub struct Node {
     pub span: PfnRange,
     /// Nodes with memory, nearest first.
     pub fallback: &'static [NodeId],
+    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    pub distances: &'static [u8],
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
@@ -83,6 +90,9 @@ pub struct Manager<P: Platform> {
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,
+    tunables: SpinLock<Tunables>,
+    settings: Settings,
+    reporting: Reporting,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
     metadata_bytes: u64,
@@ -137,15 +147,18 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages.saturating_sub(free_pages + map_pages + isolated_pages),
+                allocated_pages: managed_pages
+                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
                 map_pages,
                 isolated_pages,
+                reporting_pages,
                 deferred_pages,
             };
         }
@@ -168,6 +181,22 @@ impl<P: Platform> Manager<P> {
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.directory, block)?;
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
+    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed, where the shuffle is off or where split blocks of the types
+    /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
+    pub fn shuffle(&self, zone: &Zone) -> bool {
+        zone.shuffle(self.platform)
+    }
+
+    pub(crate) const fn shared_reporting(&self) -> &Reporting {
+        &self.reporting
+    }
+
+    /// Memory became free again.
+    pub(crate) fn stir(&self) {
+        self.pressure.quiet.stir();
     }
 
     fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {

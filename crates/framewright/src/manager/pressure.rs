@@ -71,8 +71,38 @@ struct Failures {
     next: usize,
 }
 
+/// What happened when memory was short, since bring-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PressureEvents {
+    /// Requests that found too little above the ordinary marks, by the highest zone that would do.
+    pub stalls: [u64; ZoneKind::COUNT],
+    /// Of those, the ones that failed in the end.
+    pub failures: u64,
+    /// Times that all caches were emptied, for a request or because somebody asked.
+    pub drains: u64,
+    /// Times that the reclaim hook was called.
+    pub reclaim_calls: u64,
+    /// Pages that it said it freed.
+    pub reclaim_pages: u64,
+}
+
+/// The same where it is counted.
+#[derive(Default)]
+struct Counters {
+    stalls: [AtomicU64; ZoneKind::COUNT],
+    failures: AtomicU64,
+    drains: AtomicU64,
+    reclaim_calls: AtomicU64,
+    reclaim_pages: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
 /// See the module documentation.
 pub(super) struct Pressure {
+    counters: Counters,
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
     hook: SpinLock<Option<&'static dyn Reclaim>>,
@@ -85,12 +115,17 @@ pub(super) struct Pressure {
 impl Pressure {
     pub(super) fn new(aids: bool) -> Self {
         Self {
+            counters: Counters::default(),
             quiet: Quiet::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             hook: SpinLock::new(None),
             has_hook: AtomicBool::new(false),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    pub(super) fn count_drain(&self) {
+        count(&self.counters.drains, 1);
     }
 
     fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
@@ -143,6 +178,20 @@ impl<P: Platform> Manager<P> {
         self.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
+    /// What happened when memory was short. Requests that are known to fail again ([`Quiet`]) are counted like others.
+    #[must_use]
+    pub fn pressure_events(&self) -> PressureEvents {
+        let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } = &self.pressure.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PressureEvents {
+            stalls: [0, 1, 2].map(|kind: usize| read(&stalls[kind])),
+            failures: read(failures),
+            drains: read(drains),
+            reclaim_calls: read(reclaim_calls),
+            reclaim_pages: read(reclaim_pages),
+        }
+    }
+
     /// Whether a request just like this one has failed above the ordinary marks and nothing was freed since.
     pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
@@ -156,6 +205,20 @@ impl<P: Platform> Manager<P> {
     /// Everything that is done once memory is short. `attempt` looks for memory above the given marks; when it does not find what it wants, it
     /// says how many pages are missing. `hopeless` as [`is_hopeless`](Self::is_hopeless) said.
     pub(super) fn press<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        order: Order,
+        hopeless: bool,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        count(&self.pressure.counters.stalls[request.zone as usize], 1);
+        let found = self.press_uncounted(request, search, order, hopeless, attempt);
+        count(&self.pressure.counters.failures, u64::from(found.is_none()));
+        found
+    }
+
+    fn press_uncounted<T>(
         &self,
         request: &Request,
         search: &Search,
@@ -214,6 +277,8 @@ impl<P: Platform> Manager<P> {
                 migrate_type: request.migrate_type,
                 round,
             });
+            count(&self.pressure.counters.reclaim_calls, 1);
+            count(&self.pressure.counters.reclaim_pages, freed);
             // Others may have freed meanwhile, whatever the hook says; and what it freed may be in caches.
             for drained in [false, true] {
                 if drained {

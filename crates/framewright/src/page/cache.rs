@@ -342,6 +342,15 @@ impl CpuCache {
         batch as usize
     }
 
+    /// How many single pages a refill brings at most, and how many pages fit in all.
+    pub(crate) fn limits(&self) -> (u64, u64) {
+        let limits = |places: &[Place]| places.iter().map(|place| u64::from(place.limit)).sum::<u64>();
+        let words = self.words.len() as u64 + limits(&self.freed) + limits(&self.ready);
+        let stacks = self.stacks.iter().zip(WORD_ORDERS..);
+        let most = 64 * words + stacks.map(|(stack, order)| u64::from(stack.limit) << order).sum::<u64>();
+        (64 * (1 + u64::from(self.ready[0].limit)), most)
+    }
+
     /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs, as a further one. False when there is no room.
     pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
         self.contents.touch();

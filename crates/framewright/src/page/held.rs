@@ -133,6 +133,7 @@ impl Tier<'_> {
         if state.has(BlockState::ISOLATED) {
             if complete {
                 self.lists.isolated_pages += PAGES_PER_BLOCK - state.free_pages();
+                self.lists.marks.set_zero(index, false);
                 self.take_map(index);
                 self.table.set_state(index, BlockState::head(State::Isolated, Order::BLOCK, state.migrate_type()));
             }

@@ -162,6 +162,25 @@ impl Room {
         self.occupied[migrate_type as usize] &= !(1 << order);
     }
 
+    /// Words that mean nothing, because no block of these types, neighbours in [`MigrateType::ALL`], has room: half a word for every second block when there are at least
+    /// two types. Empty when one has. Whoever writes there calls [`end_scratch`](Self::end_scratch).
+    pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
+        let Some(&first) = types.first().filter(|_| types.iter().all(|&kind| self.occupied[kind as usize] == 0)) else {
+            return &[];
+        };
+        let (start, per_set) = self.shape.levels[0];
+        let start = start + first as usize * ORDERS * per_set;
+        &self.words[start..start + types.len() * ORDERS * per_set]
+    }
+
+    /// What stands in the words of [`scratch`](Self::scratch) means nothing again.
+    pub(crate) fn end_scratch(&self, scratch: &[AtomicU64]) {
+        // Of more levels only the top is looked at before it is written.
+        if self.shape.depth == 1 {
+            scratch.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+
     /// Members of one set, for verification.
     pub(crate) fn count(&self, migrate_type: MigrateType, order: u8) -> u64 {
         let set = migrate_type as usize * ORDERS + usize::from(order);

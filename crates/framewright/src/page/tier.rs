@@ -190,6 +190,9 @@ impl Tier<'_> {
                 let state = self.table.state(index);
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.change(index, state, state.with_migrate_type(migrate_type));
+                    self.lists.events.fallback_claims += 1;
+                } else {
+                    self.lists.events.fallback_steals += 1;
                 }
                 return Some(found);
             }
@@ -234,11 +237,17 @@ impl Tier<'_> {
     /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors, if they are inside: the last eight, or the first
     /// where the last are `wanted`.
     fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
+        self.lists.events.block_splits += 1;
         let map = self.table.free_map(index);
         map.clear();
         map.set_range(0, FRAMES);
         self.table.set_inner(index);
-        let state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        let mut state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        if self.lists.taken.reported {
+            // Until the first free all that is free in it was reported, and is zero if the block was.
+            state = state.with(BlockState::SWEPT);
+            self.lists.marks.set_zero(index, self.lists.taken.zero);
+        }
         self.table.set_state(index, state);
         self.lists.split_pages += PAGES_PER_BLOCK;
         match self.form(index) {
@@ -254,6 +263,7 @@ impl Tier<'_> {
 
     /// Makes an allocated block of order 9 a split one, all of it still allocated.
     fn split_held(&mut self, index: u32, whole: BlockState) {
+        self.lists.events.block_splits += 1;
         self.table.free_map(index).clear();
         self.table.set_inner(index);
         let mut state = BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
@@ -322,7 +332,12 @@ impl Tier<'_> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
             Some(State::Whole) => Ok(()),
-            Some(State::Split) => match self.table.free_map(index).first_free(range.start, range.end) {
+            Some(State::Split) => match self
+                .table
+                .free_map(index)
+                .first_free(range.start, range.end)
+                .or_else(|| self.first_outside(index, state, range))
+            {
                 Some(frame) => Err(Refused::Free(frame)),
                 None => match self
                     .unmanaged(index, state, range.start, range.end)
@@ -345,6 +360,55 @@ impl Tier<'_> {
         // Counts tell, too, where the block could not be noted.
         let too_many = state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
+    }
+
+    /// The first frame of `range` of a split block that is with the hypervisor, which its free map does not tell from allocated ones.
+    #[inline]
+    fn first_outside(&self, index: u32, state: BlockState, range: &Range<usize>) -> Option<usize> {
+        if state.has(BlockState::REPORTING) { self.lists.outside.first_in(index, range) } else { None }
+    }
+
+    /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame `from`, of an order from `least` to `most`, both below 9. Returns its
+    /// first frame and order.
+    pub(crate) fn lend_run(&mut self, index: u32, from: usize, least: Order, most: Order) -> Option<(usize, Order)> {
+        let map = self.table.free_map(index);
+        let start = (from.next_multiple_of(1 << least.get())..FRAMES)
+            .step_by(1 << least.get())
+            .find(|&start| map.is_run_free(start, least.get()))?;
+        let larger = (least.get()..=most.get())
+            .take_while(|&order| start.is_multiple_of(1 << order) && map.is_run_free(start, order));
+        let order = larger.last().and_then(Order::new).unwrap_or(least);
+        if !self.lists.outside.add(index, start, order.get()) {
+            return None;
+        }
+        map.take_run(start, order.get());
+        self.taken(index, order.pages());
+        self.lists.reporting_pages += order.pages();
+        self.table.set_state(index, self.table.state(index).with(BlockState::REPORTING));
+        Some((start, order))
+    }
+
+    /// Takes a lent run back. The block stays swept if it was and the hypervisor has acknowledged the run.
+    pub(crate) fn return_run(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        (start, order): (usize, Order),
+        acknowledged: bool,
+    ) {
+        let (was_out, more) = self.lists.outside.remove(index, start);
+        debug_assert!(was_out, "only what was lent comes back");
+        let state = self.table.state(index);
+        if !more {
+            self.table.set_state(index, state.without(BlockState::REPORTING));
+        }
+        self.lists.reporting_pages -= order.pages();
+        let freed = self.free_run(segment, index, start, order);
+        debug_assert!(freed, "what is lent stays allocated");
+        let now = self.table.state(index);
+        if acknowledged && state.has(BlockState::SWEPT) && now.is(State::Split) {
+            self.table.set_state(index, now.with(BlockState::SWEPT));
+        }
     }
 
     /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
@@ -379,6 +443,7 @@ impl Tier<'_> {
         let run = start..start + (1 << order.get());
         if !state.is(State::Split)
             || self.unmanaged(index, state, run.start, run.end).is_some()
+            || self.first_outside(index, state, &run).is_some()
             || self.in_map(index, state, &run).is_some()
         {
             return false;
@@ -399,6 +464,7 @@ impl Tier<'_> {
         let (state, map) = (self.table.state(index), self.table.free_map(index));
         let allocated = state.is(State::Split)
             && state.managed_pages() == PAGES_PER_BLOCK
+            && !state.has(BlockState::REPORTING)
             && self.in_map(index, state, &range).is_none()
             && map.first_free(range.start, range.end).is_none();
         if allocated {
@@ -433,7 +499,7 @@ impl Tier<'_> {
         let free = state.free_pages() + pages;
         if free != PAGES_PER_BLOCK && state.room() >= most_order(free) {
             self.lists.split_pages += pages;
-            self.table.set_state(index, state.with_free_pages(free));
+            self.table.set_state(index, state.freed_to(free));
         } else {
             self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
         }
@@ -450,7 +516,7 @@ impl Tier<'_> {
         let state = self.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
         // What a word's runs cover is looked at one by one in the few blocks that are not managed whole.
-        if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK {
+        if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK || state.has(BlockState::REPORTING) {
             return false;
         }
         if state.map_form() == MapForm::Inside && self.any_in_map(index, start, runs, order) {
@@ -472,7 +538,7 @@ impl Tier<'_> {
         free: u64,
         reached: impl FnOnce(&FreeMap) -> u8,
     ) {
-        let new = before.with_free_pages(free);
+        let new = before.freed_to(free);
         if before.is_held_back() {
             self.table.set_state(index, new);
             return self.freed_held_back(segment, index, free - before.free_pages());
@@ -503,10 +569,12 @@ impl Tier<'_> {
     }
 
     fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
+        self.lists.events.block_merges += 1;
         self.set_room(index, None);
         let state = self.table.state(index);
         let migrate_type = state.migrate_type();
         self.lists.split_pages -= state.free_pages();
+        self.lists.marks.set_zero(index, false);
         self.take_map(index);
         buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
     }

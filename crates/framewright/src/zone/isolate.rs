@@ -206,7 +206,9 @@ impl Zone {
             described_blocks += u64::from(blocks);
             all += match state.state() {
                 Some(State::Free | State::Isolated) => IsolatedPages { free_pages: pages, ..IsolatedPages::default() },
-                Some(State::Whole | State::Pool) => IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() },
+                Some(State::Whole | State::Pool | State::Reporting) => {
+                    IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() }
+                }
                 Some(State::Split) => IsolatedPages {
                     free_pages: state.free_pages(),
                     in_use_pages: state.managed_pages() - state.free_pages() - state.map_pages(),
@@ -245,7 +247,10 @@ impl Zone {
 
 /// Whether some of a block's frames may be managed.
 fn is_managed(state: BlockState) -> bool {
-    matches!(state.state(), Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated))
+    matches!(
+        state.state(),
+        Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated | State::Reporting)
+    )
 }
 
 fn is_indivisible(state: BlockState) -> bool {

@@ -1,16 +1,20 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `describe` finds page descriptors and reference counts, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
+//! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
+//! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
 
+mod areas;
 mod deferred;
 mod describe;
 pub(crate) mod fallback;
 mod isolate;
 mod kind;
 pub(crate) mod paint;
+mod report;
 mod runs;
 mod serve;
+mod shuffle;
 mod supply;
 mod verify;
 mod watermark;
@@ -18,16 +22,20 @@ mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
+pub use areas::{FreeAreas, ORDERS};
 pub(crate) use describe::Counted;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
+pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
+pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};
-pub use watermark::{Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
+pub use watermark::{LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
 
 use crate::block::lists::FreeLists;
+pub use crate::block::lists::ZoneEvents;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
 use crate::debug::Placement;
@@ -44,8 +52,18 @@ struct Changing {
     free_pages: AtomicU64,
     map_pages: AtomicU64,
     isolated_pages: AtomicU64,
+    reporting_pages: AtomicU64,
+    reported_pages: AtomicU64,
+    unreported_pages: AtomicU64,
     deferred_pages: AtomicU64,
     lists: SpinLock<FreeLists>,
+}
+
+/// Marks and reserves: read by every request, changed when somebody changes a parameter.
+struct Marks {
+    /// min, low, high and promo.
+    marks: [AtomicU64; 4],
+    reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
 /// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
@@ -57,13 +75,14 @@ pub struct Zone {
     /// Those that are withheld included.
     managed_pages: u64,
     reserved_pages: u64,
-    marks: Watermarks,
-    reserve: [u64; ZoneKind::COUNT],
+    marks: Marks,
     table: BlockTable,
     table_memory: PhysRange,
     segments: &'static [Segment],
     partials: &'static [Partial],
     descriptors: Option<Descriptors>,
+    /// Whether free blocks are shuffled.
+    shuffles: bool,
     array: Option<Array>,
     sections: Sections,
     deferred_init: DeferredInit,
@@ -80,13 +99,16 @@ impl Zone {
             stray_pages: 0,
             managed_pages: 0,
             reserved_pages: 0,
-            marks: Watermarks::default(),
-            reserve: [0; ZoneKind::COUNT],
+            marks: Marks {
+                marks: core::array::from_fn(|_| AtomicU64::new(0)),
+                reserve: core::array::from_fn(|_| AtomicU64::new(0)),
+            },
             table: BlockTable::EMPTY,
             table_memory: PhysRange::new(0, 0),
             segments: &[],
             partials: &[],
             descriptors: None,
+            shuffles: false,
             array: None,
             sections: Sections::none(),
             deferred_init: DeferredInit::new(),
@@ -94,6 +116,9 @@ impl Zone {
                 free_pages: AtomicU64::new(0),
                 map_pages: AtomicU64::new(0),
                 isolated_pages: AtomicU64::new(0),
+                reporting_pages: AtomicU64::new(0),
+                reported_pages: AtomicU64::new(0),
+                unreported_pages: AtomicU64::new(0),
                 deferred_pages: AtomicU64::new(0),
                 lists: SpinLock::new(FreeLists::EMPTY),
             },
@@ -159,6 +184,24 @@ impl Zone {
         self.changing.isolated_pages.load(Ordering::Relaxed)
     }
 
+    /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them until they are back.
+    #[must_use]
+    pub fn reporting_pages(&self) -> u64 {
+        self.changing.reporting_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames of free blocks that the hypervisor was told of.
+    #[must_use]
+    pub fn reported_pages(&self) -> u64 {
+        self.changing.reported_pages.load(Ordering::Relaxed)
+    }
+
+    /// Frames of free blocks of 2 MiB and more that the hypervisor was not told of. Zero until the first device for reports is registered.
+    #[must_use]
+    pub fn unreported_pages(&self) -> u64 {
+        self.changing.unreported_pages.load(Ordering::Relaxed)
+    }
+
     /// Frames that are free. Where pages have descriptors, up to eight of them in each block that somebody allocated whole and freed in part wait until there are more, as
     /// their descriptors would need just as many.
     #[must_use]
@@ -168,14 +211,31 @@ impl Zone {
 
     /// Free-page marks.
     #[must_use]
-    pub const fn watermarks(&self) -> Watermarks {
-        self.marks
+    pub fn watermarks(&self) -> Watermarks {
+        let [min_pages, low_pages, high_pages, promo_pages] =
+            [0, 1, 2, 3].map(|mark: usize| self.marks.marks[mark].load(Ordering::Relaxed));
+        Watermarks { min_pages, low_pages, high_pages, promo_pages }
+    }
+
+    /// The low mark alone, for requests.
+    pub(crate) fn low_pages(&self) -> u64 {
+        self.marks.marks[1].load(Ordering::Relaxed)
+    }
+
+    /// The min mark alone.
+    pub(crate) fn min_pages(&self) -> u64 {
+        self.marks.marks[0].load(Ordering::Relaxed)
     }
 
     /// Pages kept from requests that could use zones up to each kind.
     #[must_use]
-    pub const fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        self.reserve
+    pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
+        [0, 1, 2].map(|kind: usize| self.marks.reserve[kind].load(Ordering::Relaxed))
+    }
+
+    /// What it did since bring-up, as far as that is counted.
+    pub fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
+        self.changing.lists.lock(platform).events
     }
 
     /// Its runs of blocks, ascending.
@@ -189,13 +249,16 @@ impl Zone {
         let lists = self.changing.lists.lock(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
-            order.map_or(0, |order| MigrateType::ALL.iter().map(|&kind| lists.blocks(kind, order)).sum())
+            order.map_or(0, |order| {
+                let blocks = |&kind| lists.blocks(kind, order, false) + lists.blocks(kind, order, true);
+                MigrateType::ALL.iter().map(blocks).sum()
+            })
         })
     }
 
     /// Pages that requests for zones up to `highest` leave, given a mark (SPEC 3.5).
     pub(crate) fn keeps(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
-        mark_pages.saturating_add(self.reserve[highest as usize])
+        mark_pages.saturating_add(self.marks.reserve[highest as usize].load(Ordering::Relaxed))
     }
 
     /// Where its table lies; empty when it has none.
@@ -227,8 +290,14 @@ impl Zone {
         self.changing.lists.get_mut().placement = Placement::random(seed);
     }
 
-    pub(crate) fn set_marks(&mut self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
-        self.marks = marks;
-        self.reserve = reserve;
+    /// Requests that are under way may still use the old ones, or some of each.
+    pub(crate) fn set_marks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
+        let Watermarks { min_pages, low_pages, high_pages, promo_pages } = marks;
+        for (place, pages) in self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages]) {
+            place.store(pages, Ordering::Relaxed);
+        }
+        for (place, pages) in self.marks.reserve.iter().zip(reserve) {
+            place.store(pages, Ordering::Relaxed);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::Zone;
 use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
+use crate::block::shuffle::gather;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::debug::PageHistory;
@@ -84,6 +85,9 @@ impl Zone {
         self.changing.free_pages.store(lists.free_pages(), Ordering::Relaxed);
         self.changing.map_pages.store(lists.map_pages, Ordering::Relaxed);
         self.changing.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
+        if lists.marks.are_kept() {
+            self.publish_marks(lists);
+        }
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
@@ -107,25 +111,29 @@ impl Zone {
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// Takes 2^`order` pages that end at or below `max`.
+    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be zero.
     pub(crate) fn allocate<P: Platform>(
         &self,
         platform: &P,
         order: Order,
         migrate_type: MigrateType,
         max: Pfn,
-    ) -> Option<PfnRange> {
+    ) -> Option<(PfnRange, bool)> {
         if self.span.start >= max {
             return None;
         }
+        if self.gathers(order) {
+            return self.allocate_gathered(platform, order, migrate_type, max).map(|taken| (taken, false));
+        }
         if self.span.end > max {
-            return self.allocate_below(platform, order, migrate_type, max);
+            return self.allocate_below(platform, order, migrate_type, max).map(|taken| (taken, false));
         }
         let mut lists = self.changing.lists.lock(platform);
         let (index, offset) = self.take(&mut lists, order, migrate_type)?;
+        let is_zero = self.is_known_zero(&lists, index, order);
         self.publish(&lists);
         drop(lists);
-        self.run(index, offset, order)
+        self.run(index, offset, order).map(|taken| (taken, is_zero))
     }
 
     /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages; returns how many.
@@ -179,7 +187,7 @@ impl Zone {
         buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
     }
 
-    fn release_spare(&self, lists: &mut FreeLists) {
+    pub(super) fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
         // The frames of its descriptors are free now, whether or not what follows succeeds.
         self.publish(lists);
@@ -262,6 +270,13 @@ impl Zone {
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
             if !self.tier(&mut lists).take_at(index, offset, order) {
+                return None;
+            }
+        } else if self.gathers(order) {
+            self.release_spare(&mut lists);
+            let segment = segment::find_index(self.segments, index)?;
+            let inside = segment.indices().end - index >= blocks_of(order);
+            if !inside || !gather(&mut lists, &self.table, index, order, migrate_type) {
                 return None;
             }
         } else {

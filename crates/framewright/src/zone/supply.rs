@@ -36,7 +36,8 @@ impl Zone {
         self.free_pages().checked_sub(keep + order.pages())?;
         let batch = cache.batch(order, migrate_type);
         let mut lists = self.changing.lists.lock(platform);
-        let spare = lists.free_pages().saturating_sub(keep) / order.pages();
+        let before = lists.free_pages();
+        let spare = before.saturating_sub(keep) / order.pages();
         let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(most);
         let first = if order.get() < WORDS_BELOW {
             self.refill_words(&mut lists, cache, (order, migrate_type), batch, limit)
@@ -45,6 +46,8 @@ impl Zone {
         } else {
             self.refill_blocks(&mut lists, cache, migrate_type, batch, limit)
         };
+        lists.events.cache_refills += u64::from(first.is_some());
+        lists.events.cache_refill_pages += before.saturating_sub(lists.free_pages());
         self.publish(&lists);
         first
     }
@@ -121,7 +124,7 @@ impl Zone {
             }
         };
         while left != 0 {
-            let large = lists.smallest(migrate_type, Order::BLOCK).is_some_and(|smallest| smallest >= TOGETHER);
+            let large = buddy::is_large_and_even(lists, migrate_type, TOGETHER);
             let order = if large && left >= blocks_of(TOGETHER) { TOGETHER } else { Order::BLOCK };
             if large && order == Order::BLOCK && first.is_some() {
                 // Nothing more is torn for a few blocks.
@@ -214,6 +217,7 @@ impl Zone {
         let mut rest = batch;
         while !rest.is_empty() {
             let mut lists = self.changing.lists.lock(platform);
+            let before = lists.free_pages();
             let mut wrong = None;
             while let Some(&entry) = rest.first() {
                 let given = place(entry.base).map_or(0, |(segment, index)| give(&mut lists, &segment, index, rest));
@@ -223,6 +227,8 @@ impl Zone {
                     break;
                 }
             }
+            lists.events.cache_returns += 1;
+            lists.events.cache_return_pages += lists.free_pages().saturating_sub(before);
             self.publish(&lists);
             drop(lists);
             if let Some(entry) = wrong {

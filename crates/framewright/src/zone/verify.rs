@@ -28,6 +28,8 @@ pub struct Counts {
     pub map_pages: u64,
     /// Frames of isolated blocks that nobody has, neither free nor allocated.
     pub isolated_pages: u64,
+    /// Frames that are with the hypervisor, neither free nor allocated.
+    pub reporting_pages: u64,
     /// Present, and to be given to the allocator once their part of the memory map is initialised.
     pub deferred_pages: u64,
 }
@@ -41,6 +43,7 @@ impl AddAssign for Counts {
         self.allocated_pages += other.allocated_pages;
         self.map_pages += other.map_pages;
         self.isolated_pages += other.isolated_pages;
+        self.reporting_pages += other.reporting_pages;
         self.deferred_pages += other.deferred_pages;
     }
 }
@@ -65,6 +68,8 @@ pub enum FaultKind {
         /// The page.
         pfn: Pfn,
     },
+    /// A mark says of a block that is in use that it was reported or is zero, or a head, a list or a count says something else than the marks.
+    BadMark,
     /// Two free buddies of one type were not merged.
     Unmerged,
     /// A counter is not what the table adds up to (invariant 9).
@@ -118,11 +123,12 @@ impl Zone {
             Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
         let mut listed_blocks = 0;
         let mut roomy_blocks = 0;
+        let (mut reported_blocks, mut zero_blocks) = (0, 0);
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
                 let fault = |kind| Fault { zone: self.id, pfn: Some(segment.block_of(index).start()), kind };
-                let (blocks, pages) = self.verify_head(index, segment.indices().end).map_err(fault)?;
+                let (blocks, pages) = self.verify_head(&lists, index, segment.indices().end).map_err(fault)?;
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Split) {
@@ -133,11 +139,16 @@ impl Zone {
                         }
                         roomy_blocks += u64::from(largest.is_some());
                     }
+                    let marked = self.verify_marks(&lists, index, state).map_err(fault)?;
+                    (reported_blocks, zero_blocks) = (reported_blocks + marked.0, zero_blocks + marked.1);
                     if state.is(State::Free) {
                         listed_blocks += 1;
                         let buddy = index ^ blocks;
                         let inside = segment.indices().contains(&buddy);
-                        if state.order() < Order::MAX && inside && self.table.state(buddy) == state {
+                        let same = |other: BlockState| {
+                            other.without(BlockState::REPORTED) == state.without(BlockState::REPORTED)
+                        };
+                        if state.order() < lists.largest && inside && same(self.table.state(buddy)) {
                             return Err(fault(FaultKind::Unmerged));
                         }
                     }
@@ -146,6 +157,9 @@ impl Zone {
                 index += blocks;
             }
         }
+        if lists.marks.totals() != (reported_blocks, zero_blocks) {
+            return Err(Fault { zone: self.id, pfn: None, kind: FaultKind::BadMark });
+        }
         self.verify_lists(&lists, listed_blocks)?;
         self.verify_room(&lists, roomy_blocks)?;
         self.verify_counts(&lists, counts)?;
@@ -153,7 +167,7 @@ impl Zone {
     }
 
     /// Checks what begins at `index` and says how many blocks it covers.
-    fn verify_head(&self, index: u32, end: u32) -> Result<(u32, Counts), FaultKind> {
+    fn verify_head(&self, lists: &FreeLists, index: u32, end: u32) -> Result<(u32, Counts), FaultKind> {
         if !self.table.is_ready(index) && !index.is_multiple_of(GROUP) {
             return Err(FaultKind::BadHead);
         }
@@ -182,12 +196,18 @@ impl Zone {
         match kind {
             State::Free => (counts.managed_pages, counts.free_pages) = (pages, pages),
             State::Isolated => (counts.managed_pages, counts.isolated_pages) = (pages, pages),
+            State::Reporting => (counts.managed_pages, counts.reporting_pages) = (pages, pages),
             State::Whole | State::Pool => (counts.managed_pages, counts.allocated_pages) = (pages, pages),
             State::Split => {
                 let map = self.table.free_map(index);
                 let (free, managed, present) = (state.free_pages(), state.managed_pages(), state.present_pages());
                 let map_pages = state.map_pages();
-                if map.count() != free || free + map_pages > managed || managed > present || present > PAGES_PER_BLOCK {
+                let reporting_pages = lists.outside.pages_of(index);
+                if (reporting_pages != 0) != state.has(BlockState::REPORTING) {
+                    return Err(FaultKind::BadMark);
+                }
+                let idle = free + map_pages + reporting_pages;
+                if map.count() != free || idle > managed || managed > present || present > PAGES_PER_BLOCK {
                     return Err(FaultKind::BadFreeMap);
                 }
                 let isolated = state.has(BlockState::ISOLATED);
@@ -197,8 +217,9 @@ impl Zone {
                     reserved_pages: present - managed,
                     free_pages: if isolated { 0 } else { free },
                     isolated_pages: if isolated { free } else { 0 },
-                    allocated_pages: managed - free - map_pages,
+                    allocated_pages: managed - idle,
                     map_pages,
+                    reporting_pages,
                     deferred_pages: 0,
                 };
             }
@@ -237,26 +258,43 @@ impl Zone {
         }
     }
 
+    /// Checks the marks of what has its head at `index` and says how many of its blocks are reported and zero.
+    fn verify_marks(&self, lists: &FreeLists, index: u32, state: BlockState) -> Result<(u64, u64), FaultKind> {
+        let order = state.order().max(Order::BLOCK);
+        let (reported, zero) = lists.marks.counts(index, order);
+        let fits = match state.state() {
+            Some(State::Free) => {
+                let all = lists.marks.is_reported(index, order);
+                zero <= reported && all == state.has(BlockState::REPORTED)
+            }
+            Some(State::Split) => reported == 0,
+            _ => (reported, zero) == (0, 0),
+        };
+        if fits { Ok((reported, zero)) } else { Err(FaultKind::BadMark) }
+    }
+
     fn verify_lists(&self, lists: &FreeLists, listed_blocks: u64) -> Result<(), Fault> {
         let fault = |kind| Fault { zone: self.id, pfn: None, kind };
         let mut seen = 0;
         for migrate_type in MigrateType::ALL {
-            for order in (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new) {
-                let (mut previous, mut index) = (NONE, lists.first(migrate_type, order));
+            let orders = (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new);
+            for (order, reported) in orders.flat_map(|order| [(order, false), (order, true)]) {
+                let (mut previous, mut index) = (NONE, lists.first(migrate_type, order, reported));
                 let mut blocks = 0;
                 while index != NONE {
                     let want = BlockState::head(State::Free, order, migrate_type);
+                    let want = if reported { want.with(BlockState::REPORTED) } else { want };
                     if index >= self.table.len()
                         || self.table.state(index) != want
                         || self.table.links(index).0 != previous
-                        || blocks > lists.blocks(migrate_type, order)
+                        || blocks > lists.blocks(migrate_type, order, reported)
                     {
                         return Err(fault(FaultKind::BadLink));
                     }
                     blocks += 1;
                     (previous, index) = (index, self.table.links(index).1);
                 }
-                if blocks != lists.blocks(migrate_type, order) {
+                if blocks != lists.blocks(migrate_type, order, reported) {
                     return Err(fault(FaultKind::BadLink));
                 }
                 seen += u64::from(blocks);
@@ -295,6 +333,8 @@ impl Zone {
             ("free", self.free_pages(), counts.free_pages),
             ("map", self.map_pages(), counts.map_pages),
             ("isolated", self.isolated_pages(), counts.isolated_pages),
+            ("reporting", self.reporting_pages(), counts.reporting_pages),
+            ("reported", self.reported_pages(), lists.marks.reported_pages()),
         ];
         for (counter, says_pages, counted_pages) in pairs {
             if says_pages != counted_pages {

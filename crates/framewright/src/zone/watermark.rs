@@ -3,8 +3,9 @@
 use super::kind::ZoneKind;
 use crate::units::PAGE_SIZE;
 
-/// How much of the zones above a lower zone keeps free of requests that could use them: one frame in this many, by kind of the lower zone.
-const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
+/// How much of the zones above a lower zone keeps free of requests that could use them, unless somebody says otherwise: one frame in this many, by kind of
+/// the lower zone.
+pub const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
@@ -41,14 +42,14 @@ pub fn watermarks(managed_pages: u64, total_pages: u64, min_free_kbytes: u64, sc
 }
 
 /// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind` keeps from it. `managed` are the node's
-/// zones.
+/// zones; it keeps one frame in `ratio` of those above it, none when that is 0.
 #[must_use]
-pub fn lowmem_reserve(kind: ZoneKind, managed: [u64; ZoneKind::COUNT]) -> [u64; ZoneKind::COUNT] {
+pub fn lowmem_reserve(kind: ZoneKind, managed: [u64; ZoneKind::COUNT], ratio: u64) -> [u64; ZoneKind::COUNT] {
     let mut reserve = [0; ZoneKind::COUNT];
     let mut above = 0;
     for highest in kind as usize + 1..ZoneKind::COUNT {
         above += managed[highest];
-        reserve[highest] = above / LOWMEM_RESERVE_RATIO[kind as usize];
+        reserve[highest] = above.checked_div(ratio).unwrap_or(0);
     }
     reserve
 }
@@ -78,8 +79,9 @@ mod tests {
     #[test]
     fn lower_zones_keep_a_share_of_what_lies_above() {
         let managed = [4000, 768_000, 2_560_000];
-        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed), [0, 3000, 13_000]);
-        assert_eq!(lowmem_reserve(ZoneKind::Dma32, managed), [0, 0, 10_000]);
-        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed), [0, 0, 0]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 256), [0, 3000, 13_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma32, managed, 256), [0, 0, 10_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed, 32), [0, 0, 0]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 0), [0, 0, 0]);
     }
 }

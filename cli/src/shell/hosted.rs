@@ -1,0 +1,169 @@
+//! The shell over a machine in this process.
+
+use super::terminal::Terminal;
+use crate::args::Target;
+use crate::boot::{self, Deadline};
+use crate::error::Error;
+use crate::grid::size;
+use crate::hosted::{Session, Silent};
+use crate::interrupt;
+use crate::output::{Errors, Output};
+use framewright::files::{FileSystem, Source};
+use framewright::units::PAGE_SIZE;
+use framewright::{Manager, Platform};
+use framewright_hosted::HostedPlatform;
+use framewright_shell::{Editor, Event, Host, Run, Shell};
+use std::fmt::Write;
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
+
+/// Groups of runs that the shell can hold.
+const ROOM: usize = 1 << 16;
+/// Threads that work at once, however many CPUs the machine has.
+const MOST_THREADS: u32 = 64;
+/// How long nobody looks whether a command is to end.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// CPUs are threads.
+struct Threads {
+    platform: &'static HostedPlatform,
+    /// Somebody may interrupt a command and go on with another.
+    is_interactive: bool,
+}
+
+impl Host for Threads {
+    fn pause(&self, nanoseconds: u64) {
+        std::thread::sleep(Duration::from_nanos(nanoseconds).min(GLANCE));
+    }
+
+    fn is_interrupted(&self) -> bool {
+        interrupt::has_come()
+    }
+
+    fn begin_command(&self) {
+        if self.is_interactive {
+            interrupt::forget_keyboard();
+        }
+    }
+
+    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
+        std::thread::scope(|scope| {
+            for cpu in 0..self.platform.cpus().min(MOST_THREADS) {
+                scope.spawn(move || {
+                    // Where somebody else is the CPU this thread borrows numbers as it needs them.
+                    let _cpu = self.platform.enter_cpu(cpu);
+                    work(cpu);
+                });
+            }
+        });
+    }
+}
+
+/// Runs commands and gives the status of the last. What they allocated is given back.
+///
+/// # Errors
+/// A signal that came meanwhile.
+pub fn execute(
+    manager: &Manager<HostedPlatform>,
+    commands: &str,
+    out: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> Result<u8, Error> {
+    interrupt::watch();
+    let host = Threads { platform: manager.platform(), is_interactive: false };
+    let ours = manager.files();
+    let sources: [&dyn Source; 1] = [&ours];
+    let mut room = vec![Run::NOTHING; ROOM];
+    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
+    let status = shell.run(commands, out, errors);
+    shell.free_all();
+    interrupt::check()?;
+    Ok(status)
+}
+
+/// Takes commands from standard input, with line editing when that is a terminal.
+///
+/// # Errors
+/// A machine that cannot be brought up, a signal, and output that nobody takes.
+pub fn run(target: &Target) -> Result<u8, Error> {
+    let deadline = Deadline::start(target.timeout);
+    let machine = boot::machine(target)?;
+    let command_line = boot::command_line(target);
+    let pass = Session::open(&machine, &command_line)?.bring_up(&mut Silent)?;
+    pass.verify()?;
+    drop(deadline);
+    interrupt::watch();
+    let manager = pass.manager();
+    let terminal = Terminal::open();
+    let mut output = Output::new();
+    if terminal.is_some() {
+        let memory = size(manager.totals().managed_pages * PAGE_SIZE);
+        let (nodes, cpus) = (manager.nodes().len(), manager.platform().cpus());
+        output.line(&format!("Framewright: {memory}, {nodes} nodes, {cpus} CPUs; `help` shows commands"))?;
+    }
+    let host = Threads { platform: manager.platform(), is_interactive: terminal.is_some() };
+    let ours = manager.files();
+    let sources: [&dyn Source; 1] = [&ours];
+    let mut room = vec![Run::NOTHING; ROOM];
+    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
+    converse(&mut shell, terminal.as_ref(), &mut output)?;
+    Ok(shell.status())
+}
+
+/// Line after line, until there are no more.
+fn converse(
+    shell: &mut Shell<'_, HostedPlatform, Threads>,
+    terminal: Option<&Terminal>,
+    output: &mut Output,
+) -> Result<(), Error> {
+    let mut editor = if terminal.is_some() { Editor::terminal() } else { Editor::plain() };
+    let mut stdin = std::io::stdin().lock();
+    let mut byte = [0];
+    let prompt = |editor: &Editor, output: &mut Output| {
+        if let Some(terminal) = terminal {
+            terminal.take_keys();
+            editor.prompt(output);
+        }
+        output.settle()
+    };
+    prompt(&editor, output)?;
+    loop {
+        let event = match stdin.read(&mut byte) {
+            Ok(0) => editor.finish(),
+            Ok(_) => editor.take(byte[0], output),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                interrupt::check()?;
+                continue;
+            }
+            Err(error) => return Err(Error::Failed(format!("standard input cannot be read: {error}"))),
+        };
+        match event {
+            Event::More => {
+                if terminal.is_some() {
+                    output.settle()?;
+                }
+                continue;
+            }
+            Event::Line => {
+                if let Some(terminal) = terminal {
+                    terminal.be_as_usual();
+                }
+                shell.run(editor.line(), output, &mut Errors);
+            }
+            Event::TooLong => shell.refuse_long_line(&mut Errors),
+            Event::NotText => shell.refuse("a line is text in UTF-8; this one was not run", &mut Errors),
+            Event::Interrupted => {}
+            Event::End => break,
+        }
+        output.settle()?;
+        if terminal.is_some() {
+            interrupt::forget_keyboard();
+        }
+        interrupt::check()?;
+        if shell.is_over() {
+            break;
+        }
+        prompt(&editor, output)?;
+    }
+    output.settle()
+}

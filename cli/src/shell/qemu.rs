@@ -1,0 +1,81 @@
+//! The shell of the reference guest, over its serial line.
+
+use super::terminal::Terminal;
+use crate::args::Target;
+use crate::boot::Attempts;
+use crate::error::Error;
+use crate::output::Output;
+use crate::qemu::protocol::Transcript;
+use crate::qemu::run::Watch;
+use std::io::{ErrorKind, Read, Write};
+use std::process::ChildStdin;
+use std::time::Duration;
+
+/// What the guest's shell takes for the end of its input.
+const END: u8 = 4;
+
+/// Boots the guest and connects standard input and output to its shell; gives the status of its last command.
+///
+/// # Errors
+/// Anything from a missing QEMU to a guest that panicked.
+pub fn run(target: &Target) -> Result<u8, Error> {
+    let attempts = Attempts::prepare(target)?;
+    let terminal = Terminal::open();
+    let words = if terminal.is_some() { "shell" } else { "shell=plain" };
+    let mut line = Line { terminal, output: Output::new() };
+    let (_, ended) = attempts.run(words, true, &mut line)?;
+    drop(line);
+    attempts.check(&ended, false)?;
+    ended.transcript.status.ok_or_else(|| Error::Failed("the guest ended without the status of its shell".into()))
+}
+
+/// The user's end of the serial line.
+struct Line {
+    terminal: Option<Terminal>,
+    output: Output,
+}
+
+impl Watch for Line {
+    /// Who wants the log boots; here it only explains failures.
+    fn line(&mut self, _: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn has_input(&self) -> bool {
+        true
+    }
+
+    fn shell(&mut self, _: &Transcript, _: Option<Duration>, input: Option<ChildStdin>) -> Result<(), Error> {
+        if let Some(terminal) = &self.terminal {
+            terminal.take_keys();
+        }
+        if let Some(input) = input {
+            std::thread::spawn(move || forward(input));
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.output.bytes(bytes)
+    }
+}
+
+/// Sends what is typed to the guest, then the end, until there is no guest.
+fn forward(mut guest: ChildStdin) {
+    let mut stdin = std::io::stdin().lock();
+    let mut buffer = [0; 256];
+    loop {
+        let sent = match stdin.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => guest.write_all(&buffer[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(_) => break,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+    let _ = guest.write_all(&[END]);
+    // The serial line stays open, as the guest may still be at work.
+    std::mem::forget(guest);
+}

@@ -1,0 +1,53 @@
+//! A terminal whose keys come one by one, unseen.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsRawFd;
+
+/// The terminal on standard input, as it was and as the editor wants it. Dropping it makes it as it was.
+pub struct Terminal {
+    usual: libc::termios,
+    raw: libc::termios,
+}
+
+impl Terminal {
+    /// Nothing when standard input is no terminal.
+    pub fn open() -> Option<Self> {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return None;
+        }
+        // SAFETY: all zeros is a valid termios, an array of integers.
+        let mut usual: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, and the pointer is valid for a termios.
+        if unsafe { libc::tcgetattr(stdin.as_raw_fd(), &raw mut usual) } != 0 {
+            return None;
+        }
+        let mut raw = usual;
+        raw.c_lflag &= !(libc::ICANON | libc::ECHO | libc::ISIG | libc::IEXTEN);
+        raw.c_iflag &= !(libc::ICRNL | libc::INLCR | libc::IXON);
+        raw.c_cc[libc::VMIN] = 1;
+        raw.c_cc[libc::VTIME] = 0;
+        Some(Self { usual, raw })
+    }
+
+    /// Keys come one by one, also those that else are signals.
+    pub fn take_keys(&self) {
+        set(&self.raw);
+    }
+
+    /// As it was.
+    pub fn be_as_usual(&self) {
+        set(&self.usual);
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.be_as_usual();
+    }
+}
+
+fn set(settings: &libc::termios) {
+    // SAFETY: the descriptor is open, and the pointer is valid. A terminal that is gone says so, and nothing is lost by it.
+    unsafe { libc::tcsetattr(io::stdin().as_raw_fd(), libc::TCSADRAIN, settings) };
+}

@@ -1,0 +1,103 @@
+//! A person at a terminal: a program on a pseudo-terminal of its own.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The person's side, and the program. Dropping it kills the program.
+pub struct Terminal {
+    keys: File,
+    screen: Receiver<Vec<u8>>,
+    /// The program.
+    pub child: Child,
+    seen: String,
+}
+
+impl Terminal {
+    /// Runs the program on a new terminal.
+    pub fn run(words: &[&str]) -> Self {
+        let (mut person, mut program) = (0, 0);
+        // SAFETY: both places are valid for a descriptor; no name and no settings are passed.
+        let opened = unsafe {
+            libc::openpty(&raw mut person, &raw mut program, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
+        };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: the call above opened both for us alone.
+        let [person, program] = [person, program].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
+        command.args(words).env("TERM", "dumb");
+        command.stdin(program.try_clone().expect("a descriptor")).stdout(program.try_clone().expect("a descriptor"));
+        command.stderr(program);
+        let raw = person.as_raw_fd();
+        take_as_own(&mut command, raw);
+        let child = command.spawn().expect("the program starts");
+        // The command holds the program's side, too.
+        drop(command);
+        let keys = File::from(person);
+        let mut reader = keys.try_clone().expect("a descriptor");
+        let (sender, screen) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            // Linux says EIO when nobody is on the other side.
+            while let Ok(length @ 1..) = reader.read(&mut buffer) {
+                if sender.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { keys, screen, child, seen: String::new() }
+    }
+
+    /// Types.
+    pub fn send(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).expect("the terminal takes keys");
+    }
+
+    /// Waits until `text` is on the screen, behind what was waited for before.
+    pub fn expect(&mut self, text: &str) {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                self.seen.drain(..at + text.len());
+                return;
+            }
+            match self.screen.recv_timeout(PATIENCE) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("{text:?} does not come; there is {:?}", self.seen),
+            }
+        }
+    }
+
+    /// Waits until the program ends, and gives its status.
+    pub fn end(&mut self) -> Option<i32> {
+        self.child.wait().expect("the program ends").code()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes the terminal the one of the program's own session, so that its keys become signals for the program.
+fn take_as_own(command: &mut Command, person: i32) {
+    use std::os::unix::process::CommandExt;
+    let prepare = move || {
+        // SAFETY: the descriptor is open, and this process needs it no more.
+        unsafe { libc::close(person) };
+        // SAFETY: a system call without arguments.
+        let has_session = unsafe { libc::setsid() } != -1;
+        // SAFETY: standard input is the terminal.
+        let has_terminal = has_session && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != -1;
+        if has_terminal { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: `prepare` allocates nothing and takes no lock.
+    unsafe { command.pre_exec(prepare) };
+}

@@ -1,0 +1,182 @@
+//! The shell over a machine in the program's own process: from a pipe, from a terminal, and after a boot.
+
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
+
+use common::{Outcome, program, run, signal};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+use terminal::Terminal;
+
+/// Runs `framewright shell` with these words and this input.
+fn shell(words: &[&str], input: &[u8]) -> Outcome {
+    let mut command = program();
+    command.args(["shell", "--memory", "1G", "--cpus", "2"]).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // The shell may end before it has read everything.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    let output = child.wait_with_output().expect("the program ends");
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn commands_come_from_a_pipe() {
+    let outcome =
+        shell(&[], b"echo a 'b  c'; echo $?\n# nothing\n\nalloc 9 2\r\nfree 1\necho 4096 > /proc/sys/vm/min_free_kbytes;cat /proc/sys/vm/min_free_kbytes");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines[..2], ["a b  c", "0"]);
+    assert!(lines[2].starts_with("1: 2 x 512 pages, 4 MiB, first at 0x"), "{}", outcome.stdout);
+    assert_eq!(lines[3], "freed 4 MiB");
+    assert_eq!(lines[4], "4096");
+}
+
+#[test]
+fn the_last_status_is_that_of_the_program() {
+    for (input, status) in [
+        ("", 0),
+        ("cat /x", 1),
+        ("cat /x\necho on\n", 0),
+        ("nonsense", 127),
+        ("echo 'a", 2),
+        ("exit 9\necho never\n", 9),
+        ("cat /x; exit", 1),
+    ] {
+        let outcome = shell(&[], input.as_bytes());
+        assert_eq!(outcome.code, Some(status), "{input:?}: {}", outcome.stderr);
+        assert!(!outcome.stdout.contains("never"));
+    }
+}
+
+#[test]
+fn complaints_go_to_standard_error_and_the_shell_goes_on() {
+    let mut input = vec![b'x'; 5000];
+    input.extend(b"\n\xff\xfe\necho still here | cat\ncat /proc\necho 1 > /proc/vmstat\necho here\n");
+    let outcome = shell(&[], &input);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "here\n"));
+    let complaints: Vec<&str> = outcome.stderr.lines().collect();
+    assert_eq!(
+        complaints,
+        [
+            "framewright: a line has at most 1000 bytes; this one was not run",
+            "framewright: a line is text in UTF-8; this one was not run",
+            "framewright: `|` means nothing here; put it in quotes to write it",
+            "cat: /proc: Is a directory",
+            "echo: /proc/vmstat: Permission denied",
+        ]
+    );
+}
+
+#[test]
+fn parameters_and_machines_are_those_of_boot() {
+    let outcome = shell(
+        &["pages=inside", "min_free_kbytes=2000"],
+        b"cat /sys/module/framewright/parameters/pages /proc/sys/vm/min_free_kbytes",
+    );
+    assert_eq!(outcome.stdout, "inside\n2000\n");
+    let outcome = shell(&["--nodes", "2"], b"cat /sys/devices/system/node/node1/distance; cpus");
+    assert!(outcome.stdout.starts_with("20 10\n"), "{}", outcome.stdout);
+    let outcome = shell(&["--map", "/dev/null"], b"");
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("--memory cannot be used with --map"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn workloads_run_on_all_cpus_and_lose_nothing() {
+    let outcome = shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    for expected in [" operations: ", "every page accounted for", "wrote to 64 MiB", "hold 100 MiB", "verified: "] {
+        assert!(outcome.stdout.contains(expected), "{expected}: {}", outcome.stdout);
+    }
+    assert!(outcome.stdout.contains("allocated           0 KiB            0 pages"), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_signal_ends_a_command_and_the_shell() {
+    let mut command = program();
+    command.args(["shell", "--memory", "1G"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(b"sleep 1000\necho never\n").expect("it reads");
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "INT");
+    let (stdout, stderr) = common::rest(&mut child);
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{stderr}");
+    assert!(stdout.is_empty() && stderr.contains("sleep: interrupted"), "{stdout} {stderr}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut command = program();
+    command.args(["shell", "--memory", "1G"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(b"cat /proc/zoneinfo\nsleep 1000\n").expect("it reads");
+    let (_, stderr) = common::rest(&mut child);
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn commands_run_after_a_boot() {
+    let outcome = run(&["boot", "--memory", "1G", "--exec", "echo 'the  end'; cat /x; exit 7"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(7), "cat: /x: No such file or directory\n"));
+    assert!(
+        outcome.stdout.contains("Zone ranges:") && outcome.stdout.ends_with("\n\nthe  end\n"),
+        "{}",
+        outcome.stdout
+    );
+    let outcome = run(&["boot", "--memory", "1G", "--json", "--exec", "echo \"it's\"; cat /x"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("one object");
+    common::check_sums(&report);
+    assert_eq!(
+        report["exec"],
+        serde_json::json!({ "status": 1, "output": "it's\n", "errors": "cat: /x: No such file or directory\n" })
+    );
+}
+
+#[test]
+fn a_terminal_edits_remembers_and_interrupts() {
+    let mut terminal = Terminal::run(&["shell", "--memory", "1G"]);
+    terminal.expect("`help` shows commands");
+    terminal.expect("framewright> ");
+    terminal.send(b"ecko one\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D\x7fh\x05 two\r");
+    terminal.expect("\none two\r\nframewright> ");
+    terminal.send(b"not this\x15\x1b[A three\r");
+    terminal.expect("\none two three\r\nframewright> ");
+    terminal.send(b"half a line\x03");
+    terminal.expect("^C\r\nframewright> ");
+    // While a command runs the key is a signal.
+    terminal.send(b"sleep 1000; echo never\r");
+    std::thread::sleep(Duration::from_millis(500));
+    terminal.send(b"\x03");
+    terminal.expect("sleep: interrupted\r\nframewright> ");
+    terminal.send(b"echo $?\r");
+    terminal.expect("\n130\r\nframewright> ");
+    terminal.send(b"nonsense\r");
+    terminal.expect("command not found");
+    terminal.expect("framewright> ");
+    terminal.send(b"\x04");
+    assert_eq!(terminal.end(), Some(127));
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_the_shell() {
+    let mut terminal = Terminal::run(&["shell", "--memory", "1G"]);
+    terminal.expect("framewright> ");
+    signal(&terminal.child, "HUP");
+    assert_eq!(terminal.end(), Some(129));
+}

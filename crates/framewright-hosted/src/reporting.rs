@@ -1,0 +1,97 @@
+//! Free memory back to the operating system: a device for free page reports made of `madvise`.
+//!
+//! It answers at once. All ranges of a report go in one system call where the system has one for that, and one by one otherwise.
+
+use crate::platform::{HostedError, HostedPlatform, Itself};
+use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
+use framewright::units::PhysRange;
+
+/// How memory is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Advice {
+    /// At once (`MADV_DONTNEED`): it reads as zero when next touched. For private memory.
+    #[default]
+    DontNeed,
+    /// When the system needs it (`MADV_FREE`); until then it has its content. For private memory.
+    Free,
+    /// At once, as a hole in the file behind it (`MADV_REMOVE`): it reads as zero when next touched. For shared memory.
+    HolePunch,
+}
+
+impl Advice {
+    const fn number(self) -> libc::c_int {
+        match self {
+            Self::DontNeed => libc::MADV_DONTNEED,
+            Self::Free => libc::MADV_FREE,
+            Self::HolePunch => libc::MADV_REMOVE,
+        }
+    }
+
+    /// As the system call's manual names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DontNeed => "MADV_DONTNEED",
+            Self::Free => "MADV_FREE",
+            Self::HolePunch => "MADV_REMOVE",
+        }
+    }
+
+    /// That which discards at once.
+    #[must_use]
+    pub fn for_platform(platform: &HostedPlatform) -> Self {
+        if platform.is_shared() { Self::HolePunch } else { Self::DontNeed }
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct MadviseDevice<'a> {
+    platform: &'a HostedPlatform,
+    advice: Advice,
+    process: Itself,
+    answer: Acknowledged,
+}
+
+impl<'a> MadviseDevice<'a> {
+    /// A device of `platform`.
+    ///
+    /// # Errors
+    /// [`HostedError::AdviceDoesNotFit`].
+    pub fn new(platform: &'a HostedPlatform, advice: Advice) -> Result<Self, HostedError> {
+        let shared = platform.is_shared();
+        if shared != (advice == Advice::HolePunch) {
+            return Err(HostedError::AdviceDoesNotFit { advice: advice.name(), shared });
+        }
+        Ok(Self { platform, advice, process: Itself::default(), answer: Acknowledged::NONE })
+    }
+}
+
+// SAFETY: all is done when `submit` returns, and only to the ranges; what the system has taken `DontNeed` or `HolePunch` for reads as zero (invariant 1).
+unsafe impl ReportDevice for MadviseDevice<'_> {
+    fn capacity(&self) -> usize {
+        32
+    }
+
+    fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+        // SAFETY: the ranges are free memory that the manager gave to this device, so that nobody uses them.
+        let taken = unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
+        self.answer = Acknowledged(taken);
+        if taken == 0 { Err(SubmitError::Failed) } else { Ok(()) }
+    }
+
+    fn poll(&mut self) -> Progress {
+        Progress::Done(self.answer)
+    }
+
+    fn reset(&mut self) -> bool {
+        true
+    }
+
+    fn content(&self) -> Content {
+        match self.advice {
+            Advice::DontNeed | Advice::HolePunch => Content::Zero,
+            Advice::Free => Content::Undefined,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Numbers and names in a command's arguments.
+
+use crate::io::{Failed, Io};
+use framewright::block::MigrateType;
+use framewright::files::parse_number;
+use framewright::parameters::parse_size;
+use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn};
+use framewright::zone::ZoneKind;
+
+/// A decimal number, or a hexadecimal one after `0x`.
+pub(super) fn number(what: &str, text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
+    parse_number(text).map_err(|_| io.wrong(format_args!("{what} is a number, not {text:?}")))
+}
+
+pub(super) fn order(what: &str, text: &str, io: &mut Io<'_>) -> Result<Order, Failed> {
+    let order = text.parse().ok().and_then(Order::new);
+    order.ok_or_else(|| io.wrong(format_args!("{what} is 0 to {}, not {text:?}", Order::MAX.get())))
+}
+
+pub(super) fn node(text: &str, io: &mut Io<'_>) -> Result<NodeId, Failed> {
+    let node = text.parse().ok().and_then(NodeId::new);
+    node.ok_or_else(|| io.wrong(format_args!("node is the number of a node, not {text:?}")))
+}
+
+pub(super) fn zone(text: &str, io: &mut Io<'_>) -> Result<ZoneKind, Failed> {
+    let kind = ZoneKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
+    kind.ok_or_else(|| io.wrong(format_args!("zone is DMA, DMA32 or Normal, not {text:?}")))
+}
+
+pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, Failed> {
+    // The others are not asked for.
+    let kinds = MigrateType::ALL.into_iter().filter(|kind| kind.is_mergeable());
+    let kind = kinds.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
+    kind.ok_or_else(|| io.wrong(format_args!("type is Unmovable, Movable or Reclaimable, not {text:?}")))
+}
+
+/// An address in bytes, of the beginning of a page.
+pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Failed> {
+    let address = number(what, text, io)?;
+    if address.is_multiple_of(PAGE_SIZE) {
+        Ok(Pfn::containing(address))
+    } else {
+        Err(io.wrong(format_args!("{what} is the address of a page, a multiple of {PAGE_SIZE:#x}, not {text:?}")))
+    }
+}
+
+/// A size such as 512M, in pages, rounded up.
+pub(super) fn size_pages(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
+    match parse_size(text) {
+        Ok(bytes) => Ok(bytes.div_ceil(PAGE_SIZE)),
+        Err(error) => Err(io.wrong(format_args!("{text:?}: {error}"))),
+    }
+}
+
+/// A number of seconds that a clock can count.
+pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
+    let seconds = number("a time in seconds", text, io)?;
+    if seconds <= u64::from(u32::MAX) {
+        Ok(seconds)
+    } else {
+        Err(io.wrong(format_args!("{text} seconds are more than anybody waits")))
+    }
+}

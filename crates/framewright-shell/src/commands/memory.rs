@@ -1,0 +1,214 @@
+//! `alloc`, `free` and `held`.
+
+use super::{arguments, none};
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use crate::size::Size;
+use framewright::early::NodeChoice;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::zone::FreeError;
+use framewright::{AllocateError, Platform, Request};
+
+/// Runs between two looks whether somebody has had enough.
+const LOOK_EVERY: u64 = 1024;
+
+/// What is wanted.
+struct Wanted {
+    request: Request,
+    count: u64,
+    at: Option<Pfn>,
+    /// Nothing was said but order and type: what the caches of CPUs are for.
+    is_usual: bool,
+}
+
+impl Wanted {
+    fn parse(arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+        let mut wanted = Self { request: Request::new(Order::PAGE), count: 1, at: None, is_usual: true };
+        let mut places = ["order", "count"].into_iter();
+        for &argument in arguments {
+            let (name, value) = match argument.split_once('=') {
+                Some(pair) => pair,
+                None if argument == "zeroed" => (argument, ""),
+                None => match places.next() {
+                    Some(name) => (name, argument),
+                    None => return Err(io.wrong(format_args!("{argument}: order and count are there already"))),
+                },
+            };
+            wanted.set(name, value, io)?;
+        }
+        Ok(wanted)
+    }
+
+    fn set(&mut self, name: &str, value: &str, io: &mut Io<'_>) -> Result<(), Failed> {
+        let request = &mut self.request;
+        match name {
+            "order" => request.pages = arguments::order(name, value, io)?.pages(),
+            "pages" => request.pages = arguments::number(name, value, io)?,
+            "count" => self.count = arguments::number(name, value, io)?,
+            "type" => request.migrate_type = arguments::migrate_type(value, io)?,
+            "node" => request.node = NodeChoice::Exact(arguments::node(value, io)?),
+            "zone" => request.zone = arguments::zone(value, io)?,
+            "align" => request.align = arguments::order(name, value, io)?,
+            "below" => request.max_address = arguments::number(name, value, io)?,
+            "at" => self.at = Some(arguments::address(name, value, io)?),
+            "zeroed" => request.zeroed = true,
+            _ => return Err(io.wrong(format_args!("{name}= is not known; `help alloc` shows what is"))),
+        }
+        self.is_usual &= matches!(name, "order" | "count" | "type");
+        Ok(())
+    }
+
+    /// One run: number `index`.
+    fn take<P: Platform, H: Host>(
+        &self,
+        shell: &Shell<'_, P, H>,
+        order: Option<Order>,
+        index: u64,
+    ) -> Result<PfnRange, AllocateError> {
+        let Request { pages, migrate_type, .. } = self.request;
+        match (self.at, order) {
+            (Some(at), Some(order)) => {
+                let start = at.0.checked_add(index.saturating_mul(pages)).map(Pfn);
+                shell.manager.allocate_at(start.unwrap_or(Pfn(u64::MAX)), order, migrate_type)
+            }
+            (None, Some(order)) if self.is_usual => {
+                let start = shell.manager.allocate_order(order, migrate_type)?;
+                Ok(PfnRange { start, end: start.add(pages) })
+            }
+            _ => shell.manager.allocate(&self.request),
+        }
+    }
+}
+
+pub(super) fn alloc<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let wanted = Wanted::parse(arguments, io)?;
+    let pages = wanted.request.pages;
+    let order = Order::for_pages(pages).filter(|order| order.pages() == pages);
+    if wanted.count == 0 {
+        return Err(io.wrong(format_args!("count is at least 1")));
+    }
+    if wanted.at.is_some() && order.is_none() {
+        return Err(io.wrong(format_args!("at= takes an order, not {pages} pages")));
+    }
+    let handle = shell.held.open();
+    for index in 0..wanted.count {
+        if index % LOOK_EVERY == LOOK_EVERY - 1 && shell.host.is_interrupted() {
+            give_up(shell, handle);
+            return Err(io.interrupted());
+        }
+        let taken = match wanted.take(shell, order, index) {
+            Ok(taken) => taken,
+            Err(error) => {
+                give_up(shell, handle);
+                return Err(failed(io, (index, wanted.count), format_args!("{error}")));
+            }
+        };
+        if shell.held.add(handle, taken).is_err() {
+            // It was allocated just now.
+            let _ = shell.manager.free(taken);
+            give_up(shell, handle);
+            return Err(failed(io, (index, wanted.count), format_args!("the shell has no room to note more")));
+        }
+    }
+    let first = shell.held.first(handle).unwrap_or_default();
+    let (runs, total) = shell.held.count(Some(handle));
+    let size = Size::of_pages(total);
+    writeln!(io.out, "{handle}: {runs} x {pages} pages, {size}, first at {:#x}", first.address())?;
+    Ok(())
+}
+
+fn failed(io: &mut Io<'_>, (index, count): (u64, u64), why: core::fmt::Arguments<'_>) -> Failed {
+    if count == 1 { io.fail(why) } else { io.fail(format_args!("after {index} of {count}, all given back: {why}")) }
+}
+
+/// Gives back what a command has allocated before it failed.
+pub(super) fn give_up<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, handle: u32) {
+    // Nobody else knows of it, so that it goes back.
+    let _ = shell.held.free(shell.manager, Some(handle));
+}
+
+pub(super) fn free<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let freed = match arguments {
+        [] => return Err(io.wrong(format_args!("which handle or address? `held` shows handles"))),
+        ["all"] => shell.held.free(shell.manager, None).map_err(|error| cannot(io, &error))?,
+        [address, rest @ ..] if address.starts_with("0x") => free_at(shell, address, rest, io)?,
+        handles => {
+            let mut freed = 0;
+            for handle in handles {
+                let number = handle.parse().ok().filter(|&handle| shell.held.count(Some(handle)).0 != 0);
+                let number = number.ok_or_else(|| io.fail(format_args!("there is no handle {handle}")))?;
+                freed += shell.held.free(shell.manager, Some(number)).map_err(|error| cannot(io, &error))?;
+            }
+            freed
+        }
+    };
+    Ok(writeln!(io.out, "freed {}", Size::of_pages(freed))?)
+}
+
+fn cannot(io: &mut Io<'_>, error: &FreeError) -> Failed {
+    io.fail(format_args!("{error}"))
+}
+
+/// Frees the run at an address: one of ours, or with a size whatever is there.
+fn free_at<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    address: &str,
+    rest: &[&str],
+    io: &mut Io<'_>,
+) -> Result<u64, Failed> {
+    let start = arguments::address("an address", address, io)?;
+    let pages = match rest {
+        [] => None,
+        [size] => Some(match size.split_once('=') {
+            Some(("order", value)) => arguments::order("order", value, io)?.pages(),
+            Some(("pages", value)) => arguments::number("pages", value, io)?,
+            _ => return Err(io.wrong(format_args!("{size}: behind an address comes order=N or pages=N"))),
+        }),
+        [_, more, ..] => return Err(io.wrong(format_args!("{more}: one address at a time"))),
+    };
+    let held = shell.held.find(start).filter(|(_, run)| run.start == start);
+    let range = match (held, pages) {
+        (Some((_, run)), pages) if pages.is_none_or(|pages| pages == run.pages()) => {
+            if !shell.held.can_forget() {
+                return Err(io.fail(format_args!("the shell has no room to note what is left of the handle")));
+            }
+            run
+        }
+        (None, None) => return Err(io.fail(format_args!("no run that a handle holds begins at {address}"))),
+        (_, pages) => {
+            let range = PfnRange::new(start.0, start.0.saturating_add(pages.unwrap_or(0)));
+            if shell.held.touches(range) {
+                return Err(io.fail(format_args!("a handle holds a part of {range:?}; free whole runs of it")));
+            }
+            range
+        }
+    };
+    shell.manager.free(range).map_err(|error| cannot(io, &error))?;
+    // There is room for both ends.
+    let _ = shell.held.forget(start);
+    Ok(range.pages())
+}
+
+pub(super) fn held<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    none(arguments, io)?;
+    for handle in shell.held.handles() {
+        let (runs, pages) = shell.held.count(Some(handle));
+        let first = shell.held.first(handle).unwrap_or_default();
+        let size = Size::of_pages(pages);
+        writeln!(io.out, "{handle}: {runs} runs, {pages} pages, {size}, first at {:#x}", first.address())?;
+    }
+    Ok(())
+}

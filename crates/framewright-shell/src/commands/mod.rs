@@ -1,0 +1,143 @@
+//! The commands that every shell has.
+
+mod arguments;
+mod files;
+mod memory;
+mod show;
+mod workload;
+
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use framewright::Platform;
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Builtin {
+    Alloc,
+    Cat,
+    Cpus,
+    Echo,
+    Exit,
+    Free,
+    Held,
+    Help,
+    Ls,
+    Memhog,
+    Sleep,
+    Stat,
+    Stress,
+    Verify,
+}
+
+/// Name, arguments, and what it does.
+type Entry = (Builtin, &'static str, &'static str, &'static str);
+
+/// In the order of names.
+const ALL: &[Entry] = &[
+    (
+        Builtin::Alloc,
+        "alloc",
+        "[ORDER [COUNT]] [order=N|pages=N] [count=N] [node=N] [zone=NAME] [type=NAME] [at=ADDRESS] [below=ADDRESS] [align=ORDER] [zeroed]",
+        "allocate and keep under a handle",
+    ),
+    (Builtin::Cat, "cat", "FILE...", "show control files"),
+    (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
+    (Builtin::Echo, "echo", "[-n] [WORD...] [> FILE]", "say something, or write it to a control file"),
+    (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
+    (
+        Builtin::Free,
+        "free",
+        "HANDLE...|all|ADDRESS [order=N|pages=N]",
+        "free what a handle or all handles hold, or the run at an address",
+    ),
+    (Builtin::Held, "held", "", "show what handles hold"),
+    (Builtin::Help, "help", "[COMMAND]", "show commands"),
+    (Builtin::Ls, "ls", "[-l] [FILE...]", "list control files"),
+    (
+        Builtin::Memhog,
+        "memhog",
+        "SIZE [hold SECONDS] [untouched]",
+        "allocate so much, in the largest runs there are, write to all of it unless told otherwise, free it",
+    ),
+    (Builtin::Sleep, "sleep", "SECONDS", "wait"),
+    (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
+    (Builtin::Stress, "stress", "SECONDS [seed N]", "random traffic on all CPUs that checks itself"),
+    (Builtin::Verify, "verify", "", "recount all memory from the tables"),
+];
+
+/// The command of a name.
+pub(crate) fn find(name: &str) -> Option<Builtin> {
+    ALL.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
+}
+
+/// Runs a command.
+pub(crate) fn run<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    command: Builtin,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    match command {
+        Builtin::Alloc => memory::alloc(shell, arguments, io),
+        Builtin::Cat => files::cat(shell, arguments, io),
+        Builtin::Cpus => show::cpus(shell, arguments, io),
+        Builtin::Echo => files::echo(arguments, io),
+        Builtin::Exit => exit(shell, arguments, io),
+        Builtin::Free => memory::free(shell, arguments, io),
+        Builtin::Held => memory::held(shell, arguments, io),
+        Builtin::Help => help(shell, arguments, io),
+        Builtin::Ls => files::ls(shell, arguments, io),
+        Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::Sleep => workload::sleep(shell, arguments, io),
+        Builtin::Stat => show::stat(shell, arguments, io),
+        Builtin::Stress => workload::stress(shell, arguments, io),
+        Builtin::Verify => show::verify(shell, arguments, io),
+    }
+}
+
+fn exit<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+    let status = match arguments {
+        [] => shell.status(),
+        [status] => status.parse().map_err(|_| io.wrong(format_args!("{status}: a status is 0 to 255")))?,
+        [_, ..] => return Err(io.wrong(format_args!("one status"))),
+    };
+    shell.is_over = true;
+    if status == 0 { Ok(()) } else { Err(Failed(status)) }
+}
+
+fn help<P: Platform, H: Host>(shell: &Shell<'_, P, H>, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+    let ours = ALL.iter().map(|&(_, name, usage, about)| (name, usage, about));
+    let others = shell.others.iter().map(|other| (other.name(), other.usage(), other.about()));
+    let all = ours.chain(others);
+    match arguments {
+        [] => {
+            for (name, _, about) in all {
+                writeln!(io.out, "{name:<8} {about}")?;
+            }
+            writeln!(
+                io.out,
+                "\n`help COMMAND` shows how a command is called; `;` separates commands, `> FILE` writes to a control file"
+            )?;
+            Ok(())
+        }
+        names => {
+            for wanted in names {
+                let (name, usage, about) = all
+                    .clone()
+                    .find(|(name, ..)| name == wanted)
+                    .ok_or_else(|| io.fail(format_args!("there is no command {wanted}")))?;
+                writeln!(io.out, "{name}{}{usage}\n    {about}", if usage.is_empty() { "" } else { " " })?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Complains when a command that takes no arguments is given some.
+fn none(arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+    match arguments.first() {
+        None => Ok(()),
+        Some(first) => Err(io.wrong(format_args!("{first}: no argument is known"))),
+    }
+}

@@ -1,0 +1,160 @@
+//! What the shell has allocated: handles, each a number of runs.
+
+use framewright::units::{Pfn, PfnRange};
+use framewright::zone::FreeError;
+use framewright::{Manager, Platform};
+
+/// Room for neighbouring runs of one size that were allocated one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    handle: u32,
+    start: Pfn,
+    /// Of each run.
+    pages: u64,
+    runs: u64,
+}
+
+impl Run {
+    /// An empty place.
+    pub const NOTHING: Self = Self { handle: 0, start: Pfn(0), pages: 0, runs: 0 };
+
+    fn range(&self) -> PfnRange {
+        PfnRange { start: self.start, end: self.start.add(self.pages * self.runs) }
+    }
+
+    fn each(self) -> impl Iterator<Item = PfnRange> {
+        (0..self.runs).map(move |run| {
+            let start = self.start.add(run * self.pages);
+            PfnRange { start, end: start.add(self.pages) }
+        })
+    }
+}
+
+/// Everything that is held.
+pub(crate) struct Held<'a> {
+    room: &'a mut [Run],
+    used: usize,
+    next: u32,
+}
+
+/// There is no place left.
+pub(crate) struct Full;
+
+impl<'a> Held<'a> {
+    pub fn new(room: &'a mut [Run]) -> Self {
+        Self { room, used: 0, next: 1 }
+    }
+
+    fn used(&self) -> &[Run] {
+        self.room.get(..self.used).unwrap_or(&[])
+    }
+
+    /// A handle that nobody has.
+    pub fn open(&mut self) -> u32 {
+        while self.used().iter().any(|run| run.handle == self.next) || self.next == 0 {
+            self.next = self.next.wrapping_add(1);
+        }
+        self.next
+    }
+
+    /// Puts a run under a handle.
+    pub fn add(&mut self, handle: u32, range: PfnRange) -> Result<(), Full> {
+        let pages = range.pages();
+        if let Some(last) = self.used.checked_sub(1).and_then(|last| self.room.get_mut(last))
+            && last.handle == handle
+            && last.pages == pages
+            && last.range().end == range.start
+        {
+            last.runs += 1;
+            return Ok(());
+        }
+        *self.room.get_mut(self.used).ok_or(Full)? = Run { handle, start: range.start, pages, runs: 1 };
+        self.used += 1;
+        Ok(())
+    }
+
+    /// Runs and pages under a handle, or under all.
+    pub fn count(&self, handle: Option<u32>) -> (u64, u64) {
+        let runs = self.used().iter().filter(|run| handle.is_none_or(|handle| run.handle == handle));
+        runs.fold((0, 0), |(runs, pages), run| (runs + run.runs, pages + run.runs * run.pages))
+    }
+
+    /// All handles, ascending, each once.
+    pub fn handles(&self) -> impl Iterator<Item = u32> + '_ {
+        let after = |last: u32| self.used().iter().map(|run| run.handle).filter(move |&handle| handle > last).min();
+        core::iter::successors(after(0), move |&last| after(last))
+    }
+
+    /// The first frame under a handle.
+    pub fn first(&self, handle: u32) -> Option<Pfn> {
+        self.used().iter().filter(|run| run.handle == handle).map(|run| run.start).min()
+    }
+
+    /// Frees what is under a handle, or under all; returns how many pages went back. What cannot go back stays, and the error is the first.
+    pub fn free<P: Platform>(&mut self, manager: &Manager<P>, handle: Option<u32>) -> Result<u64, FreeError> {
+        let (mut freed, mut kept, mut result) = (0, 0, Ok(()));
+        for index in 0..self.used {
+            let Some(&run) = self.room.get(index) else { break };
+            let mut done = 0;
+            if handle.is_none_or(|handle| run.handle == handle) {
+                for range in run.each() {
+                    match manager.free(range) {
+                        Ok(()) => done += 1,
+                        Err(error) => {
+                            result = result.and(Err(error));
+                            break;
+                        }
+                    }
+                }
+                freed += done * run.pages;
+            }
+            if done < run.runs
+                && let Some(place) = self.room.get_mut(kept)
+            {
+                *place = Run { start: run.start.add(done * run.pages), runs: run.runs - done, ..run };
+                kept += 1;
+            }
+        }
+        self.used = kept;
+        result.map(|()| freed)
+    }
+
+    /// The run that holds a frame, and its handle.
+    pub fn find(&self, pfn: Pfn) -> Option<(u32, PfnRange)> {
+        let run = self.used().iter().find(|run| run.range().contains(pfn))?;
+        let start = run.start.add((pfn.0 - run.start.0).checked_div(run.pages)? * run.pages);
+        Some((run.handle, PfnRange { start, end: start.add(run.pages) }))
+    }
+
+    /// Whether anything of a range is held.
+    pub fn touches(&self, range: PfnRange) -> bool {
+        self.used().iter().any(|run| !run.range().intersection(range).is_empty())
+    }
+
+    /// Forgets the run that begins at `start`, for who has freed it; nothing when there is no room for what is left on both its sides.
+    pub fn forget(&mut self, start: Pfn) -> Result<(), Full> {
+        let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else { return Ok(()) };
+        let Some(run) = self.room.get(index).copied() else { return Ok(()) };
+        let before = (start.0 - run.start.0).checked_div(run.pages).unwrap_or(0);
+        let behind = run.runs - before - 1;
+        let rest = Run { start: start.add(run.pages), runs: behind, ..run };
+        let first = if before == 0 { rest } else { Run { runs: before, ..run } };
+        if before != 0 && behind != 0 {
+            *self.room.get_mut(self.used).ok_or(Full)? = rest;
+            self.used += 1;
+        }
+        if let Some(place) = self.room.get_mut(index) {
+            *place = first;
+        }
+        if before == 0 && behind == 0 {
+            self.room.copy_within(index + 1..self.used, index);
+            self.used -= 1;
+        }
+        Ok(())
+    }
+
+    /// Whether [`forget`](Self::forget) has room for whatever is left.
+    pub fn can_forget(&self) -> bool {
+        self.used < self.room.len()
+    }
+}

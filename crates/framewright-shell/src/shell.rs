@@ -1,0 +1,170 @@
+//! The interpreter: text to commands, commands to work.
+
+use crate::commands;
+use crate::held::Held;
+use crate::host::Host;
+use crate::io::{Failed, Io, Text};
+use crate::words::{self, MOST_WORDS, Words};
+use crate::{LONGEST_LINE, Run};
+use core::fmt::Write;
+use framewright::files::FileSystem;
+use framewright::{Manager, Platform};
+
+/// What a control file takes in one write, and so the most that `>` keeps.
+const MOST_REDIRECTED: usize = 4096;
+/// There is no such command.
+const NOT_FOUND: u8 = 127;
+
+/// A command of somebody else.
+pub trait Command {
+    /// Its name.
+    fn name(&self) -> &str;
+    /// How it is called, without its name.
+    fn usage(&self) -> &str;
+    /// What it does, in one line.
+    fn about(&self) -> &str;
+    /// Does it; `arguments` are without its name.
+    ///
+    /// # Errors
+    /// [`Failed`] with an exit status, once it has complained through `io`.
+    fn run(&self, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed>;
+}
+
+/// See the [crate documentation](crate).
+pub struct Shell<'a, P: Platform, H> {
+    pub(crate) manager: &'a Manager<P>,
+    pub(crate) files: FileSystem<'a>,
+    pub(crate) host: &'a H,
+    pub(crate) held: Held<'a>,
+    pub(crate) others: &'a [&'a dyn Command],
+    status: u8,
+    pub(crate) is_over: bool,
+}
+
+impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
+    /// A shell over `manager` and `files`, which usually hold its own and those of others. What it allocates it notes in `room`: a place for each group of
+    /// neighbouring runs.
+    #[must_use]
+    pub fn new(manager: &'a Manager<P>, files: FileSystem<'a>, host: &'a H, room: &'a mut [Run]) -> Self {
+        Self { manager, files, host, held: Held::new(room), others: &[], status: 0, is_over: false }
+    }
+
+    /// The same with more commands. They cannot have the name of one that is there.
+    #[must_use]
+    pub fn with_commands(self, others: &'a [&'a dyn Command]) -> Self {
+        Self { others, ..self }
+    }
+
+    /// Runs all commands of `text`, until one is `exit`, and gives the status of the last. What they say goes to `out`, what they complain about to
+    /// `errors`. An interrupt ends the command that runs and all behind it.
+    pub fn run(&mut self, text: &str, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
+        let mut text = text;
+        while !self.is_over {
+            match words::next(&mut text, self.status) {
+                Ok(Some(words)) => {
+                    self.host.begin_command();
+                    self.status = self.command(&words, out, errors);
+                    if self.status == Failed::INTERRUPTED.0 && self.host.is_interrupted() {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => self.refuse(error, errors),
+            }
+        }
+        self.status
+    }
+
+    /// Says that a line was not run, for whoever reads lines.
+    pub fn refuse(&mut self, why: impl core::fmt::Display, errors: &mut dyn Write) {
+        self.status = Failed::USAGE.0;
+        // When nobody takes complaints there is nobody to tell.
+        let _ = writeln!(errors, "framewright: {why}");
+    }
+
+    /// Says that a line was longer than [`LONGEST_LINE`] and not run.
+    pub fn refuse_long_line(&mut self, errors: &mut dyn Write) {
+        self.refuse(format_args!("a line has at most {LONGEST_LINE} bytes; this one was not run"), errors);
+    }
+
+    /// The status of the last command.
+    #[must_use]
+    pub const fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// Whether a command was `exit`.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Frees everything that commands allocated. Pages that cannot go back, because somebody else has freed them, are forgotten.
+    pub fn free_all(&mut self) {
+        while self.held.count(None).0 != 0 {
+            let before = self.held.count(None);
+            if self.held.free(self.manager, None).is_ok() || self.held.count(None) == before {
+                break;
+            }
+        }
+    }
+
+    fn command(&mut self, words: &Words, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
+        let mut room = [""; MOST_WORDS];
+        let count = words.take(&mut room);
+        let Some((&name, arguments)) = room.get(..count).and_then(|words| words.split_first()) else {
+            self.refuse("there is no command before `>`", errors);
+            return Failed::USAGE.0;
+        };
+        let Some(target) = words.target() else {
+            return status(self.dispatch(name, arguments, &mut Io { name, out, errors }));
+        };
+        let mut text = Text::<MOST_REDIRECTED>::new();
+        let done = self.dispatch(name, arguments, &mut Io { name, out: &mut text, errors });
+        if text.is_overflown() {
+            let why = format_args!("{target}: a control file takes {MOST_REDIRECTED} bytes at most");
+            return Io { name, out, errors }.fail(why).0;
+        }
+        if done.is_err() {
+            return status(done);
+        }
+        match self.files.write(target, text.as_str()) {
+            Ok(()) => 0,
+            Err(error) => Io { name, out, errors }.fail(format_args!("{target}: {error}")).0,
+        }
+    }
+
+    fn dispatch(&mut self, name: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+        if let Some(found) = commands::find(name) {
+            return commands::run(self, found, arguments, io);
+        }
+        if let Some(other) = self.others.iter().find(|other| other.name() == name) {
+            return other.run(arguments, io);
+        }
+        io.name = "framewright";
+        io.fail(format_args!("{name}: command not found; `help` lists all"));
+        Err(Failed(NOT_FOUND))
+    }
+
+    /// Lets time pass. False when it was interrupted, or there is no clock to tell how much.
+    pub(crate) fn sleep(&self, seconds: u64, io: &mut Io<'_>) -> Result<(), Failed> {
+        let clock = || self.manager.platform().now_ns();
+        let no_clock = "this machine has no clock";
+        let start = clock().ok_or_else(|| io.fail(format_args!("{no_clock}")))?;
+        let end = start.saturating_add(seconds.saturating_mul(1_000_000_000));
+        loop {
+            if self.host.is_interrupted() {
+                return Err(io.interrupted());
+            }
+            let now = clock().unwrap_or(end);
+            if now >= end {
+                return Ok(());
+            }
+            self.host.pause(end - now);
+        }
+    }
+}
+
+fn status(done: Result<(), Failed>) -> u8 {
+    done.map_or_else(|failed| failed.0, |()| 0)
+}

@@ -1,0 +1,45 @@
+//! Sizes for people.
+
+use core::fmt;
+use framewright::units::PAGE_SIZE;
+
+/// Bytes with the largest unit of which there is at least one.
+pub struct Size(u64);
+
+impl Size {
+    pub const fn of_pages(pages: u64) -> Self {
+        Self(pages.saturating_mul(PAGE_SIZE))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let (shift, unit) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0).unwrap_or((10, "KiB"));
+        let tenths = (u128::from(self.0) * 10) >> shift;
+        let mut text = crate::io::Text::<24>::new();
+        let _ = if shift == 10 || tenths.is_multiple_of(10) || tenths >= 1000 {
+            fmt::write(&mut text, format_args!("{} {unit}", tenths / 10))
+        } else {
+            fmt::write(&mut text, format_args!("{}.{} {unit}", tenths / 10, tenths % 10))
+        };
+        f.pad(text.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn sizes_are_short() {
+        for (pages, text) in
+            [(0, "0 KiB"), (1, "4 KiB"), (512, "2 MiB"), (700, "2.7 MiB"), (1 << 18, "1 GiB"), (3 << 27, "1.5 TiB")]
+        {
+            assert_eq!(format!("{}", Size::of_pages(pages)), text);
+        }
+        assert_eq!(format!("{:>8}|", Size::of_pages(1)), "   4 KiB|");
+        assert_eq!(format!("{}", Size::of_pages(u64::MAX)), "16777215 TiB");
+    }
+}

@@ -1,0 +1,29 @@
+//! The atomics of what is model checked, so that the model checker can put its own in their stead.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic;
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic;
+
+/// One turn of a busy wait.
+pub(crate) fn relax() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+}
+
+/// Defines a constructor that is `const`, except under the model checker, whose atomics cannot be made at compile time.
+macro_rules! const_fn {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident() -> $result:ty $body:block) => {
+        #[cfg(not(loom))]
+        $(#[$meta])*
+        $visibility const fn $name() -> $result $body
+
+        #[cfg(loom)]
+        $(#[$meta])*
+        $visibility fn $name() -> $result $body
+    };
+}
+pub(crate) use const_fn;

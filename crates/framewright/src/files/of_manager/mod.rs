@@ -1,0 +1,70 @@
+//! The manager's own files.
+
+mod meminfo;
+mod nodes;
+mod pages;
+mod settings;
+mod vmstat;
+mod zoneinfo;
+
+use super::{File, Table};
+use crate::manager::{Manager, Node};
+use crate::platform::Platform;
+use crate::units::NodeId;
+use crate::zone::Zone;
+
+impl<P: Platform> Manager<P> {
+    const FILES: &'static [File<Self>] = &[
+        File::read_only("/proc/buddyinfo", pages::buddyinfo),
+        File::read_only("/proc/meminfo", meminfo::meminfo),
+        File::read_only("/proc/pagetypeinfo", pages::pagetypeinfo),
+        File::write_only("/proc/sys/vm/compact_memory", settings::compact_memory),
+        File::read_write(
+            "/proc/sys/vm/lowmem_reserve_ratio",
+            settings::lowmem_reserve_ratio,
+            settings::set_lowmem_reserve_ratio,
+        ),
+        File::read_write("/proc/sys/vm/min_free_kbytes", settings::min_free_kbytes, settings::set_min_free_kbytes),
+        File::read_write(
+            "/proc/sys/vm/watermark_scale_factor",
+            settings::watermark_scale_factor,
+            settings::set_watermark_scale_factor,
+        ),
+        File::read_only("/proc/vmstat", vmstat::vmstat),
+        File::read_only("/proc/zoneinfo", zoneinfo::zoneinfo),
+        File::read_only("/sys/devices/system/node/has_cpu", nodes::has_cpu),
+        File::read_only("/sys/devices/system/node/has_memory", nodes::has_memory),
+        File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_memory),
+        File::read_only("/sys/devices/system/node/online", nodes::all),
+        File::read_only("/sys/devices/system/node/possible", nodes::all),
+        File::read_only("/sys/devices/system/node/node*/cpulist", nodes::cpulist).numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/distance", nodes::distance).numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/meminfo", meminfo::of_node).numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node).numbered(nodes::numbers),
+        File::read_only("/sys/module/framewright/parameters/careful", settings::careful),
+        File::read_only("/sys/module/framewright/parameters/init_on_alloc", settings::init_on_alloc),
+        File::read_only("/sys/module/framewright/parameters/init_on_free", settings::init_on_free),
+        File::read_only("/sys/module/framewright/parameters/mem", settings::mem),
+        File::read_only("/sys/module/framewright/parameters/memmap_init", settings::memmap_init),
+        File::read_only("/sys/module/framewright/parameters/numa", settings::numa),
+        File::read_only("/sys/module/framewright/parameters/page_owner", settings::page_owner),
+        File::read_only("/sys/module/framewright/parameters/page_poison", settings::page_poison),
+        File::read_only("/sys/module/framewright/parameters/pages", settings::pages),
+    ];
+
+    /// The manager's control files, to be put into a [`FileSystem`](super::FileSystem).
+    #[must_use]
+    pub const fn files(&self) -> Table<'_, Self> {
+        Table::new(self, Self::FILES)
+    }
+}
+
+/// The node that a file's number names.
+fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) -> Option<&'a Node> {
+    numbers.first().and_then(|&node| manager.nodes().get(usize::try_from(node).ok()?))
+}
+
+/// The zones with memory of a node.
+fn zones_of<P: Platform>(manager: &Manager<P>, node: NodeId) -> impl Iterator<Item = &'static Zone> + Clone + use<P> {
+    manager.zones().iter().filter(move |zone| zone.id().node == node)
+}

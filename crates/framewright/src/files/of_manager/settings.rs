@@ -1,0 +1,94 @@
+//! `/proc/sys/vm` and `/sys/module`: what the command line set, and what of it can be changed.
+
+use super::super::{FileError, parse_number, parse_numbers};
+use crate::manager::Manager;
+use crate::platform::Platform;
+use core::fmt::{Display, Write};
+
+type Shown = Result<(), FileError>;
+
+fn show(out: &mut dyn Write, value: impl Display) -> Shown {
+    Ok(writeln!(out, "{value}")?)
+}
+
+fn switch(out: &mut dyn Write, on: bool) -> Shown {
+    show(out, if on { "Y" } else { "N" })
+}
+
+pub(super) fn min_free_kbytes<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.min_free_kbytes())
+}
+
+pub(super) fn set_min_free_kbytes<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    manager.set_min_free_kbytes(parse_number(text)?).map_err(|_| FileError::Invalid)
+}
+
+pub(super) fn watermark_scale_factor<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.watermark_scale_factor())
+}
+
+pub(super) fn set_watermark_scale_factor<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    manager.set_watermark_scale_factor(parse_number(text)?).map_err(|_| FileError::Invalid)
+}
+
+pub(super) fn lowmem_reserve_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    let [dma, dma32, normal] = manager.lowmem_reserve_ratio();
+    show(out, format_args!("{dma}\t{dma32}\t{normal}"))
+}
+
+pub(super) fn set_lowmem_reserve_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    let mut ratio = manager.lowmem_reserve_ratio();
+    parse_numbers(text, &mut ratio)?;
+    if ratio.iter().any(|&ratio| i32::try_from(ratio).is_err()) {
+        return Err(FileError::Invalid);
+    }
+    manager.set_lowmem_reserve_ratio(ratio);
+    Ok(())
+}
+
+/// 1 empties the caches of all CPUs, so that what they keep merges: all the compaction that there is without moving anything.
+pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    if parse_number(text)? != 1 {
+        return Err(FileError::Invalid);
+    }
+    // A frame that should not be in a cache is somebody's wrong free: all others went back.
+    manager.drain().map(drop).map_err(|_| FileError::Output)
+}
+
+pub(super) fn memmap_init<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.policy().name())
+}
+
+pub(super) fn pages<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.settings().pages.name())
+}
+
+pub(super) fn numa<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    switch(out, manager.settings().numa)
+}
+
+/// In bytes; 0 when there is no limit.
+pub(super) fn mem<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.settings().memory_limit.unwrap_or(0))
+}
+
+pub(super) fn page_owner<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    switch(out, manager.aids().page_owner)
+}
+
+pub(super) fn page_poison<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    switch(out, manager.aids().page_poison)
+}
+
+pub(super) fn init_on_alloc<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    switch(out, manager.aids().init_on_alloc)
+}
+
+pub(super) fn init_on_free<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    switch(out, manager.aids().init_on_free)
+}
+
+/// The seed; 0 when the mode is off.
+pub(super) fn careful<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.aids().placement_seed.unwrap_or(0))
+}

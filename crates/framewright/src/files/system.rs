@@ -1,0 +1,157 @@
+//! All tables together, by path.
+
+use super::path::{Name, Relation, relation};
+use super::{FileError, Source};
+use core::fmt::Write;
+
+/// The longest text that is taken in one write, in bytes; Linux takes a page.
+const LONGEST_WRITE: usize = 4096;
+
+/// Takes a file, as its source, entry and numbers, and what a path is to it.
+type Visit<'a> = dyn FnMut(&dyn Source, usize, &[u64], Relation) + 'a;
+
+/// What a path names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Something with files in it.
+    Folder,
+    /// A file.
+    File {
+        /// Whether it can be read.
+        readable: bool,
+        /// Whether it can be written.
+        writable: bool,
+    },
+}
+
+/// Files of several sources as one tree. See the [module documentation](super).
+#[derive(Clone, Copy)]
+pub struct FileSystem<'a> {
+    sources: &'a [&'a dyn Source],
+}
+
+impl<'a> FileSystem<'a> {
+    /// A tree of these, the first first where a file is in several.
+    #[must_use]
+    pub const fn new(sources: &'a [&'a dyn Source]) -> Self {
+        Self { sources }
+    }
+
+    /// Calls for each file that there is now with what `path` is to it.
+    fn each(&self, path: &str, visit: &mut Visit<'_>) {
+        for &source in self.sources {
+            for entry in 0..source.entries() {
+                let pattern = source.path(entry);
+                source.numbers(entry, &mut |numbers| {
+                    visit(source, entry, numbers, relation(path, pattern, numbers));
+                });
+            }
+        }
+    }
+
+    /// What `path` names.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotFolder`].
+    pub fn kind(&self, path: &str) -> Result<Kind, FileError> {
+        let mut found = Err(FileError::NotFound);
+        // The root is there even when nothing is in it.
+        if super::path::names(path).next().is_none() && path.starts_with('/') {
+            return Ok(Kind::Folder);
+        }
+        self.each(path, &mut |source, entry, _, relation| match (relation, &mut found) {
+            (Relation::Same, Ok(Kind::File { readable, writable })) => {
+                let (read, write) = source.access(entry);
+                *readable |= read;
+                *writable |= write;
+            }
+            (Relation::Same, found) => {
+                let (readable, writable) = source.access(entry);
+                *found = Ok(Kind::File { readable, writable });
+            }
+            (Relation::Above(..), found) => *found = Ok(Kind::Folder),
+            (Relation::Below, found @ Err(FileError::NotFound)) => *found = Err(FileError::NotFolder),
+            _ => {}
+        });
+        if path.is_empty() { Err(FileError::NotFound) } else { found }
+    }
+
+    /// Writes a file's text to `out`.
+    ///
+    /// # Errors
+    /// See [`FileError`]; a part of the text may have been written.
+    pub fn read(&self, path: &str, out: &mut dyn Write) -> Result<(), FileError> {
+        match self.kind(path)? {
+            Kind::Folder => return Err(FileError::IsFolder),
+            Kind::File { readable: false, .. } => return Err(FileError::NotPermitted),
+            Kind::File { .. } => {}
+        }
+        let mut result = Ok(());
+        self.each(path, &mut |source, entry, numbers, relation| {
+            if matches!(relation, Relation::Same) && source.access(entry).0 && result.is_ok() {
+                result = source.read(entry, numbers, out);
+            }
+        });
+        result
+    }
+
+    /// Gives `text` to a file, which takes all of it or changes nothing.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    pub fn write(&self, path: &str, text: &str) -> Result<(), FileError> {
+        match self.kind(path)? {
+            Kind::Folder => return Err(FileError::IsFolder),
+            Kind::File { writable: false, .. } => return Err(FileError::NotPermitted),
+            Kind::File { .. } if text.len() > LONGEST_WRITE => return Err(FileError::Invalid),
+            Kind::File { .. } => {}
+        }
+        let mut result = None;
+        self.each(path, &mut |source, entry, numbers, relation| {
+            if matches!(relation, Relation::Same) && source.access(entry).1 && result.is_none() {
+                result = Some(source.write(entry, numbers, text));
+            }
+        });
+        result.unwrap_or(Err(FileError::NotFound))
+    }
+
+    /// Calls for each name in a folder, in the order of bytes, each once; for a file with the last name of its path.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::NotFolder`].
+    pub fn list(&self, path: &str, visit: &mut dyn FnMut(&str, Kind)) -> Result<(), FileError> {
+        let kind = self.kind(path)?;
+        if kind != Kind::Folder {
+            visit(super::path::names(path).last().unwrap_or(path), kind);
+            return Ok(());
+        }
+        let mut last: Option<Name> = None;
+        while let Some((name, kind)) = self.next(path, last.as_ref()) {
+            visit(name.as_str(), kind);
+            last = Some(name);
+        }
+        Ok(())
+    }
+
+    /// The first name in a folder after `last`.
+    fn next(&self, path: &str, last: Option<&Name>) -> Option<(Name, Kind)> {
+        let mut best: Option<(Name, Kind)> = None;
+        self.each(path, &mut |source, entry, _, relation| {
+            let Relation::Above(name, is_file) = relation else { return };
+            if last.is_some_and(|last| name.cmp(last).is_le()) {
+                return;
+            }
+            let (readable, writable) = source.access(entry);
+            let kind = if is_file { Kind::File { readable, writable } } else { Kind::Folder };
+            match &mut best {
+                Some((found, _)) if name.cmp(found).is_gt() => {}
+                Some((found, Kind::File { readable: read, writable: write })) if name.cmp(found).is_eq() => {
+                    *read |= readable;
+                    *write |= writable;
+                }
+                best => *best = Some((name, kind)),
+            }
+        });
+        best
+    }
+}

@@ -1,0 +1,115 @@
+//! Tables of files: what a module writes to have some.
+
+use super::FileError;
+use core::fmt::Write;
+
+/// Makes a file's text. The numbers are those that stand for the `*` of its path.
+pub type Read<T> = fn(&T, &[u64], &mut dyn Write) -> Result<(), FileError>;
+/// Takes what is written to a file: all of it, or it fails and changes nothing.
+pub type Put<T> = fn(&T, &[u64], &str) -> Result<(), FileError>;
+/// Calls for each group of numbers for which there is a file now.
+pub type Numbers<T> = fn(&T, &mut dyn FnMut(&[u64]));
+
+/// One file of a `T`, or with a `*` in its path one for each number that there is.
+pub struct File<T> {
+    path: &'static str,
+    numbers: Numbers<T>,
+    read: Option<Read<T>>,
+    write: Option<Put<T>>,
+}
+
+impl<T> File<T> {
+    const fn new(path: &'static str, read: Option<Read<T>>, write: Option<Put<T>>) -> Self {
+        Self { path, numbers: |_, visit| visit(&[]), read, write }
+    }
+
+    /// A file that says something. It is read in one go and takes no lock while it writes to `out`, which may be slow.
+    #[must_use]
+    pub const fn read_only(path: &'static str, read: Read<T>) -> Self {
+        Self::new(path, Some(read), None)
+    }
+
+    /// A file that also takes something.
+    #[must_use]
+    pub const fn read_write(path: &'static str, read: Read<T>, write: Put<T>) -> Self {
+        Self::new(path, Some(read), Some(write))
+    }
+
+    /// A file that only takes something.
+    #[must_use]
+    pub const fn write_only(path: &'static str, write: Put<T>) -> Self {
+        Self::new(path, None, Some(write))
+    }
+
+    /// The same for a path with a `*` in it: a file for each group of numbers that `numbers` names. Groups may come and go.
+    #[must_use]
+    pub const fn numbered(self, numbers: Numbers<T>) -> Self {
+        Self { numbers, ..self }
+    }
+}
+
+/// Files of somebody, whoever that is. [`Table`] is the way to have one.
+pub trait Source {
+    /// How many entries there are.
+    fn entries(&self) -> usize;
+    /// The path of an entry, with a `*` for each number.
+    fn path(&self, entry: usize) -> &'static str;
+    /// Whether it can be read and whether it can be written.
+    fn access(&self, entry: usize) -> (bool, bool);
+    /// Calls for each group of numbers for which there is a file.
+    fn numbers(&self, entry: usize, visit: &mut dyn FnMut(&[u64]));
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`FileError::NotPermitted`] when it cannot be read, else what the file says.
+    fn read(&self, entry: usize, numbers: &[u64], out: &mut dyn Write) -> Result<(), FileError>;
+    /// Writes to a file.
+    ///
+    /// # Errors
+    /// [`FileError::NotPermitted`] when it cannot be written, else what the file says.
+    fn write(&self, entry: usize, numbers: &[u64], text: &str) -> Result<(), FileError>;
+}
+
+/// The files of one owner.
+pub struct Table<'a, T> {
+    owner: &'a T,
+    files: &'a [File<T>],
+}
+
+impl<'a, T> Table<'a, T> {
+    /// `files` of `owner`.
+    #[must_use]
+    pub const fn new(owner: &'a T, files: &'a [File<T>]) -> Self {
+        Self { owner, files }
+    }
+}
+
+impl<T> Source for Table<'_, T> {
+    fn entries(&self) -> usize {
+        self.files.len()
+    }
+
+    fn path(&self, entry: usize) -> &'static str {
+        self.files.get(entry).map_or("", |file| file.path)
+    }
+
+    fn access(&self, entry: usize) -> (bool, bool) {
+        self.files.get(entry).map_or((false, false), |file| (file.read.is_some(), file.write.is_some()))
+    }
+
+    fn numbers(&self, entry: usize, visit: &mut dyn FnMut(&[u64])) {
+        if let Some(file) = self.files.get(entry) {
+            (file.numbers)(self.owner, visit);
+        }
+    }
+
+    fn read(&self, entry: usize, numbers: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+        let read = self.files.get(entry).ok_or(FileError::NotFound)?.read.ok_or(FileError::NotPermitted)?;
+        read(self.owner, numbers, out)
+    }
+
+    fn write(&self, entry: usize, numbers: &[u64], text: &str) -> Result<(), FileError> {
+        let write = self.files.get(entry).ok_or(FileError::NotFound)?.write.ok_or(FileError::NotPermitted)?;
+        write(self.owner, numbers, text)
+    }
+}

@@ -1,0 +1,118 @@
+//! Numbers and switches as they are written to control files, and what several files print alike.
+
+use super::FileError;
+use core::fmt::Write;
+
+/// One number, with blanks or an end of line around it: decimal, or hexadecimal after `0x`.
+///
+/// # Errors
+/// [`FileError::Invalid`] for anything else, and for what does not fit in 64 bits.
+pub fn parse_number(text: &str) -> Result<u64, FileError> {
+    let text = text.trim_ascii();
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
+    };
+    // The conversion would take a sign.
+    if !digits.starts_with(|first: char| first.is_digit(radix)) {
+        return Err(FileError::Invalid);
+    }
+    u64::from_str_radix(digits, radix).map_err(|_| FileError::Invalid)
+}
+
+/// Numbers with blanks between them into the first places of `numbers`; the others stay as they are, as with Linux's vectors.
+///
+/// # Errors
+/// [`FileError::Invalid`] when there is none, when there are too many, or when one is not a number; `numbers` may then have changed.
+pub fn parse_numbers(text: &str, numbers: &mut [u64]) -> Result<(), FileError> {
+    let mut places = numbers.iter_mut();
+    let mut some = false;
+    for word in text.split_ascii_whitespace() {
+        *places.next().ok_or(FileError::Invalid)? = parse_number(word)?;
+        some = true;
+    }
+    if some { Ok(()) } else { Err(FileError::Invalid) }
+}
+
+/// A switch as Linux's module parameters take it.
+///
+/// # Errors
+/// [`FileError::Invalid`] for anything else.
+pub fn parse_bool(text: &str) -> Result<bool, FileError> {
+    crate::parameters::parse_bool(text.trim_ascii()).ok_or(FileError::Invalid)
+}
+
+/// One line of a `meminfo`: the name with its colon in 16 columns, KiB in 8. `prefix` is `Node n ` for a node's.
+///
+/// # Errors
+/// [`FileError::Output`].
+pub fn write_kib(out: &mut dyn Write, prefix: core::fmt::Arguments<'_>, name: &str, kib: u64) -> Result<(), FileError> {
+    // The colon follows the name, so the padding follows both.
+    let padding = 15_usize.saturating_sub(name.len());
+    Ok(writeln!(out, "{prefix}{name}:{:padding$}{kib:>8} kB", "")?)
+}
+
+/// Ascending numbers as Linux lists CPUs and nodes: `0-3,8`, and an end of line.
+///
+/// # Errors
+/// [`FileError::Output`].
+pub fn write_cpu_list(out: &mut dyn Write, numbers: impl Iterator<Item = u32>) -> Result<(), FileError> {
+    let mut numbers = numbers.peekable();
+    let mut comma = "";
+    while let Some(first) = numbers.next() {
+        let mut last = first;
+        while let Some(next) = numbers.next_if(|&next| Some(next) == last.checked_add(1)) {
+            last = next;
+        }
+        write!(out, "{comma}{first}")?;
+        if last != first {
+            write!(out, "-{last}")?;
+        }
+        comma = ",";
+    }
+    Ok(writeln!(out)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    #[test]
+    fn numbers_are_numbers_and_nothing_else() {
+        for (text, number) in [("0", 0), (" 12\n", 12), ("0x1F", 31), ("\t18446744073709551615", u64::MAX), ("007", 7)]
+        {
+            assert_eq!(parse_number(text), Ok(number), "{text:?}");
+        }
+        for text in ["", "\n", "-1", "+1", "1 2", "0x", "0x+1", "12k", "1.5", "18446744073709551616", "\u{663}", "1\0"]
+        {
+            assert_eq!(parse_number(text), Err(FileError::Invalid), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_vector_may_be_shorter_and_not_longer() {
+        let mut numbers = [1, 2, 3];
+        assert_eq!((parse_numbers(" 7\t8\n", &mut numbers), numbers), (Ok(()), [7, 8, 3]));
+        for text in ["", "  ", "1 2 3 4", "1 x"] {
+            assert_eq!(parse_numbers(text, &mut numbers), Err(FileError::Invalid), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn lists_and_lines_are_those_of_linux() {
+        for (numbers, expected) in [(&[][..], "\n"), (&[0], "0\n"), (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8\n")] {
+            let mut text = String::new();
+            assert_eq!(write_cpu_list(&mut text, numbers.iter().copied()), Ok(()));
+            assert_eq!(text, expected);
+        }
+        let mut text = String::new();
+        assert_eq!(write_kib(&mut text, format_args!("Node 3 "), "MemTotal", 24_684_092), Ok(()));
+        assert_eq!(write_kib(&mut text, format_args!(""), "MemAvailable", 1), Ok(()));
+        assert_eq!(text, "Node 3 MemTotal:       24684092 kB\nMemAvailable:          1 kB\n");
+        assert_eq!(
+            (parse_bool("Y\n"), parse_bool("off"), parse_bool("2")),
+            (Ok(true), Ok(false), Err(FileError::Invalid))
+        );
+    }
+}

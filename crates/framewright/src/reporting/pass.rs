@@ -1,0 +1,139 @@
+//! One pass over all zones: how much of each may be reported, and how far it has got.
+
+use super::settings::Pace;
+use crate::platform::Platform;
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
+
+/// Calls that an adaptive pass may make at least in each zone, where that much stayed free: 1 GiB.
+const BURST_CALLS: u64 = 16;
+/// Of what is free a pass at Linux's pace reports one part in so many, and an adaptive one at most.
+const SHARE: u64 = 16;
+
+/// What a device takes at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Capacity(pub(super) usize);
+
+impl Capacity {
+    /// 0 and everything above 32 mean 32.
+    pub(super) const fn of(capacity: usize) -> Self {
+        Self(if capacity == 0 || capacity > MOST_PIECES { MOST_PIECES } else { capacity })
+    }
+
+    /// Pages that one call may take out of circulation: so many pieces of the order, at least of 2 MiB, but not more than 64 MiB.
+    pub(super) fn pages(self, order: Order) -> u64 {
+        let unit = order.get().clamp(BLOCK_ORDER, BLOCK_ORDER + 5);
+        ((self.0 as u64) << unit).min(MOST_PIECES as u64 * PAGES_PER_BLOCK)
+    }
+}
+
+/// What may be reported in a pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Everything.
+    Flush,
+    /// As the pace says.
+    Paced(Pace),
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub(super) kind: Kind,
+    pub(super) order: Order,
+    pub(super) started_ns: u64,
+    /// The number of the zone that it is at.
+    pub(super) zone: usize,
+    /// Pages that it may still report there; nothing before it has begun with the zone.
+    pub(super) allowance_pages: Option<u64>,
+    pub(super) cursor: Cursor,
+    /// Something was handed to the device.
+    pub(super) has_spent: bool,
+    /// There is more for another pass.
+    pub(super) left_over: bool,
+}
+
+impl Pass {
+    pub(super) fn new(kind: Kind, order: Order, started_ns: u64) -> Self {
+        Self {
+            kind,
+            order,
+            started_ns,
+            zone: 0,
+            allowance_pages: None,
+            cursor: Cursor::default(),
+            has_spent: false,
+            left_over: false,
+        }
+    }
+
+    /// What the next call may hold; nothing when the zone has had its share.
+    pub(super) fn goal<P: Platform>(&mut self, platform: &P, zone: &Zone, capacity: Capacity) -> Option<Goal> {
+        let call_pages = capacity.pages(self.order);
+        let allowance = match self.allowance_pages {
+            Some(pages) => pages,
+            None => self.allowance(platform, zone, call_pages),
+        };
+        self.allowance_pages = Some(allowance);
+        let most_pages = call_pages.min(allowance);
+        let least_pages = self.order.pages().min(call_pages);
+        (most_pages >= least_pages).then_some(Goal {
+            order: self.order,
+            most_pieces: capacity.0,
+            most_pages,
+            guard_pages: call_pages,
+        })
+    }
+
+    fn allowance<P: Platform>(&self, platform: &P, zone: &Zone, call_pages: u64) -> u64 {
+        let share_pages = zone.free_pages().div_ceil(call_pages * SHARE) * call_pages;
+        match self.kind {
+            Kind::Flush => u64::MAX,
+            // A little over the share, for what earlier lists left of a call in Linux.
+            Kind::Paced(Pace::Fixed) => share_pages + call_pages,
+            Kind::Paced(Pace::Adaptive) => {
+                let stayed_pages = zone.unreported_floor(platform).min(share_pages.max(BURST_CALLS * call_pages));
+                // What stayed free in split blocks is not counted anywhere.
+                stayed_pages + if self.order < Order::BLOCK { share_pages } else { 0 }
+            }
+        }
+    }
+
+    /// Pages of the zone were handed to the device.
+    pub(super) fn spend(&mut self, pages: u64) {
+        self.has_spent = true;
+        self.allowance_pages = self.allowance_pages.map(|left| left.saturating_sub(pages));
+    }
+
+    /// The zone has no more, or no more in this pass.
+    pub(super) fn next_zone<P: Platform>(&mut self, platform: &P, zone: &Zone) {
+        zone.end_sweep(platform, self.cursor);
+        self.zone += 1;
+        self.allowance_pages = None;
+        self.cursor = Cursor::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_counts_units_of_two_mebibytes() {
+        let order = |order| Order::new(order).expect("an order");
+        for (capacity, of, pages) in [
+            (0, 9, 32 * 512),
+            (32, 9, 32 * 512),
+            (64, 9, 32 * 512),
+            (1, 9, 512),
+            (5, 9, 5 * 512),
+            (32, 18, 32 * 512),
+            (1, 18, 32 * 512),
+            (4, 10, 4 * 1024),
+            (32, 0, 32 * 512),
+            (3, 5, 3 * 512),
+        ] {
+            assert_eq!(Capacity::of(capacity).pages(order(of)), pages, "{capacity} of order {of}");
+        }
+    }
+}

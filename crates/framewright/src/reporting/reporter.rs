@@ -1,0 +1,575 @@
+//! The cycle: idle until something is worth a report, a pass after the delay, one submission at a time.
+
+use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
+use super::pass::{Capacity, Kind, Pass};
+use super::settings::Pace;
+use super::shared::{Reporting, ReportingCounters, add};
+use crate::manager::Manager;
+use crate::platform::Platform;
+use crate::units::{Order, PAGE_SIZE, PhysRange};
+use crate::zone::{Batch, Collected, Returned, Zone};
+use core::fmt;
+
+const MS: u64 = 1_000_000;
+/// How often an adaptive pace looks at what stayed free.
+const TICK_NS: u64 = 100 * MS;
+/// How often a device is asked that has not answered, and one that is silent.
+const ASK_NS: u64 = MS;
+const ASK_SILENT_NS: u64 = 100 * MS;
+/// When a device is tried again that had no room.
+const BUSY_NS: u64 = 10 * MS;
+/// The longest that an error is waited out.
+const MOST_BACKOFF_NS: u64 = 60_000 * MS;
+/// Steps of one poll, each of which holds a lock or calls the device a few times at most.
+const MOST_STEPS: u32 = 64;
+/// Events that are kept until somebody asks.
+const EVENTS: usize = 8;
+
+/// What reporting is doing (SPEC 5.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Nothing is there to report.
+    Idle,
+    /// A pass will begin at this time.
+    Requested {
+        /// In nanoseconds, by the clock of the polls.
+        due_ns: u64,
+    },
+    /// A pass is under way.
+    Active,
+}
+
+/// Why a device was not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterError {
+    /// There is one already, or one was dropped while it had memory.
+    Busy,
+    /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not promise to leave it there.
+    Content,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "another device for free page reports is registered",
+            Self::Content => "the device would not leave in free memory what page_poison or init_on_free put there",
+        })
+    }
+}
+
+impl core::error::Error for RegisterError {}
+
+/// Something that is worth a line in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A device was registered.
+    Enabled {
+        /// The smallest order that is reported.
+        order: Order,
+    },
+    /// A submission failed, the first in a row.
+    Failing {
+        /// When it is tried again, in milliseconds.
+        retry_ms: u64,
+    },
+    /// A submission succeeded after some that had failed.
+    Recovered,
+    /// The device did not answer in time and keeps what it has.
+    Silent {
+        /// How much that is.
+        pages: u64,
+    },
+    /// It answered after all.
+    Answered,
+    /// It was reset; what it had is back.
+    Reset,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Enabled { order } => write!(f, "Free page reporting enabled, from {order:?} on"),
+            Self::Failing { retry_ms } => write!(f, "report failed, next attempt in {retry_ms} ms"),
+            Self::Recovered => f.write_str("reports succeed again"),
+            Self::Silent { pages } => {
+                write!(f, "device does not answer, {} KiB stay with it", pages * PAGE_SIZE / 1024)
+            }
+            Self::Answered => f.write_str("device answers again"),
+            Self::Reset => f.write_str("device was reset"),
+        }
+    }
+}
+
+/// The place of the one device; free again when this goes, unless the device has memory.
+struct Registration<'a> {
+    reporting: &'a Reporting,
+    in_use: bool,
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        if !self.in_use {
+            self.reporting.unregister();
+        }
+    }
+}
+
+/// A registered device and what it is doing.
+///
+/// One task owns it and polls it. Dropped while its device has memory, that memory stays out of circulation and no other device can be registered:
+/// [`close`](Self::close), poll until there is no next time, and [`unregister`](Self::unregister) instead.
+pub struct Reporter<'a, P: Platform, D: ReportDevice> {
+    manager: &'a Manager<P>,
+    registration: Registration<'a>,
+    device: D,
+    order: Order,
+    capacity: Capacity,
+    phase: Phase,
+    pass: Option<Pass>,
+    batch: Batch,
+    /// The zone and time of the batch that is with the device.
+    out: Option<(usize, u64)>,
+    silent: bool,
+    resetting: bool,
+    closing: bool,
+    errors: u32,
+    not_before_ns: u64,
+    looked_ns: Option<u64>,
+    flushes_begun: u64,
+    events: [Option<Event>; EVENTS],
+}
+
+/// What to do next.
+enum Next {
+    Step,
+    Wait(u64),
+    Nothing,
+}
+
+impl<P: Platform> Manager<P> {
+    /// What may be seen and set of free page reporting.
+    #[must_use]
+    pub const fn reporting(&self) -> &Reporting {
+        self.shared_reporting()
+    }
+
+    /// All counters of free page reporting.
+    pub fn reporting_counters(&self) -> ReportingCounters {
+        let mut counters = self.reporting().counted();
+        for zone in self.zones() {
+            let (reused_pages, early_pages) = zone.reused_pages(self.platform());
+            counters.reused_pages += reused_pages;
+            counters.reused_early_pages += early_pages;
+        }
+        counters
+    }
+
+    /// Registers the one device for free page reports. From the first on, marks of reported blocks are kept; they stay when a device goes, so that the next one goes on
+    /// where it stopped.
+    ///
+    /// # Errors
+    /// See [`RegisterError`]; the device comes back with it.
+    pub fn register_reporting<D: ReportDevice>(&self, device: D) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
+        let aids = self.aids();
+        let content = device.content();
+        if aids.page_poison && content != Content::Poison || aids.init_on_free && content != Content::Zero {
+            return Err((RegisterError::Content, device));
+        }
+        let reporting = self.reporting();
+        if !reporting.register() {
+            return Err((RegisterError::Busy, device));
+        }
+        for zone in self.zones() {
+            zone.keep_marks(self.platform());
+        }
+        let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
+        if order < Order::BLOCK {
+            self.forget_sweeps();
+        }
+        let mut reporter = Reporter {
+            manager: self,
+            registration: Registration { reporting, in_use: false },
+            order,
+            capacity: Capacity::of(device.capacity()),
+            device,
+            phase: Phase::Idle,
+            pass: None,
+            batch: Batch::EMPTY,
+            out: None,
+            silent: false,
+            resetting: false,
+            closing: false,
+            errors: 0,
+            not_before_ns: 0,
+            looked_ns: None,
+            flushes_begun: reporting.flushes_wanted(),
+            events: [None; EVENTS],
+        };
+        reporter.note(Event::Enabled { order });
+        Ok(reporter)
+    }
+
+    /// Runs of split blocks may be worth a report that were not before.
+    fn forget_sweeps(&self) {
+        for zone in self.zones() {
+            let mut from = Some(0);
+            while let Some(index) = from {
+                from = zone.forget_sweeps(self.platform(), index);
+            }
+        }
+    }
+}
+
+impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
+    /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to come back: then, or as soon as the device has something to say.
+    /// Nothing when it is closed and done.
+    pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        for _ in 0..MOST_STEPS {
+            match self.step(now_ns) {
+                Next::Step => {}
+                Next::Wait(deadline_ns) => return Some(deadline_ns),
+                Next::Nothing => return None,
+            }
+        }
+        Some(now_ns)
+    }
+
+    /// The oldest event that nobody has asked for.
+    pub fn event(&mut self) -> Option<Event> {
+        let oldest = self.events[0].take();
+        self.events.rotate_left(1);
+        oldest
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether the device did not answer in time and has not since.
+    #[must_use]
+    pub const fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// Pages that the device has.
+    #[must_use]
+    pub const fn out_pages(&self) -> u64 {
+        if self.out.is_some() { self.batch.pages() } else { 0 }
+    }
+
+    /// The smallest order that is reported.
+    #[must_use]
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The device, to see to its interrupts or to look at it.
+    pub const fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Has the device reset by the next polls, until that is done: what it has is back then, not reported. For a device that is silent, or is about to be suspended.
+    pub const fn reset(&mut self) {
+        self.resetting = true;
+    }
+
+    /// Submits nothing more. Polls go on until the device has given back what it has.
+    pub const fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Gives the device back, and its place to another.
+    ///
+    /// # Errors
+    /// Itself, while the device has memory: [`close`](Self::close) it and poll.
+    #[expect(clippy::result_large_err, reason = "it is given back as it came, and there is no heap to put it in")]
+    pub fn unregister(mut self) -> Result<D, Self> {
+        if self.out.is_some() {
+            return Err(self);
+        }
+        self.end_pass();
+        let Self { device, .. } = self;
+        Ok(device)
+    }
+
+    fn note(&mut self, event: Event) {
+        if let Some(place) = self.events.iter_mut().find(|place| place.is_none()) {
+            *place = Some(event);
+        }
+    }
+
+    fn reporting(&self) -> &Reporting {
+        self.manager.reporting()
+    }
+
+    fn step(&mut self, now_ns: u64) -> Next {
+        if self.resetting {
+            return self.go_on_resetting(now_ns);
+        }
+        if let Some((zone, since_ns)) = self.out {
+            return self.ask(zone, since_ns, now_ns);
+        }
+        if self.closing {
+            self.end_pass();
+            return Next::Nothing;
+        }
+        let flush = self.reporting().flushes_wanted() != self.flushes_begun;
+        if flush && !matches!(self.pass, Some(Pass { kind: Kind::Flush, .. })) {
+            self.end_pass();
+            self.flushes_begun = self.reporting().flushes_wanted();
+            self.begin(Kind::Flush, now_ns);
+            self.not_before_ns = now_ns;
+        }
+        let flushing = matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }));
+        if self.reporting().is_paused() && !flushing {
+            self.end_pass();
+            self.looked_ns = None;
+            return Next::Wait(now_ns + self.idle_ns());
+        }
+        if now_ns < self.not_before_ns {
+            return Next::Wait(self.not_before_ns);
+        }
+        match self.phase {
+            Phase::Active => self.go_on(now_ns),
+            Phase::Requested { due_ns } if now_ns < due_ns => Next::Wait(due_ns),
+            Phase::Requested { .. } => {
+                self.begin(Kind::Paced(self.reporting().pace()), now_ns);
+                Next::Step
+            }
+            Phase::Idle => self.look(now_ns),
+        }
+    }
+
+    fn delay_ns(&self) -> u64 {
+        u64::from(self.reporting().delay_ms()) * MS
+    }
+
+    /// How often it looks whether there is something to report.
+    fn idle_ns(&self) -> u64 {
+        match self.reporting().pace() {
+            Pace::Adaptive => self.delay_ns().clamp(MS, TICK_NS),
+            Pace::Fixed => (self.delay_ns() / 4).max(MS),
+        }
+    }
+
+    fn look(&mut self, now_ns: u64) -> Next {
+        let order = self.order;
+        let platform = self.manager.platform();
+        let worth =
+            order < Order::BLOCK || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order));
+        let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
+        if !worth {
+            return Next::Wait(now_ns + self.idle_ns());
+        }
+        let due_ns = match self.reporting().pace() {
+            Pace::Adaptive => now_ns,
+            // What is to be reported became free since the last look.
+            Pace::Fixed => (before_ns + self.delay_ns()).max(now_ns),
+        };
+        self.phase = Phase::Requested { due_ns };
+        Next::Step
+    }
+
+    fn begin(&mut self, kind: Kind, now_ns: u64) {
+        if let Some(order) = self.reporting().order() {
+            if order < Order::BLOCK && order < self.order {
+                self.manager.forget_sweeps();
+            }
+            self.order = order;
+        }
+        self.phase = Phase::Active;
+        self.pass = Some(Pass::new(kind, self.order, now_ns));
+    }
+
+    /// Leaves a pass where it is.
+    fn end_pass(&mut self) {
+        if let Some(mut pass) = self.pass.take()
+            && let Some(zone) = self.manager.zones().get(pass.zone)
+        {
+            pass.next_zone(self.manager.platform(), zone);
+        }
+        self.phase = Phase::Idle;
+    }
+
+    /// The next submission of the pass, or its end.
+    fn go_on(&mut self, now_ns: u64) -> Next {
+        let Some(pass) = &mut self.pass else {
+            self.phase = Phase::Idle;
+            return Next::Step;
+        };
+        let (manager, number) = (self.manager, pass.zone);
+        let platform = manager.platform();
+        let Some(zone) = manager.zones().get(number) else {
+            return self.finish_pass(now_ns);
+        };
+        let Some(goal) = pass.goal(platform, zone, self.capacity) else {
+            pass.left_over |= zone.unreported_pages() != 0;
+            pass.next_zone(platform, zone);
+            return Next::Step;
+        };
+        let collected = zone.collect(platform, goal, &mut pass.cursor, &mut self.batch);
+        if self.batch.len() == 0 {
+            match collected {
+                // Many entries were looked at.
+                Collected::Some => return Next::Step,
+                Collected::Short => {
+                    pass.left_over |= zone.unreported_pages() != 0;
+                    add(&self.registration.reporting.tally.skipped, 1);
+                }
+                Collected::All => {}
+            }
+            pass.next_zone(platform, zone);
+            return Next::Step;
+        }
+        pass.spend(self.batch.pages());
+        self.submit(number, zone, now_ns)
+    }
+
+    fn submit(&mut self, number: usize, zone: &Zone, now_ns: u64) -> Next {
+        let mut ranges = [PhysRange::new(0, 0); MOST_RANGES];
+        for (range, piece) in ranges.iter_mut().zip(self.batch.pieces()) {
+            *range = piece.range.to_phys();
+        }
+        let len = self.batch.len().min(MOST_RANGES);
+        // From here on the device may have the memory, also if it unwinds.
+        self.registration.in_use = true;
+        match self.device.submit(&ranges[..len]) {
+            Ok(()) => {
+                self.out = Some((number, now_ns));
+                add(&self.registration.reporting.tally.calls, 1);
+                Next::Step
+            }
+            Err(error) => {
+                self.registration.in_use = false;
+                let busy = error == SubmitError::Busy;
+                let returned = if busy { Returned::Unasked } else { Returned::Refused };
+                self.give_back(zone, &|_| returned);
+                if !busy {
+                    return self.fail(now_ns);
+                }
+                add(&self.registration.reporting.tally.busy, 1);
+                if let Some(pass) = &mut self.pass {
+                    pass.left_over = true;
+                }
+                self.not_before_ns = now_ns + BUSY_NS;
+                Next::Wait(self.not_before_ns)
+            }
+        }
+    }
+
+    /// What became of the submission that is out.
+    fn ask(&mut self, number: usize, since_ns: u64, now_ns: u64) -> Next {
+        let acknowledged = match self.device.poll() {
+            Progress::Pending => {
+                let waited_ns = now_ns.saturating_sub(since_ns);
+                if !self.silent && waited_ns >= u64::from(self.reporting().timeout_ms()) * MS {
+                    self.silent = true;
+                    add(&self.registration.reporting.tally.timeouts, 1);
+                    self.note(Event::Silent { pages: self.batch.pages() });
+                }
+                return Next::Wait(now_ns + if self.silent { ASK_SILENT_NS } else { ASK_NS });
+            }
+            Progress::Done(acknowledged) => Some(acknowledged),
+            Progress::Failed => None,
+        };
+        let tally = &self.registration.reporting.tally;
+        add(&tally.device_ns, now_ns.saturating_sub(since_ns));
+        let ranges = self.batch.len() as u64;
+        let heard = acknowledged.unwrap_or(Acknowledged::NONE);
+        let told = self.batch.pieces().enumerate().filter(|&(number, _)| heard.has(number));
+        let (told_ranges, told_pages) =
+            told.fold((0, 0), |(ranges, pages), (_, piece)| (ranges + 1, pages + piece.range.pages()));
+        add(&tally.reported_ranges, told_ranges);
+        add(&tally.reported_pages, told_pages);
+        if acknowledged.is_some() {
+            add(&tally.refused_ranges, ranges - told_ranges);
+        }
+        let zero = self.device.content() == Content::Zero;
+        self.take_back(number, &|range| {
+            if heard.has(range) { Returned::Reported { zero } } else { Returned::Refused }
+        });
+        if core::mem::replace(&mut self.silent, false) {
+            self.note(Event::Answered);
+        }
+        if told_ranges == 0 {
+            return self.fail(now_ns);
+        }
+        if told_ranges == ranges && core::mem::replace(&mut self.errors, 0) != 0 {
+            self.note(Event::Recovered);
+        }
+        if told_ranges != ranges {
+            // What is refused would be offered again and again.
+            return self.fail(now_ns);
+        }
+        Next::Step
+    }
+
+    fn go_on_resetting(&mut self, now_ns: u64) -> Next {
+        if !self.device.reset() {
+            return Next::Wait(now_ns + ASK_NS);
+        }
+        self.resetting = false;
+        self.silent = false;
+        if let Some((number, _)) = self.out {
+            self.take_back(number, &|_| Returned::Unasked);
+        }
+        self.end_pass();
+        add(&self.registration.reporting.tally.resets, 1);
+        self.note(Event::Reset);
+        Next::Step
+    }
+
+    /// The device is done with what it had.
+    fn take_back(&mut self, number: usize, returned: &dyn Fn(usize) -> Returned) {
+        self.out = None;
+        self.registration.in_use = false;
+        if let Some(zone) = self.manager.zones().get(number) {
+            self.give_back(zone, returned);
+        }
+    }
+
+    fn give_back(&mut self, zone: &Zone, returned: &dyn Fn(usize) -> Returned) {
+        zone.give_back(self.manager.platform(), &mut self.batch, returned);
+        self.manager.stir();
+    }
+
+    /// Ends the pass after an error and waits, longer each time.
+    fn fail(&mut self, now_ns: u64) -> Next {
+        add(&self.registration.reporting.tally.errors, 1);
+        let doubled = self.delay_ns().max(TICK_NS).checked_shl(self.errors.min(16)).unwrap_or(MOST_BACKOFF_NS);
+        let wait_ns = doubled.min(MOST_BACKOFF_NS);
+        if self.errors == 0 {
+            self.note(Event::Failing { retry_ms: wait_ns / MS });
+        }
+        self.errors = self.errors.saturating_add(1);
+        self.end_pass();
+        self.not_before_ns = now_ns + wait_ns;
+        self.phase = Phase::Requested { due_ns: self.not_before_ns };
+        Next::Wait(self.not_before_ns)
+    }
+
+    fn finish_pass(&mut self, now_ns: u64) -> Next {
+        let Some(pass) = self.pass.take() else { return Next::Step };
+        let tally = &self.registration.reporting.tally;
+        add(&tally.passes, 1);
+        if pass.kind == Kind::Flush {
+            add(&tally.flushes, 1);
+        }
+        self.looked_ns = Some(now_ns);
+        let due_ns = match self.reporting().pace() {
+            Pace::Adaptive => pass.started_ns + self.idle_ns(),
+            Pace::Fixed => now_ns + self.delay_ns().max(if pass.has_spent { 0 } else { MS }),
+        };
+        self.phase = if pass.left_over {
+            Phase::Requested { due_ns }
+        } else if pass.order < Order::BLOCK {
+            // Whether anything became free in split blocks is known only by looking at all of them.
+            Phase::Requested { due_ns: now_ns + self.delay_ns().max(MS) }
+        } else {
+            Phase::Idle
+        };
+        Next::Step
+    }
+}

@@ -1,0 +1,113 @@
+//! The shuffle of a zone, and large pieces while it is on.
+
+use super::Zone;
+use super::segment::Segment;
+use crate::block::MigrateType;
+use crate::block::shuffle::{Chance, SHUFFLE_ORDER, gather, shuffle_list};
+use crate::block::table::blocks_of;
+use crate::platform::Platform;
+use crate::units::{Order, Pfn, PfnRange};
+
+/// Places that one search looks at before it lets others have the lock.
+const SEARCH_SLICE: u32 = 256;
+/// Types whose sets of split blocks are nearly always empty, and give the pass its memory.
+const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
+/// Pairs of neighbours in a list that the statistic looks at.
+const LOOKED_AT: u32 = 1024;
+
+/// How shuffled the free blocks of 4 MiB of a zone are: of so many pairs that follow one another in the lists (of the first 1024), how many are neighbours in memory,
+/// in either direction. In order that is nearly all of them, and with the shuffle nearly none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shuffled {
+    /// Pairs that were looked at.
+    pub pairs: u32,
+    /// Those that are neighbours.
+    pub neighbours: u32,
+}
+
+impl Zone {
+    /// Turns the shuffle on, before anything is painted. It stays on.
+    pub(crate) fn begin_shuffling(&mut self, seed: u64) {
+        self.shuffles = true;
+        let lists = self.changing.lists.get_mut();
+        lists.largest = SHUFFLE_ORDER;
+        lists.chance = Chance::new(seed);
+    }
+
+    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held meanwhile. False where it could not.
+    pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
+        if !self.shuffles {
+            return false;
+        }
+        let mut lists = self.changing.lists.lock(platform);
+        let scratch = lists.room.scratch(SELDOM);
+        let mut done = true;
+        for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+            let segments = self.segments.iter().map(Segment::indices);
+            done &= shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
+        }
+        lists.room.end_scratch(scratch);
+        done
+    }
+
+    /// How shuffled its free blocks are.
+    pub fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
+        let lists = self.changing.lists.lock(platform);
+        let mut shuffled = Shuffled::default();
+        for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+            let blocks = lists.blocks(migrate_type, SHUFFLE_ORDER, reported);
+            let mut index = lists.first(migrate_type, SHUFFLE_ORDER, reported);
+            for _ in 1..blocks.min(LOOKED_AT.saturating_sub(shuffled.pairs)) {
+                let next = self.table.links(index).1;
+                shuffled.pairs += 1;
+                shuffled.neighbours += u32::from(index.abs_diff(next) == blocks_of(SHUFFLE_ORDER));
+                index = next;
+            }
+        }
+        shuffled
+    }
+
+    /// Whether pieces of `order` have to be gathered.
+    #[inline]
+    pub(super) const fn gathers(&self, order: Order) -> bool {
+        self.shuffles && order.get() > SHUFFLE_ORDER.get()
+    }
+
+    /// Takes 2^`order` pages, above the order that is shuffled, that end at or below `max`: the lowest that are free, some places at a time.
+    #[cold]
+    pub(super) fn allocate_gathered<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<PfnRange> {
+        let blocks = blocks_of(order);
+        let mut released = false;
+        for segment in self.segments {
+            let indices = segment.indices();
+            let mut index = indices.start.next_multiple_of(blocks);
+            while index < indices.end && indices.end - index >= blocks {
+                let mut lists = self.changing.lists.lock(platform);
+                if !core::mem::replace(&mut released, true) {
+                    self.release_spare(&mut lists);
+                }
+                for _ in 0..SEARCH_SLICE {
+                    let start = segment.block_of(index).start();
+                    if start.add(order.pages()) > max {
+                        return None;
+                    }
+                    if gather(&mut lists, &self.table, index, order, migrate_type) {
+                        self.publish(&lists);
+                        return Some(PfnRange { start, end: start.add(order.pages()) });
+                    }
+                    index += blocks;
+                    if index >= indices.end || indices.end - index < blocks {
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,191 @@
+//! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
+//!
+//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
+//! front, so that nothing else looks like those.
+
+use crate::console::{Console, plain_line};
+use crate::options::{CAPACITY, Input, Options};
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp;
+use crate::storage::Once;
+use core::cell::Cell;
+use core::fmt::{self, Write};
+use framewright::Manager;
+use framewright::files::{FileSystem, Source};
+use framewright::platform::Platform;
+use framewright::sync::SpinLock;
+use framewright_shell::{Editor, Event, Host, Run, Shell};
+
+/// Groups of runs that the shell can hold.
+const ROOM: usize = 2048;
+/// Bytes that are typed ahead while a command runs.
+const AHEAD: usize = 256;
+/// Ctrl-C on the line.
+const INTERRUPT: u8 = 3;
+/// What stands for the end of what a program sends.
+const END: u8 = 4;
+
+static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
+static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
+
+/// Does what the options ask for, if they ask for a shell at all.
+pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>) {
+    if options.exec.is_none() && options.shell.is_none() {
+        return;
+    }
+    let host = Line { typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }) };
+    let ours = manager.files();
+    let sources: [&dyn Source; 1] = [&ours];
+    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
+    plain_line(format_args!("@shell"));
+    let at_start = Cell::new(true);
+    let (mut out, mut errors) = (Words(&at_start), Words(&at_start));
+    if let Some(commands) = options.exec {
+        let commands = decode(commands, COMMANDS.take());
+        shell.run(commands, &mut out, &mut errors);
+    } else if let Some(input) = options.shell {
+        converse(&mut shell, input, &host, (&mut out, &mut errors));
+    }
+    let status = shell.status();
+    shell.free_all();
+    if !at_start.get() {
+        plain_line(format_args!(""));
+    }
+    plain_line(format_args!("@status {status}"));
+}
+
+/// Line after line, until somebody has had enough.
+fn converse(
+    shell: &mut Shell<'_, GuestPlatform, Line>,
+    input: Input,
+    host: &Line,
+    (out, errors): (&mut Words<'_>, &mut Words<'_>),
+) {
+    let mut editor = match input {
+        Input::Terminal => Editor::terminal(),
+        Input::Plain => Editor::plain(),
+    };
+    editor.prompt(out);
+    while !shell.is_over() {
+        let byte = host.next();
+        let is_end = input == Input::Plain && byte == END;
+        let event = if is_end { editor.finish() } else { editor.take(byte, out) };
+        match event {
+            Event::More => continue,
+            Event::Line => {
+                shell.run(editor.line(), out, errors);
+            }
+            Event::TooLong => shell.refuse_long_line(errors),
+            Event::NotText => shell.refuse("a line is text in UTF-8; this one was not run", errors),
+            Event::Interrupted => {}
+            Event::End => return,
+        }
+        if is_end {
+            return;
+        }
+        if !shell.is_over() {
+            editor.prompt(out);
+        }
+    }
+}
+
+/// `text` with each `%` and two hexadecimal digits as the byte that they name.
+fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
+    let mut rest = text.as_bytes();
+    let mut len = 0;
+    for place in room.iter_mut() {
+        let digit = |at: usize| rest.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+        let (byte, used) = match (rest.first(), digit(1), digit(2)) {
+            (None, ..) => break,
+            (Some(b'%'), Some(high), Some(low)) => (u8::try_from(high * 16 + low).unwrap_or(0), 3),
+            (Some(&byte), ..) => (byte, 1),
+        };
+        *place = byte;
+        len += 1;
+        rest = rest.get(used..).unwrap_or(&[]);
+    }
+    core::str::from_utf8(&room[..len]).unwrap_or("echo 'exec= is not UTF-8'; exit 2")
+}
+
+/// The serial line for words; it knows whether it is at the beginning of a line.
+struct Words<'a>(&'a Cell<bool>);
+
+impl Write for Words<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive('\n') {
+            if self.0.get() && piece.starts_with('@') {
+                Console.write_str("@")?;
+            }
+            Console.write_str(piece)?;
+            self.0.set(piece.ends_with('\n'));
+        }
+        Ok(())
+    }
+}
+
+/// What was typed and not read.
+struct Typed {
+    bytes: [u8; AHEAD],
+    first: usize,
+    len: usize,
+    /// Ctrl-C came while a command ran.
+    interrupted: bool,
+}
+
+/// The serial line as the shell's other end.
+struct Line {
+    typed: SpinLock<Typed>,
+}
+
+impl Line {
+    /// The next byte, whenever it comes.
+    fn next(&self) -> u8 {
+        loop {
+            let mut typed = self.typed.lock(&PLATFORM);
+            if let Some(len) = typed.len.checked_sub(1) {
+                let byte = typed.bytes[typed.first];
+                typed.len = len;
+                typed.first = (typed.first + 1) % AHEAD;
+                return byte;
+            }
+            if let Some(byte) = Console::receive() {
+                return byte;
+            }
+            drop(typed);
+            PLATFORM.relax();
+        }
+    }
+}
+
+impl Host for Line {
+    /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far as there is room.
+    fn is_interrupted(&self) -> bool {
+        let cpu = PLATFORM.pin();
+        let mut typed = self.typed.lock(&PLATFORM);
+        while cpu.index() == 0
+            && typed.len < AHEAD
+            && let Some(byte) = Console::receive()
+        {
+            if byte == INTERRUPT {
+                typed.interrupted = true;
+                typed.len = 0;
+            } else {
+                let end = (typed.first + typed.len) % AHEAD;
+                typed.bytes[end] = byte;
+                typed.len += 1;
+            }
+        }
+        let interrupted = typed.interrupted;
+        drop(typed);
+        PLATFORM.unpin(cpu);
+        interrupted
+    }
+
+    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
+        smp::run_on(smp::others(), &|| work(smp::index()), || work(smp::index()));
+    }
+
+    fn begin_command(&self) {
+        self.typed.lock(&PLATFORM).interrupted = false;
+    }
+}

@@ -1,0 +1,97 @@
+//! Idle CPUs are the helpers of jobs.
+
+use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
+use crate::platform::PLATFORM;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use framewright::platform::Platform;
+use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
+
+/// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
+static POSTS: [Post; MAX_CPUS - 1] = [const { Post::new() }; MAX_CPUS - 1];
+static DESK: Desk = Desk::new();
+/// Who sleeps until a helper has ended: the number of that CPU, plus one.
+static AWAITED: [AtomicU32; MAX_CPUS - 1] = [const { AtomicU32::new(0) }; MAX_CPUS - 1];
+/// Looks at a helper before its caller sleeps.
+const LOOKS: u32 = 20_000;
+
+/// Where CPU `index` finds work.
+pub fn post_of(index: u32) -> Option<&'static Post> {
+    POSTS.get((index as usize).checked_sub(1)?)
+}
+
+/// Does what waits at the post of CPU `index`, if anything; wakes the caller if it sleeps. Returns whether there was something.
+pub fn serve(index: u32) -> bool {
+    let Some(helper) = (index as usize).checked_sub(1) else { return false };
+    if !POSTS.get(helper).is_some_and(Post::serve) {
+        return false;
+    }
+    // The partner of the fence in `sleep_until`: either the caller finds the post served, or it is found here.
+    fence(Ordering::SeqCst);
+    let waiter = AWAITED.get(helper).map_or(0, |awaited| awaited.swap(0, Ordering::Relaxed));
+    if let Some(caller) = waiter.checked_sub(1).and_then(cpu) {
+        caller.wake();
+    }
+    true
+}
+
+fn cpu_of(helper: usize) -> Option<&'static super::Cpu> {
+    cpu(u32::try_from(helper).ok()?.checked_add(1)?)
+}
+
+/// All CPUs but the first, each on its node for ever. A CPU that does not run never comes, and the job takes its offer back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GuestHelpers;
+
+impl Helpers for GuestHelpers {
+    fn crew(&self) -> Option<Crew<'_>> {
+        let posts = POSTS.get(..(count() as usize).checked_sub(1)?)?;
+        Some(Crew { posts, desk: &DESK })
+    }
+
+    fn wake(&self, helper: usize) {
+        if let Some(cpu) = cpu_of(helper) {
+            cpu.wake();
+        }
+    }
+
+    fn allowance(&self) -> usize {
+        online().without(0).without(index()).count() as usize
+    }
+
+    fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
+        for _ in 0..LOOKS {
+            if done() {
+                return;
+            }
+            PLATFORM.relax();
+        }
+        let Some(awaited) = AWAITED.get(helper) else { return };
+        awaited.store(index() + 1, Ordering::Relaxed);
+        sleep_until(done);
+        awaited.store(0, Ordering::Relaxed);
+    }
+
+    fn relax(&self) {
+        PLATFORM.relax();
+    }
+
+    fn now_ns(&self) -> Option<u64> {
+        PLATFORM.now_ns()
+    }
+
+    fn nodes(&self) -> NodeSet {
+        online().iter().filter_map(cpu).fold(NodeSet::EMPTY, |nodes, cpu| nodes.with(node_number(cpu)))
+    }
+
+    fn node_of(&self, helper: usize) -> Option<u32> {
+        cpu_of(helper).map(node_number)
+    }
+
+    fn current_node(&self) -> u32 {
+        node_number(super::this())
+    }
+}
+
+fn node_number(cpu: &super::Cpu) -> u32 {
+    u32::try_from(cpu.node().index()).unwrap_or(0)
+}

@@ -1,0 +1,159 @@
+//! The interrupts of this guest, and the local controllers that send them.
+
+use super::call::serve_calls;
+use super::{Cpu, online, this};
+use crate::direct_map::{DEVICES, KernelTables};
+use crate::platform::{EarlyMemory, PLATFORM};
+use crate::storage::Settled;
+use crate::{console::log, storm};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::platform::Platform;
+use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright_x86::cpu::interrupts::{self, CALL, ERROR, SPURIOUS, TIMER, WAKE};
+use framewright_x86::cpu::local_apic::{LocalApic, Mode, Vectors, has_x2apic, registers_address};
+use framewright_x86::cpu::port::Port;
+use framewright_x86::page_table::{Access, MapFault};
+
+const VECTORS: Vectors = Vectors { timer: TIMER, error: ERROR, spurious: SPURIOUS };
+/// The shortest time over which the timer is measured.
+const LEAST_WINDOW_NS: u64 = 1_000_000;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+static APIC: Settled<LocalApic> = Settled::new();
+/// Counts of the timer in a second; 0 until it is measured.
+static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
+
+/// The local controller of this CPU, once there is one.
+pub fn apic() -> Option<&'static LocalApic> {
+    APIC.get()
+}
+
+/// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers of old are closed.
+pub fn begin(tables: &KernelTables, early: &mut EarlyMemory) -> Result<&'static LocalApic, MapFault> {
+    let mode = if has_x2apic() {
+        Mode::X2Apic
+    } else {
+        // SAFETY: a kernel runs at the highest privilege.
+        let registers = unsafe { registers_address() };
+        tables.map(early, DEVICES, PhysRange::with_size(registers, PAGE_SIZE), Access::DEVICE)?;
+        let address = usize::try_from(DEVICES).unwrap_or(0);
+        NonNull::new(core::ptr::with_exposed_provenance_mut(address)).map_or(Mode::X2Apic, Mode::Memory)
+    };
+    // SAFETY: the CPU has the mode, and the registers are mapped.
+    let apic = APIC.settle(unsafe { LocalApic::new(mode) });
+    for port in [0x21, 0xa1] {
+        // SAFETY: the masks of the two old controllers, in every PC; nothing else uses them.
+        unsafe { Port::new(port) }.write_u8(0xff);
+    }
+    interrupts::set_handler(handle);
+    turn_on(apic);
+    let_in();
+    Ok(apic)
+}
+
+/// Turns this CPU's controller on.
+pub fn turn_on(apic: &LocalApic) {
+    apic.enable(VECTORS);
+}
+
+/// Lets interrupts in on this CPU.
+pub fn let_in() {
+    // SAFETY: vectors and segments are loaded on every CPU before it gets here, a handler is set, and no lock is held.
+    unsafe { interrupts::enable() };
+}
+
+/// Every interrupt of every CPU.
+fn handle(vector: u8) {
+    let Some(apic) = apic() else { return };
+    let me = this();
+    match vector {
+        TIMER => {
+            count(&me.counters.timer);
+            storm::strike(me);
+        }
+        CALL => {
+            count(&me.counters.calls);
+            // Before the calls: a request that comes when they are done brings an interrupt of its own.
+            apic.end_of_interrupt();
+            serve_calls();
+            return;
+        }
+        WAKE => count(&me.counters.wakes),
+        ERROR => {
+            count(&me.counters.errors);
+            log!("APIC error on CPU {}: {:#04x}", me.index(), apic.take_errors());
+        }
+        _ => return,
+    }
+    apic.end_of_interrupt();
+}
+
+/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a handler's command does not come in between.
+pub fn send(cpu: &Cpu, vector: u8) {
+    if let Some(apic) = apic() {
+        let state = PLATFORM.irq_save();
+        apic.send(cpu.apic_id(), vector);
+        PLATFORM.irq_restore(state);
+        count(&this().counters.sent);
+    }
+}
+
+/// Adds one to a counter that only this CPU writes.
+pub fn count(counter: &AtomicU64) {
+    add(counter, 1);
+}
+
+/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one instruction.
+pub fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+/// Stops all other CPUs for good: something is wrong, and whoever found out wants to tell.
+pub fn stop_others_for_good() {
+    if let Some(apic) = apic()
+        && online().count() > 1
+    {
+        apic.send_non_maskable_to_others();
+    }
+}
+
+/// Measures how fast the timer counts, from `started_ns` on, when it was set to count freely.
+pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
+    let Some(started_ns) = started_ns else { return };
+    let elapsed = || PLATFORM.now_ns().unwrap_or(started_ns).saturating_sub(started_ns);
+    while elapsed() < LEAST_WINDOW_NS {
+        PLATFORM.relax();
+    }
+    let (counted, ns) = (apic.counted(), elapsed());
+    apic.stop_timer(TIMER);
+    let hz = (u64::from(counted) * NANOSECONDS).checked_div(ns).unwrap_or(0);
+    TIMER_HZ.store(hz, Ordering::Relaxed);
+}
+
+/// Whether the timer can be used: its rate is known.
+pub fn has_timer() -> bool {
+    TIMER_HZ.load(Ordering::Relaxed) != 0
+}
+
+/// The rate of the timer in kHz.
+pub fn timer_khz() -> u64 {
+    TIMER_HZ.load(Ordering::Relaxed) / 1000
+}
+
+/// Interrupts this CPU `hz` times a second, from now on.
+pub fn start_timer(hz: u64) {
+    if let Some(apic) = apic()
+        && has_timer()
+    {
+        let counts = TIMER_HZ.load(Ordering::Relaxed) / hz.max(1);
+        apic.tick(TIMER, u32::try_from(counts).unwrap_or(u32::MAX));
+    }
+}
+
+/// Ends that.
+pub fn stop_timer() {
+    if let Some(apic) = apic() {
+        apic.stop_timer(TIMER);
+    }
+}

@@ -1,0 +1,192 @@
+//! All CPUs: who they are ([`cpu`], [`this`]), how they are started, how one has others do something, and what they do when there is
+//! nothing to do.
+//!
+//! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A number is given for good: a CPU that does
+//! not start leaves a gap, which everybody who sends interrupts steps over.
+
+mod call;
+mod helpers;
+mod idle;
+mod interrupts;
+mod list;
+mod set;
+mod shootdown;
+mod stacks;
+mod start;
+
+pub use call::{barrier, call_on, run_on};
+pub use helpers::GuestHelpers;
+pub use idle::{sleep_until, wake_all};
+pub use interrupts::{has_timer, start_timer, stop_others_for_good, stop_timer};
+pub use list::list;
+pub use set::CpuSet;
+pub use shootdown::TlbShootdown;
+pub use stacks::{is_on_stack, overflowed};
+pub use start::start;
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use framewright::units::NodeId;
+use framewright_x86::cpu::msr;
+use set::AtomicCpuSet;
+
+/// Most CPUs that are used.
+pub const MAX_CPUS: usize = 255;
+
+/// A CPU. On cache lines of its own; its `gs` segment begins here.
+#[repr(C, align(128))]
+pub struct Cpu {
+    /// Its number. The first field, because [`index`] reads it through `gs`.
+    index: AtomicU32,
+    apic_id: AtomicU32,
+    node: AtomicU32,
+    /// Whether it may be asleep: whoever gives it work must interrupt it.
+    asleep: AtomicBool,
+    /// Turns of busy waits.
+    turns: AtomicU32,
+    /// When it was up, on the guest's clock.
+    up_ns: AtomicU64,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// What one CPU counts, for itself alone.
+pub struct Counters {
+    /// Timer interrupts.
+    pub timer: AtomicU64,
+    /// Interrupts because of calls from other CPUs.
+    pub calls: AtomicU64,
+    /// Interrupts that woke it or found it awake.
+    pub wakes: AtomicU64,
+    /// Errors of its interrupt controller.
+    pub errors: AtomicU64,
+    /// Interrupts that it sent to others.
+    pub sent: AtomicU64,
+    /// Flushes on all CPUs that it asked for.
+    pub flushes: AtomicU64,
+    /// Flushes that others asked it for.
+    pub flushes_received: AtomicU64,
+    /// Translations that it dropped one by one.
+    pub flushed_single: AtomicU64,
+    /// Times that it dropped all translations.
+    pub flushed_whole: AtomicU64,
+    /// Time-stamp counts that its flushes on all CPUs took.
+    pub flush_cycles: AtomicU64,
+}
+
+impl Counters {
+    const fn new() -> Self {
+        Self {
+            timer: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            flushes_received: AtomicU64::new(0),
+            flushed_single: AtomicU64::new(0),
+            flushed_whole: AtomicU64::new(0),
+            flush_cycles: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cpu {
+    const fn new() -> Self {
+        Self {
+            index: AtomicU32::new(0),
+            apic_id: AtomicU32::new(0),
+            node: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
+            up_ns: AtomicU64::new(0),
+            counters: Counters::new(),
+        }
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// The identifier of its interrupt controller.
+    pub fn apic_id(&self) -> u32 {
+        self.apic_id.load(Ordering::Relaxed)
+    }
+
+    /// The node that it is on.
+    pub fn node(&self) -> NodeId {
+        NodeId::new(self.node.load(Ordering::Relaxed) as usize).unwrap_or(NodeId::ZERO)
+    }
+
+    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A handler's turn may get lost.
+    pub fn counts_to(&self, turns: u32) -> bool {
+        let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
+        self.turns.store(turn, Ordering::Relaxed);
+        turn & (turns - 1) == 0
+    }
+
+    /// Whether it runs.
+    pub fn is_online(&self) -> bool {
+        ONLINE.contains(self.index())
+    }
+}
+
+static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];
+/// How many have a number.
+static COUNT: AtomicU32 = AtomicU32::new(1);
+/// Those that run.
+static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
+
+/// Makes this CPU number 0, the one that everything begins on. To be called before anything asks for the number.
+pub fn begin() {
+    be(0);
+    ONLINE.insert(0);
+}
+
+/// This CPU is number `index` from now on.
+fn be(index: u32) {
+    if let Some(cpu) = cpu(index) {
+        // SAFETY: `gs` is used by `index` alone, which wants what is written here; the place is static.
+        unsafe { msr::write(msr::GS_BASE, (&raw const *cpu).addr() as u64) };
+    }
+}
+
+/// The number of this CPU.
+pub fn index() -> u32 {
+    let index;
+    // SAFETY: `gs` begins at a `Cpu`, whose first field is its number, from `begin` and `other_cpu_main` on, before which nobody asks.
+    unsafe { asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly)) };
+    index
+}
+
+/// This CPU.
+pub fn this() -> &'static Cpu {
+    // Numbers are below the length of the table.
+    CPUS.get(index() as usize).unwrap_or(&CPUS[0])
+}
+
+/// CPU `index`, whether it runs or not; nothing if it has no number.
+pub fn cpu(index: u32) -> Option<&'static Cpu> {
+    CPUS.get(index as usize).filter(|_| index < count())
+}
+
+/// How many CPUs have numbers. Settled before the manager is brought up.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// The CPUs that run.
+pub fn online() -> CpuSet {
+    ONLINE.read()
+}
+
+/// The CPUs that run, but for the one that asks.
+pub fn others() -> CpuSet {
+    online().without(index())
+}
+
+/// All CPUs that have a number.
+pub fn all() -> impl Iterator<Item = &'static Cpu> {
+    CPUS.iter().take(count() as usize)
+}

@@ -1,0 +1,82 @@
+//! Sets of CPUs.
+
+use super::MAX_CPUS;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = MAX_CPUS.div_ceil(64);
+
+/// Some CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuSet([u64; WORDS]);
+
+impl CpuSet {
+    /// None.
+    pub const EMPTY: Self = Self([0; WORDS]);
+
+    /// The same and CPU `index`.
+    pub fn with(mut self, index: u32) -> Self {
+        if let Some(word) = self.0.get_mut(index as usize / 64) {
+            *word |= 1 << (index % 64);
+        }
+        self
+    }
+
+    /// The same but for CPU `index`.
+    pub fn without(mut self, index: u32) -> Self {
+        if let Some(word) = self.0.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
+        }
+        self
+    }
+
+    /// Those that are in both.
+    pub fn and(self, other: Self) -> Self {
+        Self(core::array::from_fn(|word| self.0[word] & other.0[word]))
+    }
+
+    /// How many.
+    pub fn count(self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// All, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0u32..).step_by(64).zip(self.0).flat_map(|(first, word)| bits(word).map(move |bit| first + bit))
+    }
+}
+
+/// The numbers of the bits that are set.
+pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros());
+        word &= word.wrapping_sub(1);
+        bit
+    })
+}
+
+/// A set that grows while others look.
+pub struct AtomicCpuSet([AtomicU64; WORDS]);
+
+impl AtomicCpuSet {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Adds a CPU. What it did before is visible to whoever finds it in the set.
+    pub fn insert(&self, index: u32) {
+        if let Some(word) = self.0.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Whether a CPU is in it.
+    pub fn contains(&self, index: u32) -> bool {
+        self.0.get(index as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
+    }
+
+    /// As it is now.
+    pub fn read(&self) -> CpuSet {
+        CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::Acquire)))
+    }
+}

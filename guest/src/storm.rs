@@ -1,0 +1,176 @@
+//! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler allocates and frees pages while ordinary code
+//! does the same, and looks whether what it got stays its own.
+
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp::{Cpu, MAX_CPUS, barrier, start_timer, stop_timer};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use framewright::block::MigrateType;
+use framewright::platform::Platform;
+use framewright::units::{Order, Pfn};
+use framewright::{AllocateError, Manager};
+
+/// Blocks that each CPU's handler holds at most.
+const SLOTS: usize = 8;
+/// A slot without a block.
+const NOTHING: u64 = u64::MAX;
+/// Orders that are asked for, in turn: pages mostly, and at times what must come from a zone under its lock.
+const ORDERS: [u8; 7] = [0, 0, 0, 1, 0, 3, 0];
+/// What a frame's first word holds, beside its number.
+const STAMP: u64 = 0x5707_a11e_0000_0000;
+
+/// What one CPU's handler holds and did. Only that handler writes it.
+struct Held {
+    /// Number of the first frame, with the order in the lowest byte.
+    blocks: [AtomicU64; SLOTS],
+    strikes: AtomicU64,
+    allocations: AtomicU64,
+    refusals: AtomicU64,
+    pages: AtomicU64,
+    faults: AtomicU64,
+}
+
+static HELD: [Held; MAX_CPUS] = [const {
+    Held {
+        blocks: [const { AtomicU64::new(NOTHING) }; SLOTS],
+        strikes: AtomicU64::new(0),
+        allocations: AtomicU64::new(0),
+        refusals: AtomicU64::new(0),
+        pages: AtomicU64::new(0),
+        faults: AtomicU64::new(0),
+    }
+}; MAX_CPUS];
+/// Whose memory it is; null while there is no storm.
+static MANAGER: AtomicPtr<Manager<GuestPlatform>> = AtomicPtr::new(core::ptr::null_mut());
+/// Handlers do nothing while this is set.
+static PAUSED: AtomicBool = AtomicBool::new(false);
+
+/// What all handlers did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Timer interrupts in which they did something.
+    pub strikes: u64,
+    /// Allocations that were served.
+    pub allocations: u64,
+    /// Allocations that found no memory.
+    pub refusals: u64,
+    /// Frees that were refused, and frames whose first word somebody had changed.
+    pub faults: u64,
+}
+
+/// A storm, until it is dropped. It has to be begun and ended where waiting is allowed.
+pub struct Storm<'a>(&'a Manager<GuestPlatform>);
+
+impl<'a> Storm<'a> {
+    /// From now on handlers use `manager`. CPUs take part from their [`join`](Self::join) on.
+    pub fn begin(manager: &'a Manager<GuestPlatform>) -> Self {
+        MANAGER.store((&raw const *manager).cast_mut(), Ordering::Release);
+        Self(manager)
+    }
+
+    /// Interrupts this CPU `hz` times a second.
+    pub fn join(&self, hz: u64) {
+        start_timer(hz);
+    }
+
+    /// Ends that on this CPU.
+    pub fn leave(&self) {
+        stop_timer();
+    }
+
+    /// Keeps handlers from the manager while `body` runs; tells it how many pages they hold.
+    pub fn paused<R>(&self, body: impl FnOnce(u64) -> R) -> R {
+        PAUSED.store(true, Ordering::SeqCst);
+        // A handler that did not see it ends before the interrupt of this is taken on its CPU; on this one it has ended.
+        barrier();
+        let result = body(HELD.iter().map(|held| held.pages.load(Ordering::Relaxed)).sum());
+        PAUSED.store(false, Ordering::SeqCst);
+        result
+    }
+
+    /// Ends the storm, frees what handlers hold and says what they did. All CPUs have left.
+    pub fn end(self) -> Tally {
+        PAUSED.store(true, Ordering::SeqCst);
+        barrier();
+        MANAGER.store(core::ptr::null_mut(), Ordering::Release);
+        let mut tally = Tally::default();
+        for held in &HELD {
+            for slot in &held.blocks {
+                let block = slot.swap(NOTHING, Ordering::Relaxed);
+                if block != NOTHING {
+                    held.free(self.0, block);
+                }
+            }
+            tally.strikes += held.strikes.swap(0, Ordering::Relaxed);
+            tally.allocations += held.allocations.swap(0, Ordering::Relaxed);
+            tally.refusals += held.refusals.swap(0, Ordering::Relaxed);
+            tally.faults += held.faults.swap(0, Ordering::Relaxed);
+        }
+        PAUSED.store(false, Ordering::SeqCst);
+        tally
+    }
+}
+
+/// The timer's handler on `cpu`, which is this one: one allocation or one free.
+pub fn strike(cpu: &Cpu) {
+    let manager = MANAGER.load(Ordering::Acquire);
+    let Some(held) = HELD.get(cpu.index() as usize) else { return };
+    if manager.is_null() || PAUSED.load(Ordering::SeqCst) {
+        return;
+    }
+    // SAFETY: a `Storm` borrows the manager, and its end waits for all handlers that saw this pointer (invariant 30).
+    let manager = unsafe { &*manager };
+    let strikes = held.strikes.load(Ordering::Relaxed);
+    held.strikes.store(strikes + 1, Ordering::Relaxed);
+    let turn = usize::try_from(strikes).unwrap_or(0);
+    let slot = &held.blocks[turn % SLOTS];
+    match slot.load(Ordering::Relaxed) {
+        NOTHING => slot.store(held.allocate(manager, ORDERS[turn % ORDERS.len()]), Ordering::Relaxed),
+        block => {
+            slot.store(NOTHING, Ordering::Relaxed);
+            held.free(manager, block);
+        }
+    }
+}
+
+/// The first word of a frame.
+fn stamp_of(pfn: Pfn) -> core::ptr::NonNull<u64> {
+    PLATFORM.direct(pfn.address()).cast()
+}
+
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+impl Held {
+    fn allocate(&self, manager: &Manager<GuestPlatform>, order: u8) -> u64 {
+        let order = Order::new(order).unwrap_or(Order::PAGE);
+        match manager.allocate_order(order, MigrateType::Unmovable) {
+            Ok(start) => {
+                bump(&self.allocations, 1);
+                bump(&self.pages, order.pages());
+                // SAFETY: the frames were just allocated and are this handler's.
+                unsafe { stamp_of(start).write_volatile(STAMP ^ start.0) };
+                start.0 << 8 | u64::from(order.get())
+            }
+            Err(AllocateError::OutOfMemory { .. }) => {
+                bump(&self.refusals, 1);
+                NOTHING
+            }
+            Err(_) => {
+                bump(&self.faults, 1);
+                NOTHING
+            }
+        }
+    }
+
+    fn free(&self, manager: &Manager<GuestPlatform>, block: u64) {
+        let (start, order) = (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
+        // SAFETY: the frames are this handler's until they are freed below.
+        let stamp = unsafe { stamp_of(start).read_volatile() };
+        let freed = manager.free_order(start, order);
+        if stamp != STAMP ^ start.0 || freed.is_err() {
+            bump(&self.faults, 1);
+        }
+        bump(&self.pages, order.pages().wrapping_neg());
+    }
+}
