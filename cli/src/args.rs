@@ -135,6 +135,8 @@ pub enum Bench {
     Init(BenchInit),
     /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
     Jobs(BenchOptions),
+    /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
+    Hugepages(BenchOptions),
 }
 
 /// Options of the benchmarks that have no others.

@@ -131,6 +131,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
     manager.initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
+    let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
 
     if let Err(error) = nodes {
         log!("{error}; going on with one node");
@@ -156,6 +157,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     page_array::report(&array);
     report::bring_up(&mut Log, &input, &manager);
     report::deferred(&mut Log, &manager);
+    report::huge_pages(&mut Log, &pools);
     match manager.verify() {
         Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
         Err(fault) => {

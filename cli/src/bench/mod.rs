@@ -1,13 +1,14 @@
 //! `framewright bench`: measurements, as rows for people or for programs.
 //!
 //! `bring_up` times the library's bring-up; `alloc` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `jobs` puts parallel jobs beside other ways to run a loop.
+//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop.
 
 mod alloc;
 mod bring_up;
 mod common;
 mod fragment;
 mod host;
+mod hugepages;
 mod init;
 mod jobs;
 mod page_set;
@@ -30,5 +31,6 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Fragment(options) => fragment::run(options),
         Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
+        Bench::Hugepages(options) => hugepages::run(options),
     }
 }

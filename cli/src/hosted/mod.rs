@@ -105,11 +105,13 @@ impl<'a> Session<'a> {
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         helpers.initialise(&manager);
+        let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
         }
         report::bring_up(log, &input, &manager);
         report::deferred(log, &manager);
+        report::huge_pages(log, &pools);
         let mut text = String::new();
         report::json(&mut text, "hosted", &manager)
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;

@@ -87,6 +87,7 @@
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
+//! | [`pools`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`report`] | boot log and JSON |
 //! | [`files`] | control files in the formats of `/proc` and `/sys` |
@@ -114,6 +115,7 @@ pub mod memory_map;
 mod page;
 pub mod parameters;
 pub mod platform;
+pub mod pools;
 pub mod report;
 pub mod reporting;
 pub mod sync;

@@ -1,6 +1,7 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use crate::pools::HugePageParameters;
 use crate::reporting::{Pace, ReportingParameters};
 use crate::units::Order;
 use core::fmt;
@@ -8,6 +9,11 @@ use core::fmt;
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
     ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
+    ("hugepage_alloc_threads=N", "most threads that fill pools at boot"),
+    ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
+    ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
+    ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
     ("init_on_alloc=1", "clear memory when it is handed out"),
     ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
@@ -123,6 +129,8 @@ pub struct Parameters {
     pub shuffle_seed: Option<u64>,
     /// `page_reporting.`
     pub reporting: ReportingParameters,
+    /// All that is about huge pages.
+    pub huge_pages: HugePageParameters,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
     /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not on the command line: the adopter's program knows it.
@@ -148,6 +156,7 @@ impl Default for Parameters {
             shuffle_seed: None,
             reporting: ReportingParameters::default(),
             pages: Pages::Auto,
+            huge_pages: HugePageParameters::default(),
             memmap_init_threads: None,
             page_template: None,
             memmap: [None; MAX_MEMMAP],
@@ -256,7 +265,7 @@ impl Parameters {
                 self.reporting.delay_ms = delay_ms;
             }
             Some("pace") => self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?,
-            _ => return Ok(false),
+            _ => return self.huge_pages.set(name, value).map_or(Ok(false), |read| read.map(|()| true)),
         }
         Ok(true)
     }

@@ -34,6 +34,21 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
     None
 }
 
+/// Takes a free block of type `from` for `migrate_type`, of between `order` and `most`: the smallest that there is, or a piece of it. Returns it with its order.
+pub(crate) fn take_up_to(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    (order, most): (Order, Order),
+    from: MigrateType,
+    migrate_type: MigrateType,
+) -> Option<(u32, Order)> {
+    let found = lists.smallest(from, order)?;
+    let taken = found.0.min(most);
+    let head = lists.next(from, found.0, found.1);
+    let index = if found.1 { head } else { lists.marks.choose(head, found.0, taken) };
+    Some((take_chosen(lists, table, Place { head, index, found }, taken, migrate_type), taken))
+}
+
 /// A place to take a piece from.
 #[derive(Clone, Copy)]
 struct Place {

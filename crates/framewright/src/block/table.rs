@@ -76,7 +76,7 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. Everything is changed under the zone lock only.
+/// See the module documentation. Everything is changed under the zone lock only, but for the links of pages that pools have (invariant 37).
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],

@@ -332,7 +332,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    fn local_node(&self) -> NodeId {
+    pub(super) fn local_node(&self) -> NodeId {
         let cpu = self.platform.pin();
         let node = self.platform.cpu_node(cpu.index());
         self.platform.unpin(cpu);

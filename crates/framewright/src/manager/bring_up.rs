@@ -7,6 +7,7 @@ use super::aided::Debug;
 use super::isolate::Isolations;
 use super::memory_map::{self, MapPolicy, MapState};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
+use super::pools::Pools;
 use super::pressure::Pressure;
 use super::settings::{Settings, Tunables};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
@@ -138,6 +139,7 @@ struct Frame {
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
     readers: &'static mut [Readers],
+    pools: Pools,
 }
 
 impl<P: Platform> Manager<P> {
@@ -223,7 +225,7 @@ impl<P: Platform> Manager<P> {
             zone.shuffle(platform);
         }
         give_caches_homes(&mut frame, platform);
-        let Frame { zones, slots, nodes, directory, caches, .. } = frame;
+        let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
         let mut manager = Self {
             platform,
             zones,
@@ -235,6 +237,7 @@ impl<P: Platform> Manager<P> {
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            pools,
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
@@ -290,7 +293,8 @@ impl Frame {
             + room::<u8>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
             + room::<Partial>(partials as u64)
-            + room::<Readers>(readers as u64);
+            + room::<Readers>(readers as u64)
+            + Pools::room(plan.zones.len(), nodes);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -315,6 +319,7 @@ impl Frame {
             distances: carver.values(nodes * nodes, |_| 0),
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
+            pools: Pools::carve(&mut carver, plan.zones.len(), nodes),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }

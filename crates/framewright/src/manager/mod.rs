@@ -1,7 +1,7 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 
 mod aided;
 mod allocate;
@@ -12,6 +12,7 @@ mod map_reclaim;
 mod memory_map;
 mod pages;
 mod plan;
+mod pools;
 mod pressure;
 mod references;
 mod settings;
@@ -21,6 +22,7 @@ pub use bring_up::{BringUp, BringUpError};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
+pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
@@ -39,6 +41,7 @@ use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
 use map_reclaim::SectionLocks;
 use memory_map::MapPolicy;
+use pools::Pools;
 use pressure::Pressure;
 use settings::Tunables;
 
@@ -95,6 +98,7 @@ pub struct Manager<P: Platform> {
     reporting: Reporting,
     memory_map: MapPolicy,
     section_locks: SectionLocks,
+    pools: Pools,
     metadata_bytes: u64,
     times: BringUpTimes,
 }

@@ -2,6 +2,8 @@
 
 mod json;
 mod log;
+mod pools;
 
 pub use json::json;
 pub use log::{BootLog, bring_up, deferred, firmware_map, parameter_problem, topology};
+pub use pools::huge_pages;

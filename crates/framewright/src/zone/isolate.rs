@@ -262,7 +262,7 @@ fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {
 }
 
 /// The largest order at most `most` of a piece that begins at `index` and does not reach over `end`.
-fn largest_piece(index: u32, end: u32, most: Order) -> Order {
+pub(super) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
     let mut order = Order::BLOCK;
     while order < most
         && let Some(next) = Order::new(order.get() + 1)

@@ -11,6 +11,7 @@ pub(crate) mod fallback;
 mod isolate;
 mod kind;
 pub(crate) mod paint;
+mod pools;
 mod report;
 mod runs;
 mod serve;

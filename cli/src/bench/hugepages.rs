@@ -1,0 +1,260 @@
+//! `framewright bench hugepages`: how long filling and emptying pools of huge pages takes.
+
+use super::common::{median, wrapped};
+use crate::args::BenchOptions;
+use crate::error::Error;
+use crate::grid::{Grid, microseconds, size};
+use crate::hosted::{Session, Silent};
+use crate::output::Output;
+use framewright::Manager;
+use framewright::pools::PoolSize;
+use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_jobs::NoHelpers;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: writing 0, until all memory is free again and in \
+whole blocks of 1 GiB; the memory itself is not touched. Each row is the median of its runs, fill and empty in turn. backed: all tables were used before; \
+first touch: the first time in this process, where the system supplies the tables' memory page by page during the run. \
+threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the page array, which goes back to the system; \
+restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied";
+
+const REPETITIONS: usize = 15;
+const QUICK_REPETITIONS: usize = 3;
+const MEMORY_BYTES: u64 = 1 << 40;
+const QUICK_MEMORY_BYTES: u64 = 64 << 30;
+
+/// Numbers of pages by size.
+const PAGES: [(PoolSize, &[u64]); 2] =
+    [(PoolSize::TwoMib, &[1, 8, 64, 1000, 10_000, 100_000, 500_000]), (PoolSize::OneGib, &[1, 8, 64, 500])];
+
+/// The same where pages have a part of the page array, on a machine of this size.
+const MAP_PAGES: [(PoolSize, &[u64]); 2] = [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
+const MAP_MEMORY_BYTES: u64 = 32 << 30;
+const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
+
+/// What describes the pages of 2 MiB in the array.
+const MAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
+
+/// What happens to the pages' part of the page array.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reclaim {
+    /// They keep it, or have none.
+    Off,
+    /// They give it up; once they are free they have their descriptors inside when they are split.
+    Lazy,
+    /// They give it up, and get it back before they are free.
+    Eager,
+}
+
+impl Reclaim {
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Off => ("off", "none"),
+            Self::Lazy => ("on", "lazy"),
+            Self::Eager => ("on", "eager"),
+        }
+    }
+}
+
+/// One row's subject.
+#[derive(Clone, Copy)]
+struct Case {
+    size: PoolSize,
+    pages: u64,
+    threads: u32,
+    tables: &'static str,
+    reclaim: Reclaim,
+}
+
+/// Times of one row, milliseconds, and what map reclaim did in one run.
+#[derive(Default)]
+struct Times {
+    fill: Vec<f64>,
+    empty: Vec<f64>,
+    flushes: u64,
+    saved_bytes: u64,
+}
+
+/// Measures all sizes and numbers of pages.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+pub fn run(options: &BenchOptions) -> Result<(), Error> {
+    let pick = |quick, full| if options.quick { quick } else { full };
+    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+    let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
+    let map_memory_bytes = pick(QUICK_MAP_MEMORY_BYTES, MAP_MEMORY_BYTES);
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
+    let mut rows = Vec::new();
+    {
+        let machine = synthetic(memory_bytes, cpus)?;
+        let pass = Session::open(&machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+        let mut case =
+            Case { size: PoolSize::TwoMib, pages: 1, threads: 1, tables: "first touch", reclaim: Reclaim::Off };
+        // What is used for the first time is used by the first row.
+        case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
+        rows.push(row(pass.manager(), case, &times(pass.manager(), case, 1)?));
+        rows.extend(rows_of(pass.manager(), &PAGES, memory_bytes, &[Reclaim::Off], cpus, repetitions)?);
+        pass.verify()?;
+    }
+    let machine = synthetic(map_memory_bytes, cpus)?;
+    let session = Session::open(&machine, "memmap_init=eager")?;
+    if session.has_page_array() {
+        let pass = session.bring_up(&mut Silent)?;
+        let all = [Reclaim::Off, Reclaim::Lazy, Reclaim::Eager];
+        rows.extend(rows_of(pass.manager(), &MAP_PAGES, map_memory_bytes, &all, cpus, repetitions)?);
+        pass.verify()?;
+    }
+    let mut output = Output::new();
+    let timed = format!(
+        "{TIMED}. {} GiB managed where no page has a part of a map (on-demand), {} GiB where all have (eager)",
+        memory_bytes >> 30,
+        map_memory_bytes >> 30
+    );
+    if options.json {
+        let object = json!({ "bench": "hugepages", "repetitions": repetitions, "timed": timed, "rows": rows });
+        return output.line(&object.to_string());
+    }
+    let style = output.style();
+    table(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
+    output.line("")?;
+    let heading = format!("{repetitions} runs a row; {timed}.");
+    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+}
+
+fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {
+    Machine::synthetic(memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))
+}
+
+fn rows_of(
+    manager: &Manager<HostedPlatform>,
+    listed: &[(PoolSize, &[u64])],
+    memory_bytes: u64,
+    reclaims: &[Reclaim],
+    cpus: u32,
+    repetitions: usize,
+) -> Result<Vec<Value>, Error> {
+    let mut rows = Vec::new();
+    for size in PoolSize::ALL {
+        for pages in pages_of(listed, size, memory_bytes) {
+            for &reclaim in reclaims {
+                for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
+                    let case = Case { size, pages, threads, tables: "backed", reclaim };
+                    rows.push(row(manager, case, &times(manager, case, repetitions)?));
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Those numbers of pages that leave some memory.
+fn pages_of<'a>(
+    listed: &[(PoolSize, &'a [u64])],
+    size: PoolSize,
+    memory_bytes: u64,
+) -> impl Iterator<Item = u64> + use<'a> {
+    let most = memory_bytes / (size.kbytes() * 1024) * 95 / 100;
+    let pages = listed.iter().find(|(of, _)| *of == size).map_or(&[][..], |(_, pages)| pages);
+    pages.iter().copied().filter(move |&pages| pages <= most)
+}
+
+/// Fills and empties a pool some times.
+fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> Result<Times, Error> {
+    let Case { size, pages, threads, reclaim, .. } = case;
+    let pool = manager.pool(size);
+    let resize = |target: u64| {
+        let failed = |what: &dyn std::fmt::Display| Error::Failed(format!("the {size} pool of {pages} pages: {what}"));
+        let started = Instant::now();
+        let resized =
+            if threads == 1 { pool.resize(target, &NoHelpers) } else { pool.resize(target, HostedHelpers::shared()) };
+        let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+        let resized = resized.map_err(|error| failed(&error))?;
+        if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+    };
+    let mut times = Times::default();
+    for _ in 0..repetitions {
+        manager.set_optimize_vmemmap(reclaim != Reclaim::Off);
+        manager.set_eager_restore(reclaim == Reclaim::Eager);
+        let (flushes, blocks) = (manager.pool_flushes(), manager.reclaimed_map_blocks());
+        times.fill.push(resize(pages)?);
+        // In a process the array's memory is the system's: what counts is how much of it went back.
+        times.saved_bytes = manager.reclaimed_map_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
+        times.empty.push(resize(0)?);
+        times.flushes = manager.pool_flushes() - flushes;
+        if reclaim == Reclaim::Lazy {
+            // Not timed: the same pages have their map again for the next run.
+            manager.set_optimize_vmemmap(false);
+            manager.set_eager_restore(true);
+            resize(pages)?;
+            resize(0)?;
+        }
+    }
+    manager.set_optimize_vmemmap(false);
+    manager.set_eager_restore(false);
+    times.fill.sort_by(f64::total_cmp);
+    times.empty.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+fn row(manager: &Manager<HostedPlatform>, case: Case, times: &Times) -> Value {
+    let (reclaim, restore) = case.reclaim.names();
+    json!({
+        "bench": "hugepages",
+        "on": "hosted",
+        "policy": manager.policy().name(),
+        "tables": case.tables,
+        "size_kb": case.size.kbytes(),
+        "pages": case.pages,
+        "reclaim": reclaim,
+        "restore": restore,
+        "threads": case.threads,
+        "fill_ms": median(&times.fill),
+        "empty_ms": median(&times.empty),
+        "flushes": times.flushes,
+        // The system's, which does not say.
+        "ipis": Value::Null,
+        "saved_bytes": times.saved_bytes,
+    })
+}
+
+fn table(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&[
+        ">page size",
+        ">pages",
+        ">threads",
+        "<tables",
+        "<reclaim",
+        "<restore",
+        ">fill",
+        ">empty",
+        ">fill a page",
+        ">empty a page",
+        ">flushes",
+        ">saved",
+    ]);
+    for row in rows {
+        let text = |name: &str| row[name].as_str().unwrap_or("-").to_owned();
+        let pages = row["pages"].as_f64().unwrap_or(1.0);
+        let time = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3));
+        let each = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| format!("{:.1} ns", ms * 1e6 / pages));
+        grid.row([
+            format!("{} kB", row["size_kb"]),
+            row["pages"].to_string(),
+            row["threads"].to_string(),
+            text("tables"),
+            text("reclaim"),
+            text("restore"),
+            time("fill_ms"),
+            time("empty_ms"),
+            each("fill_ms"),
+            each("empty_ms"),
+            row["flushes"].to_string(),
+            row["saved_bytes"].as_u64().map_or("-".to_owned(), size),
+        ]);
+    }
+    grid
+}

@@ -1,0 +1,83 @@
+//! Recounting the pools.
+
+use super::Manager;
+use crate::block::lists::NONE;
+use crate::block::{BLOCK_ORDERS, State};
+use crate::platform::Platform;
+use crate::pools::{NodeCounts, PoolFault, PoolSize};
+use crate::sync::table_atomic::Ordering;
+use crate::units::Order;
+
+impl<P: Platform> Manager<P> {
+    /// Recounts the pools from their lists and from the tables, and checks the rules among their counters (SPEC 6.1). While nobody resizes, allocates or frees pages of
+    /// pools; the rules alone hold at any time.
+    ///
+    /// # Errors
+    /// The first [`PoolFault`] found.
+    pub fn verify_pools(&self) -> Result<(), PoolFault> {
+        for size in PoolSize::ALL {
+            let mut books = self.pools.books.lock(self.platform);
+            let resizing = self.pools.resizer.load(Ordering::Relaxed) != 0;
+            books.check(size, resizing)?;
+            for node in self.nodes {
+                let mut free = 0;
+                for (slot, zone) in self.node_zones(node.id) {
+                    let list = *books.list(size, slot);
+                    let fault = PoolFault::List { size, zone: zone.id() };
+                    let (mut index, mut previous, mut pages) = (list.first, NONE, 0);
+                    while index != NONE {
+                        let links = zone.table().links(index);
+                        let fits = zone.table().head_of(index).is_some_and(|(head, state)| {
+                            head == index && state.is(State::Pool) && state.order() == size.order()
+                        });
+                        if !fits || links.0 != previous || pages >= list.pages {
+                            return Err(fault);
+                        }
+                        pages += 1;
+                        (previous, index) = (index, links.1);
+                    }
+                    if previous != list.last || pages != list.pages {
+                        return Err(fault);
+                    }
+                    free += pages;
+                }
+                let NodeCounts { free: says, .. } = books.node(size, node.id);
+                if says != free {
+                    let node = Some(node.id);
+                    return Err(PoolFault::Count { size, node, counter: "free", says, counted: free });
+                }
+            }
+        }
+        self.verify_pool_pages()
+    }
+
+    /// As many pages are in the tables as in the books, and none of an order that has no pool.
+    fn verify_pool_pages(&self) -> Result<(), PoolFault> {
+        for node in self.nodes {
+            let mut found = [0; BLOCK_ORDERS];
+            for (_, zone) in self.node_zones(node.id) {
+                let counts = zone.count_pool_pages(self.platform);
+                found.iter_mut().zip(counts).for_each(|(sum, pages)| *sum += pages);
+            }
+            for size in PoolSize::ALL {
+                let says = self.pools.books.lock(self.platform).node(size, node.id).nr;
+                let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
+                if says != counted {
+                    return Err(PoolFault::Count { size, node: Some(node.id), counter: "nr", says, counted });
+                }
+            }
+            let strange: u64 = found[1..BLOCK_ORDERS - 1].iter().sum();
+            if strange != 0 {
+                let (size, node) = (PoolSize::TwoMib, Some(node.id));
+                return Err(PoolFault::Count {
+                    size,
+                    node,
+                    counter: "pages of other sizes",
+                    says: 0,
+                    counted: strange,
+                });
+            }
+        }
+        Ok(())
+    }
+}

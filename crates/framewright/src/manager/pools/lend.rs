@@ -1,0 +1,227 @@
+//! Pages to users and back (SPEC 6.5), and pages with memory errors (SPEC 6.9).
+
+use super::{Manager, Pool};
+use crate::block::State;
+use crate::block::lists::NONE;
+use crate::early::NodeChoice;
+use crate::platform::Platform;
+use crate::pools::{Chain, IN_USE, PoolError, PoolSize, RESTORE, Taken, is_in_use};
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::zone::Zone;
+
+/// A page of a pool, by where its entry is.
+struct Place {
+    zone: &'static Zone,
+    slot: usize,
+    index: u32,
+}
+
+/// What became of a page with a memory error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poisoned {
+    /// It was free and has left the pool. It is nobody's for ever.
+    Left,
+    /// It is in use, or all free pages are promised to somebody. Nobody gets it any more, and when it is freed or the pool shrinks it leaves.
+    Stays,
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one that was promised ([`reserve`](Self::reserve)), and the promise is used
+    /// up: once the page is in its place, say so with [`commit`](Self::commit); a page that is freed before is promised again. Without, a page that nobody
+    /// was promised; where there is none, a surplus page as far as overcommit allows.
+    ///
+    /// # Errors
+    /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
+    pub fn allocate(&self, choice: NodeChoice, reserved: bool) -> Result<PfnRange, PoolError> {
+        let (nodes, exact) = self.nodes_for(choice)?;
+        let nodes = nodes.iter().copied().filter(|&node| exact.is_none_or(|exact| exact == node));
+        let (manager, size) = (self.manager, self.size);
+        {
+            let mut books = manager.pools.books.lock(manager.platform);
+            let counts = books.counts(size);
+            if reserved && counts.reserved == 0 {
+                return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
+            }
+            if reserved || counts.available() != 0 {
+                for node in nodes.clone() {
+                    for (slot, zone) in manager.node_zones(node) {
+                        let good = |index| zone.is_good_in_pool(index);
+                        let Some(index) = books.take_good(size, slot, zone.table(), &good) else { continue };
+                        books.use_free(size, node);
+                        books.counts_mut(size).reserved -= u64::from(reserved);
+                        mark(zone, index, if reserved { RESTORE } else { 0 });
+                        return zone.frames_of(index, size.order()).ok_or(PoolError::NoPage(size));
+                    }
+                }
+            }
+            if size.is_gigantic() || counts.all.surplus >= counts.overcommit {
+                return Err(PoolError::NoPage(size));
+            }
+        }
+        manager.allocate_surplus(size, nodes, reserved)
+    }
+
+    /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on does not get the promise back.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`].
+    pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
+        let place = self.place(page)?;
+        let _books = self.manager.pools.books.lock(self.manager.platform);
+        let flags = self.flags(&place).ok_or(PoolError::NotAllocated(page))?;
+        mark(place.zone, place.index, flags & !RESTORE);
+        Ok(())
+    }
+
+    /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and nobody was promised this one: then it is free memory. Never fails for a page
+    /// that was allocated from this pool.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`].
+    pub fn free(&self, page: Pfn) -> Result<(), PoolError> {
+        let place = self.place(page)?;
+        let (manager, size, zone) = (self.manager, self.size, place.zone);
+        let node = zone.id().node;
+        {
+            let mut books = manager.pools.books.lock(manager.platform);
+            let flags = self.flags(&place).ok_or(PoolError::NotAllocated(page))?;
+            let bad = zone.table().state(place.index).has(crate::block::BlockState::POISONED);
+            let restore = u64::from(flags & RESTORE != 0);
+            let free = books.counts(size).all.free;
+            let counts = books.counts_mut(size);
+            if bad {
+                // A promise comes back only where a page is left to keep it.
+                counts.reserved += restore.min(free - counts.reserved);
+            } else {
+                counts.reserved += restore;
+            }
+            let promised = free < counts.reserved;
+            if !bad && (promised || books.node(size, node).surplus == 0) {
+                books.end_use(size, node);
+                books.list(size, place.slot).push_front(zone.table(), place.index);
+                return Ok(());
+            }
+            books.drop_used(size, node);
+            alone(zone, place.index);
+        }
+        manager.give_back_chain(size, zone, one(place.index));
+        Ok(())
+    }
+
+    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one leaves the pool, so that one page less stays. Its memory is nobody's from then on,
+    /// all of it, as it is not known what else is wrong there.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or out at this moment.
+    pub fn poison(&self, frame: Pfn) -> Result<Poisoned, PoolError> {
+        let (manager, size) = (self.manager, self.size);
+        let start = Pfn(frame.0 & !(size.frames() - 1));
+        let place = self.place(start).map_err(|_| PoolError::NotAllocated(frame))?;
+        let (zone, node) = (place.zone, place.zone.id().node);
+        if !zone.poison_in_pool(manager.platform, place.index, size.order()) {
+            return Err(PoolError::NotAllocated(frame));
+        }
+        {
+            let mut books = manager.pools.books.lock(manager.platform);
+            if self.flags(&place).is_some() {
+                return Ok(Poisoned::Stays);
+            }
+            if !books.list(size, place.slot).contains(zone.table(), place.index) {
+                // On its way somewhere: who has it sees the mark.
+                return Ok(Poisoned::Stays);
+            }
+            if !books.drop_poisoned(size, node) {
+                return Ok(Poisoned::Stays);
+            }
+            books.list(size, place.slot).remove(zone.table(), place.index);
+            alone(zone, place.index);
+        }
+        manager.give_back_chain(size, zone, one(place.index));
+        Ok(Poisoned::Left)
+    }
+
+    /// Where a page of this pool begins.
+    fn place(&self, page: Pfn) -> Result<Place, PoolError> {
+        let wrong = PoolError::NotAllocated(page);
+        let range = PfnRange { start: page, end: Pfn(page.0.checked_add(1).ok_or(wrong)?) };
+        let (zone, segment) = self.manager.zone_of_range(range).map_err(|_| wrong)?;
+        let index = segment.index_of(crate::map_space::BlockNumber::containing(page));
+        let (head, state) = zone.table().head_of(index).ok_or(wrong)?;
+        let fits = head == index
+            && state.is(State::Pool)
+            && state.order() == self.size.order()
+            && page.is_aligned(self.size.order());
+        fits.then_some(Place { zone, slot: usize::from(segment.zone), index }).ok_or(wrong)
+    }
+
+    /// The flags of a page in use; nothing for one that is not. With the lock of the books.
+    fn flags(&self, place: &Place) -> Option<u32> {
+        let table = place.zone.table();
+        let (head, state) = table.head_of(place.index)?;
+        let fits = head == place.index && state.is(State::Pool) && state.order() == self.size.order();
+        let link = table.links(place.index).0;
+        (fits && is_in_use(link)).then_some(link & !IN_USE)
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// A fresh page beyond those that stay, as far as overcommit allows.
+    fn allocate_surplus(
+        &self,
+        size: PoolSize,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+        reserved: bool,
+    ) -> Result<PfnRange, PoolError> {
+        let found = self.take_one(size, nodes).ok_or(PoolError::NoPage(size))?;
+        let (node, taken) = found;
+        self.prepare_pages(size, node, &taken);
+        {
+            let mut books = self.pools.books.lock(self.platform);
+            let promised = books.counts(size).reserved;
+            let allowed = !reserved || promised != 0;
+            // The limit may have been reached meanwhile.
+            if allowed && books.add_surplus(size, node, 1) == 1 {
+                books.use_free(size, node);
+                books.counts_mut(size).reserved -= u64::from(reserved);
+                for (_, zone) in self.node_zones(node) {
+                    let chain = taken.chains[zone.id().kind as usize];
+                    if chain.pages == 1 {
+                        mark(zone, chain.first, if reserved { RESTORE } else { 0 });
+                        return zone.frames_of(chain.first, size.order()).ok_or(PoolError::NoPage(size));
+                    }
+                }
+            }
+        }
+        self.give_back(size, node, &taken);
+        Err(if reserved { PoolError::NotReserved { pages: 1, reserved: 0 } } else { PoolError::NoPage(size) })
+    }
+
+    /// One page of the first node that has one: first at hand, then with all that can be done about it.
+    pub(super) fn take_one(
+        &self,
+        size: PoolSize,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Option<(NodeId, Taken)> {
+        let at_hand = nodes.clone().map(|node| (node, self.take_pages(size, node, 1)));
+        at_hand
+            .into_iter()
+            .find(|(_, taken)| taken.pages() != 0)
+            .or_else(|| nodes.map(|node| (node, self.take_hard(size, node, 1))).find(|(_, taken)| taken.pages() != 0))
+    }
+}
+
+/// Marks a page as in use.
+fn mark(zone: &Zone, index: u32, flags: u32) {
+    zone.table().set_next(index, NONE);
+    zone.table().set_previous(index, IN_USE | flags);
+}
+
+/// Makes a page a chain of its own.
+fn alone(zone: &Zone, index: u32) {
+    zone.table().set_next(index, NONE);
+    zone.table().set_previous(index, NONE);
+}
+
+const fn one(index: u32) -> Chain {
+    Chain { first: index, last: index, pages: 1 }
+}

@@ -1,0 +1,193 @@
+//! Huge-page pools at work: [`Pool`], what people ask of one.
+//!
+//! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to users and takes them back, `promise` reserves, `demote` makes 2 MiB pages
+//! out of 1 GiB pages, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
+//!
+//! One lock is around the books of all pools, as in Linux; it is never held while a zone's is (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`];
+//! users of pages do not wait for them.
+
+mod boot;
+mod check;
+mod demote;
+mod lend;
+mod promise;
+mod resize;
+mod take;
+
+pub use boot::{BootFill, BootPool};
+pub use lend::Poisoned;
+pub use resize::Resized;
+pub use take::{PoolBatch, PoolMaps};
+
+use super::Manager;
+use crate::carve::{Carver, room};
+use crate::early::NodeChoice;
+use crate::platform::Platform;
+use crate::pools::{Books, Chain, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
+use crate::sync::SpinLock;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::units::{MAX_NODES, NodeId};
+use crate::zone::{Zone, ZoneId, ZoneKind};
+
+/// Who resizes on a platform that cannot tell its tasks apart.
+const SOMEBODY: u64 = u64::MAX;
+
+/// What the manager keeps of all pools.
+pub(super) struct Pools {
+    books: SpinLock<Books>,
+    /// The task that resizes; 0 is none.
+    resizer: AtomicU64,
+    maps: SpinLock<Option<&'static dyn PoolMaps>>,
+    has_maps: AtomicBool,
+    /// Pages that enter a pool give up their part of the page array.
+    optimize: AtomicBool,
+    /// Pages that leave a pool get it back.
+    restore_eagerly: AtomicBool,
+    flushes: AtomicU64,
+    /// Pools are being filled as the command line says.
+    at_boot: AtomicBool,
+}
+
+impl Pools {
+    /// Memory that the books take.
+    pub(super) const fn room(zones: usize, nodes: usize) -> u64 {
+        room::<Chain>((zones * PoolSize::COUNT) as u64) + room::<NodeBook>((nodes * PoolSize::COUNT) as u64)
+    }
+
+    /// Pools without pages.
+    pub(super) fn carve<P: Platform>(carver: &mut Carver<'_, P>, zones: usize, nodes: usize) -> Self {
+        let lists = carver.values(zones * PoolSize::COUNT, |_| Chain::EMPTY);
+        let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
+        Self {
+            books: SpinLock::new(Books::new(nodes, lists)),
+            resizer: AtomicU64::new(0),
+            maps: SpinLock::new(None),
+            has_maps: AtomicBool::new(false),
+            optimize: AtomicBool::new(false),
+            restore_eagerly: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            at_boot: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Nobody else resizes while this lives.
+struct Resizing<'a>(&'a AtomicU64);
+
+impl Drop for Resizing<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// The pool of one size. Any context that may take the manager's locks may read, allocate and free; see each method for where waiting matters.
+pub struct Pool<'a, P: Platform> {
+    manager: &'a Manager<P>,
+    size: PoolSize,
+}
+
+impl<P: Platform> Clone for Pool<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Pool<'_, P> {}
+
+impl<P: Platform> Manager<P> {
+    /// The pool of pages of one size.
+    #[must_use]
+    pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
+        Pool { manager: self, size }
+    }
+
+    /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
+    pub fn hugetlb_kbytes(&self) -> u64 {
+        let books = self.pools.books.lock(self.platform);
+        PoolSize::ALL.into_iter().map(|size| books.counts(size).all.nr * size.kbytes()).sum()
+    }
+
+    /// Zones of a node that have memory, highest first, each with its place among all.
+    fn node_zones(&self, node: NodeId) -> impl Iterator<Item = (usize, &'static Zone)> + '_ {
+        ZoneKind::ALL.into_iter().rev().filter_map(move |kind| {
+            let slot = usize::from(*self.slots.get(ZoneId { node, kind }.index())?);
+            Some((slot, self.zones.get(slot)?))
+        })
+    }
+
+    /// Nodes of a set that have memory that is managed.
+    fn nodes_with_memory(&self, nodes: NodeMask) -> NodeMask {
+        let mut found = NodeMask::EMPTY;
+        for zone in self.zones.iter().filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node)) {
+            found = found.with(zone.id().node);
+        }
+        found
+    }
+
+    /// Waits until nobody else resizes.
+    fn start_resizing(&self) -> Result<Resizing<'_>, PoolError> {
+        let can_wait = self.platform.can_wait();
+        let task = if can_wait { self.platform.current_task() } else { None };
+        let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
+        // Acquire and Release: resizes follow one another.
+        while let Err(owner) = self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            // A resize inside the reclaim hook of a resize would wait for itself.
+            if !can_wait || me == SOMEBODY || owner == me {
+                return Err(PoolError::Busy);
+            }
+            self.platform.relax();
+        }
+        Ok(Resizing(&self.pools.resizer))
+    }
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// The size of its pages.
+    #[must_use]
+    pub const fn size(&self) -> PoolSize {
+        self.size
+    }
+
+    /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of `/proc/meminfo` show them.
+    pub fn counts(&self) -> PoolCounts {
+        self.manager.pools.books.lock(self.manager.platform).counts(self.size)
+    }
+
+    /// The counters of one node: its files, and `HugePages_*` of its `meminfo`.
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`].
+    pub fn node_counts(&self, node: NodeId) -> Result<NodeCounts, PoolError> {
+        self.existing(node)?;
+        Ok(self.manager.pools.books.lock(self.manager.platform).node(self.size, node))
+    }
+
+    /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated. Those that there are stay.
+    ///
+    /// # Errors
+    /// [`PoolError::NotPossible`] for 1 GiB pages.
+    pub fn set_overcommit(&self, pages: u64) -> Result<(), PoolError> {
+        if self.size.is_gigantic() {
+            return Err(PoolError::NotPossible(self.size));
+        }
+        self.manager.pools.books.lock(self.manager.platform).counts_mut(self.size).overcommit = pages;
+        Ok(())
+    }
+
+    fn existing(&self, node: NodeId) -> Result<(), PoolError> {
+        if node.index() < self.manager.nodes.len() { Ok(()) } else { Err(PoolError::NoNode(node)) }
+    }
+
+    /// Nodes in the order in which they are asked for a page.
+    fn nodes_for(&self, choice: NodeChoice) -> Result<(&'static [NodeId], Option<NodeId>), PoolError> {
+        let (first, exact) = match choice {
+            NodeChoice::Any => (self.manager.local_node(), false),
+            NodeChoice::Preferred(node) => (node, false),
+            NodeChoice::Exact(node) => (node, true),
+        };
+        let node = self.manager.nodes.get(first.index()).ok_or(PoolError::NoNode(first))?;
+        Ok((node.fallback, exact.then_some(first)))
+    }
+}
+
+const _: () = assert!(MAX_NODES <= framewright_jobs::MAX_PARTS, "a resize is a job with a part for each node");

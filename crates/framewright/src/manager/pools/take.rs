@@ -1,0 +1,273 @@
+//! Pages on their way from zones into pools and back. Nobody else sees them meanwhile.
+//!
+//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else whole runs are taken and given back under one hold of a zone's lock.
+
+use super::super::Manager;
+use super::super::Request;
+use super::super::allocate::{AllocateError, Mark};
+use super::super::pressure::ORDINARY;
+use crate::early::NodeChoice;
+use crate::platform::Platform;
+use crate::pools::{Chain, PoolSize, Taken};
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::zone::{Zone, ZoneKind};
+
+/// Runs of pages that a hook is given at once.
+const RUNS_OF_A_CALL: usize = 32;
+/// How often damaged memory is passed over before a page counts as not found.
+const DAMAGED_TRIES: u32 = 4;
+
+/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees them.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolBatch<'a> {
+    /// Their size.
+    pub size: PoolSize,
+    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have them. At most 32 runs.
+    pub runs: &'a [PfnRange],
+    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors which were not built yet need not be (SPEC 7.6).
+    pub at_boot: bool,
+}
+
+/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees, by several
+/// threads at once for different pages.
+pub trait PoolMaps: Sync {
+    /// The pages will be in the pool right after this. Says how many frames came back to the free memory, which makes a resize that was short go on. A page whose
+    /// descriptors cannot be given up stays as it is and joins the pool all the same.
+    fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
+
+    /// The pages will be free memory right after this. Cannot fail.
+    fn before_free(&self, batch: &PoolBatch<'_>);
+
+    /// The pages will be divided into smaller ones, which come to [`before_publish`](Self::before_publish) next.
+    fn before_demotion(&self, batch: &PoolBatch<'_>) {
+        self.before_free(batch);
+    }
+}
+
+/// Which call of [`PoolMaps`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    Publish,
+    Free,
+    Demotion,
+}
+
+impl<P: Platform> Manager<P> {
+    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up their part of the page array, where there is one (SPEC 7.7). Pages that are in a
+    /// pool stay as they are.
+    pub fn set_optimize_vmemmap(&self, on: bool) {
+        // Relaxed: a page that enters at this moment may go either way.
+        self.pools.optimize.store(on, Ordering::Relaxed);
+    }
+
+    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once [`fill_pools`](Self::fill_pools) was called.
+    #[must_use]
+    pub fn optimize_vmemmap(&self) -> bool {
+        self.pools.optimize.load(Ordering::Relaxed)
+    }
+
+    /// Whether pages that leave a pool get their part of the page array back first, as in Linux. Otherwise, and where memory for that is short, they get
+    /// their descriptors inside when they are split, which needs no memory and no flush.
+    pub fn set_eager_restore(&self, on: bool) {
+        self.pools.restore_eagerly.store(on, Ordering::Relaxed);
+    }
+
+    /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
+    #[must_use]
+    pub fn pool_flushes(&self) -> u64 {
+        self.pools.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Has somebody else care for the descriptors of pages in pools, in place of the manager itself; `None` for nobody else, as at first. Set it while no pool changes.
+    pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
+        *self.pools.maps.lock(self.platform) = maps;
+        // Relaxed: only how many threads are worth their start depends on it.
+        self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
+    }
+
+    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary requests.
+    pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        if self.aids().watch() {
+            self.take_singly(&mut taken, size, node, most);
+        } else {
+            self.take_marked(&mut taken, size, node, most, ORDINARY);
+        }
+        taken
+    }
+
+    /// The same above given marks.
+    pub(super) fn take_marked(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64, marks: &[Mark]) {
+        let mut left = most;
+        for &mark in marks {
+            for (_, zone) in self.node_zones(node) {
+                let keep = mark.keeps(zone, ZoneKind::Normal);
+                while left != 0 {
+                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep);
+                    if chain.pages == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
+                        break;
+                    }
+                    left -= chain.pages;
+                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                }
+            }
+        }
+    }
+
+    /// The same, each page an allocation of its own that aids see.
+    fn take_singly(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64) {
+        let request = Request { node: NodeChoice::Exact(node), fail_fast: true, ..Request::new(size.order()) };
+        let mut damaged = 0;
+        while taken.pages() < most {
+            match self.allocate(&request) {
+                Ok(range) => {
+                    let Ok((zone, _)) = self.zone_of_range(range) else { return };
+                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else { return };
+                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                }
+                Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the reclaim hook is asked.
+    pub(super) fn take_hard(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
+        let Ok(search) = self.search(&request) else { return taken };
+        let aids = self.aids().watch();
+        let mut attempt = |marks: &[Mark]| {
+            let left = most - taken.pages();
+            if aids {
+                self.take_singly(&mut taken, size, node, most);
+            } else {
+                self.take_marked(&mut taken, size, node, left, marks);
+            }
+            if taken.pages() == most { Ok(()) } else { Err((most - taken.pages()).saturating_mul(size.frames())) }
+        };
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `taken`.
+            let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
+        }
+        taken
+    }
+
+    /// Gives pages back to their zones.
+    pub(super) fn give_back(&self, size: PoolSize, node: NodeId, taken: &Taken) {
+        for (_, zone) in self.node_zones(node) {
+            self.give_back_chain(size, zone, taken.chains[zone.id().kind as usize]);
+        }
+    }
+
+    /// The same for pages of one zone.
+    pub(super) fn give_back_chain(&self, size: PoolSize, zone: &'static Zone, chain: Chain) {
+        if chain.pages == 0 {
+            return;
+        }
+        self.tell_maps(size, zone, chain, Moment::Free);
+        let leaked = if self.aids().watch() {
+            self.give_back_singly(size, zone, chain)
+        } else {
+            zone.release_from_pool(self.platform, size.order(), chain)
+        };
+        if leaked != 0 {
+            self.pools.books.lock(self.platform).counts_mut(size).leaked += leaked;
+        }
+        self.pressure.quiet.stir();
+    }
+
+    fn give_back_singly(&self, size: PoolSize, zone: &'static Zone, chain: Chain) -> u64 {
+        let mut leaked = 0;
+        let mut rest = chain;
+        while rest.pages != 0 {
+            let one = rest.take(zone.table(), 1);
+            let frames = zone.frames_of(one.first, size.order());
+            if !zone.is_good_in_pool(one.first) {
+                leaked += zone.release_from_pool(self.platform, size.order(), one);
+            } else if let Some(frames) = frames {
+                zone.disown_from_pool(self.platform, one.first);
+                // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
+                leaked += u64::from(self.free(frames).is_err());
+            }
+        }
+        leaked
+    }
+
+    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave back.
+    pub(super) fn publish_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        let returned = self.prepare_pages(size, node, taken);
+        let mut books = self.pools.books.lock(self.platform);
+        books.add_free(size, node, taken.pages());
+        for (slot, zone) in self.node_zones(node) {
+            books.list(size, slot).append(zone.table(), taken.chains[zone.id().kind as usize]);
+        }
+        returned
+    }
+
+    /// What is done to pages before anybody sees them.
+    pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        self.node_zones(node)
+            .map(|(_, zone)| self.tell_maps(size, zone, taken.chains[zone.id().kind as usize], Moment::Publish))
+            .sum()
+    }
+
+    /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
+    pub(super) fn tell_maps(&self, size: PoolSize, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
+        if chain.pages == 0 {
+            return 0;
+        }
+        let maps = *self.pools.maps.lock(self.platform);
+        let give_up = self.optimize_vmemmap();
+        let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
+        if maps.is_none() && !give_up && !restore {
+            return 0;
+        }
+        let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
+        let mut returned = 0;
+        let mut tell = |runs: &[PfnRange]| {
+            let batch = PoolBatch { size, runs, at_boot };
+            match (moment, maps) {
+                (Moment::Publish, Some(maps)) => returned += maps.before_publish(&batch),
+                (Moment::Free, Some(maps)) => maps.before_free(&batch),
+                (Moment::Demotion, Some(maps)) => maps.before_demotion(&batch),
+                // Where there is no array, or other CPUs cannot be waited for, pages stay as they are.
+                (Moment::Publish, None) if give_up => {
+                    let change = self.reclaim_map(runs).unwrap_or_default();
+                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+                    returned += change.freed_pages.saturating_sub(change.spent_pages);
+                }
+                // What could not be restored has its descriptors inside when it is split.
+                (Moment::Free, None) if restore => {
+                    let change = self.restore_map(runs).unwrap_or_default();
+                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+                }
+                (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
+            }
+        };
+        let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
+        let mut filled = 0;
+        let mut index = chain.first;
+        for _ in 0..chain.pages {
+            let Some(frames) = zone.frames_of(index, size.order()) else { break };
+            match runs[..filled].last_mut() {
+                Some(last) if last.end == frames.start => last.end = frames.end,
+                _ => {
+                    if filled == runs.len() {
+                        tell(&runs);
+                        filled = 0;
+                    }
+                    runs[filled] = frames;
+                    filled += 1;
+                }
+            }
+            index = zone.table().links(index).1;
+        }
+        if filled != 0 {
+            tell(&runs[..filled]);
+        }
+        returned
+    }
+}

@@ -1,0 +1,385 @@
+//! The counters of all pools and their free pages, and the rules that hold between them (SPEC 6.1).
+//!
+//! One lock is around all of it. Every change here leaves the rules true, so that they hold whenever the lock is free (invariant 38); [`Books::check`] recounts them.
+
+use super::chain::Chain;
+use super::{PoolSize, Shares, spread};
+use crate::block::table::BlockTable;
+use crate::units::{MAX_NODES, NodeId};
+use crate::zone::{ZoneId, ZoneKind};
+use core::fmt;
+
+/// Pages of one size on one node, or on all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeCounts {
+    /// In the pool, surplus ones among them: `nr_hugepages`.
+    pub nr: u64,
+    /// Nobody has them: `free_hugepages`. Some of them may be reserved.
+    pub free: u64,
+    /// Beyond what was asked for: they leave the pool when they are freed (`surplus_hugepages`).
+    pub surplus: u64,
+}
+
+impl NodeCounts {
+    /// Pages that stay: all but surplus ones.
+    #[must_use]
+    pub const fn persistent(&self) -> u64 {
+        self.nr - self.surplus
+    }
+}
+
+/// The counters of one size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolCounts {
+    /// Over all nodes.
+    pub all: NodeCounts,
+    /// Free pages that are promised to somebody: `resv_hugepages`. On which node is not known before they are used.
+    pub reserved: u64,
+    /// Most surplus pages that are allocated on demand: `nr_overcommit_hugepages`.
+    pub overcommit: u64,
+    /// How many pages should stay, after the last resize as many as do: what `vm.nr_hugepages` says.
+    pub target: u64,
+    /// Pages that had memory errors and left the pool for ever.
+    pub leaked: u64,
+}
+
+impl PoolCounts {
+    /// Free pages that nobody was promised.
+    #[must_use]
+    pub const fn available(&self) -> u64 {
+        self.all.free - self.reserved
+    }
+}
+
+pub(crate) type NodeBook = NodeCounts;
+
+/// What the books say and the memory does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolFault {
+    /// A counter is not what it should be.
+    Count {
+        /// Of which size.
+        size: PoolSize,
+        /// Of which node; nothing for all nodes.
+        node: Option<NodeId>,
+        /// Which.
+        counter: &'static str,
+        /// What the books say.
+        says: u64,
+        /// What was counted, or the bound that is broken.
+        counted: u64,
+    },
+    /// A list of free pages is broken, or names a block that is not a page of its pool.
+    List {
+        /// Of which size.
+        size: PoolSize,
+        /// In which zone.
+        zone: ZoneId,
+    },
+}
+
+impl fmt::Display for PoolFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { size, node: Some(node), counter, says, counted } => {
+                write!(f, "{size} pool: {counter} of node {node} is {says}, not {counted}")
+            }
+            Self::Count { size, node: None, counter, says, counted } => {
+                write!(f, "{size} pool: {counter} is {says}, not {counted}")
+            }
+            Self::List { size, zone } => write!(f, "{size} pool: the list of free pages of {zone} is broken"),
+        }
+    }
+}
+
+impl core::error::Error for PoolFault {}
+
+/// Pages of one size and node that are in no list: a chain for each of the node's zones.
+pub(crate) struct Taken {
+    pub(crate) chains: [Chain; ZoneKind::COUNT],
+}
+
+impl Taken {
+    pub(crate) const NONE: Self = Self { chains: [Chain::EMPTY; ZoneKind::COUNT] };
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.chains.iter().map(|chain| chain.pages).sum()
+    }
+}
+
+/// What is kept of one size besides its nodes.
+#[derive(Clone, Copy, Default)]
+struct SizeBook {
+    counts: PoolCounts,
+    allocate_cursor: usize,
+    free_cursor: usize,
+}
+
+/// The books of all sizes.
+pub(crate) struct Books {
+    sizes: [SizeBook; PoolSize::COUNT],
+    /// By node and size.
+    nodes: &'static mut [NodeBook],
+    /// Free pages by zone and size.
+    lists: &'static mut [Chain],
+}
+
+/// Which of the two cursors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cursor {
+    Allocate,
+    Free,
+}
+
+impl Books {
+    /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for each zone.
+    pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [Chain]) -> Self {
+        Self { sizes: [SizeBook::default(); PoolSize::COUNT], nodes, lists }
+    }
+
+    pub(crate) fn counts(&self, size: PoolSize) -> PoolCounts {
+        self.sizes[size.index()].counts
+    }
+
+    pub(crate) fn counts_mut(&mut self, size: PoolSize) -> &mut PoolCounts {
+        &mut self.sizes[size.index()].counts
+    }
+
+    pub(crate) fn node(&self, size: PoolSize, node: NodeId) -> NodeCounts {
+        self.nodes.get(node.index() * PoolSize::COUNT + size.index()).copied().unwrap_or_default()
+    }
+
+    /// The free pages of a zone, by the zone's place among the manager's.
+    pub(crate) fn list(&mut self, size: PoolSize, slot: usize) -> &mut Chain {
+        &mut self.lists[slot * PoolSize::COUNT + size.index()]
+    }
+
+    /// Changes a node's counters and the sum.
+    fn change(&mut self, size: PoolSize, node: NodeId, change: impl Fn(&mut NodeCounts)) {
+        change(&mut self.nodes[node.index() * PoolSize::COUNT + size.index()]);
+        change(&mut self.sizes[size.index()].counts.all);
+    }
+
+    /// Free pages join the pool to stay.
+    pub(crate) fn add_free(&mut self, size: PoolSize, node: NodeId, pages: u64) {
+        self.change(size, node, |counts| {
+            counts.nr += pages;
+            counts.free += pages;
+        });
+    }
+
+    /// Free pages join the pool as surplus ones, as many as overcommit allows; says how many.
+    pub(crate) fn add_surplus(&mut self, size: PoolSize, node: NodeId, pages: u64) -> u64 {
+        let counts = self.counts(size);
+        let pages = pages.min(counts.overcommit.saturating_sub(counts.all.surplus));
+        self.change(size, node, |counts| {
+            counts.nr += pages;
+            counts.free += pages;
+            counts.surplus += pages;
+        });
+        pages
+    }
+
+    /// A free page is somebody's now.
+    pub(crate) fn use_free(&mut self, size: PoolSize, node: NodeId) {
+        self.change(size, node, |counts| counts.free -= 1);
+    }
+
+    /// A page is free again.
+    pub(crate) fn end_use(&mut self, size: PoolSize, node: NodeId) {
+        self.change(size, node, |counts| counts.free += 1);
+    }
+
+    /// A page in use leaves the pool: as a surplus one where there are any.
+    pub(crate) fn drop_used(&mut self, size: PoolSize, node: NodeId) {
+        let surplus = u64::from(self.node(size, node).surplus != 0);
+        self.change(size, node, |counts| {
+            counts.nr -= 1;
+            counts.surplus -= surplus;
+        });
+        let counts = self.counts_mut(size);
+        counts.target = counts.target.saturating_sub(1 - surplus);
+    }
+
+    /// Up to `most` free pages of a node leave the pool, with a resize to `count` pages: never one that is reserved, and none of a node that has but surplus ones.
+    /// The caller takes as many off the node's lists.
+    pub(crate) fn drop_free(&mut self, size: PoolSize, node: NodeId, count: u64, most: u64) -> u64 {
+        let pages = most.min(self.removable(size, count)).min(self.removable_of(size, node));
+        self.change(size, node, |counts| {
+            counts.nr -= pages;
+            counts.free -= pages;
+        });
+        pages
+    }
+
+    /// Free pages in all that a resize to `count` takes out (SPEC 6.4).
+    pub(crate) fn removable(&self, size: PoolSize, count: u64) -> u64 {
+        let counts = self.counts(size);
+        let keep = count.max(counts.reserved + counts.all.nr - counts.all.free);
+        counts.all.persistent().saturating_sub(keep)
+    }
+
+    /// Free pages that a node can lose.
+    pub(crate) fn removable_of(&self, size: PoolSize, node: NodeId) -> u64 {
+        let counts = self.node(size, node);
+        counts.free.min(counts.persistent())
+    }
+
+    /// Free pages that can be demoted, at most `most`: not reserved ones, and none of a node that has but surplus ones. They leave this pool for good.
+    pub(crate) fn drop_for_demotion(&mut self, size: PoolSize, node: NodeId, most: u64) -> u64 {
+        let pages = most.min(self.counts(size).available()).min(self.removable_of(size, node));
+        self.change(size, node, |counts| {
+            counts.nr -= pages;
+            counts.free -= pages;
+        });
+        let counts = self.counts_mut(size);
+        counts.target = counts.target.saturating_sub(pages);
+        pages
+    }
+
+    /// Takes back [`drop_for_demotion`](Self::drop_for_demotion).
+    pub(crate) fn undo_demotion(&mut self, size: PoolSize, node: NodeId, pages: u64) {
+        self.add_free(size, node, pages);
+        self.counts_mut(size).target += pages;
+    }
+
+    /// A free page with a memory error leaves the pool, unless it is promised to somebody.
+    pub(crate) fn drop_poisoned(&mut self, size: PoolSize, node: NodeId) -> bool {
+        if self.counts(size).available() == 0 {
+            return false;
+        }
+        let surplus = u64::from(self.node(size, node).persistent() == 0);
+        self.change(size, node, |counts| {
+            counts.nr -= 1;
+            counts.free -= 1;
+            counts.surplus -= surplus;
+        });
+        let counts = self.counts_mut(size);
+        counts.target = counts.target.saturating_sub(1 - surplus);
+        true
+    }
+
+    /// Free surplus pages of a node leave the pool, at most `most` and none that is reserved; says how many.
+    pub(crate) fn drop_surplus(&mut self, size: PoolSize, node: NodeId, most: u64) -> u64 {
+        let counts = self.node(size, node);
+        let pages = most.min(counts.free).min(counts.surplus).min(self.counts(size).available());
+        self.change(size, node, |counts| {
+            counts.nr -= pages;
+            counts.free -= pages;
+            counts.surplus -= pages;
+        });
+        pages
+    }
+
+    /// Surplus pages become ones that stay, until `count` do, in turn over the nodes that are allowed.
+    pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
+        let missing = count.saturating_sub(self.counts(size).all.persistent());
+        let shares = self.deal(size, missing, nodes, Cursor::Allocate, |counts| counts.surplus);
+        self.convert(size, &shares, |counts, pages| counts.surplus -= pages);
+    }
+
+    /// Pages that stay become surplus ones, until only `count` stay: they leave the pool when they are freed. Overcommit does not matter.
+    pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
+        let excess = self.counts(size).all.persistent().saturating_sub(count);
+        let shares = self.deal(size, excess, nodes, Cursor::Free, |counts| counts.persistent());
+        self.convert(size, &shares, |counts, pages| counts.surplus += pages);
+    }
+
+    fn convert(&mut self, size: PoolSize, shares: &Shares, change: impl Fn(&mut NodeCounts, u64)) {
+        for (index, &pages) in shares.iter().enumerate().filter(|&(_, &pages)| pages != 0) {
+            if let Some(node) = NodeId::new(index) {
+                self.change(size, node, |counts| change(counts, pages));
+            }
+        }
+    }
+
+    /// Shares of pages that are to join, by node, in turn from where the last allocation ended.
+    pub(crate) fn deal_growth(
+        &mut self,
+        size: PoolSize,
+        pages: u64,
+        nodes: super::NodeMask,
+        room: &dyn Fn(NodeId) -> u64,
+    ) -> Shares {
+        let cursor = &mut self.sizes[size.index()].allocate_cursor;
+        let (shares, _, next) = spread(pages, *cursor, nodes, room);
+        *cursor = next;
+        shares
+    }
+
+    /// Shares of free pages that are to leave, by node, in turn from where the last removal ended.
+    pub(crate) fn deal_removal(
+        &mut self,
+        size: PoolSize,
+        pages: u64,
+        nodes: super::NodeMask,
+        room: impl Fn(&NodeCounts) -> u64,
+    ) -> Shares {
+        self.deal(size, pages, nodes, Cursor::Free, room)
+    }
+
+    fn deal(
+        &mut self,
+        size: PoolSize,
+        pages: u64,
+        nodes: super::NodeMask,
+        which: Cursor,
+        room: impl Fn(&NodeCounts) -> u64,
+    ) -> Shares {
+        let book = &self.sizes[size.index()];
+        let cursor = if which == Cursor::Allocate { book.allocate_cursor } else { book.free_cursor };
+        if pages == 0 {
+            return [0; MAX_NODES];
+        }
+        let (shares, _, next) = spread(pages, cursor, nodes, &|node| room(&self.node(size, node)));
+        let book = &mut self.sizes[size.index()];
+        *(if which == Cursor::Allocate { &mut book.allocate_cursor } else { &mut book.free_cursor }) = next;
+        shares
+    }
+
+    /// Takes a free page that `good` accepts off a zone's list.
+    pub(crate) fn take_good(
+        &mut self,
+        size: PoolSize,
+        slot: usize,
+        table: &BlockTable,
+        good: &dyn Fn(u32) -> bool,
+    ) -> Option<u32> {
+        self.list(size, slot).take_good(table, good)
+    }
+
+    /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way, which alone lets target and pages differ.
+    pub(crate) fn check(&self, size: PoolSize, resizing: bool) -> Result<(), PoolFault> {
+        let counts = self.counts(size);
+        let wrong = |node, counter, says, counted| Err(PoolFault::Count { size, node, counter, says, counted });
+        let mut sum = NodeCounts::default();
+        for node in (0..self.nodes.len() / PoolSize::COUNT).filter_map(NodeId::new) {
+            let NodeCounts { nr, free, surplus } = self.node(size, node);
+            if free > nr {
+                return wrong(Some(node), "free", free, nr);
+            }
+            if surplus > nr {
+                return wrong(Some(node), "surplus", surplus, nr);
+            }
+            sum.nr += nr;
+            sum.free += free;
+            sum.surplus += surplus;
+        }
+        for (counter, says, counted) in [
+            ("nr", counts.all.nr, sum.nr),
+            ("free", counts.all.free, sum.free),
+            ("surplus", counts.all.surplus, sum.surplus),
+        ] {
+            if says != counted {
+                return wrong(None, counter, says, counted);
+            }
+        }
+        if counts.reserved > counts.all.free {
+            return wrong(None, "reserved", counts.reserved, counts.all.free);
+        }
+        if !resizing && counts.target != counts.all.persistent() {
+            return wrong(None, "target", counts.target, counts.all.persistent());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! What can be wrong with a call to a pool.
+
+use super::PoolSize;
+use crate::units::{NodeId, Pfn};
+use core::fmt;
+
+/// Why a pool did not do what it was asked. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolError {
+    /// There is no node of that number.
+    NoNode(NodeId),
+    /// The text is not a number (`EINVAL`).
+    NotANumber,
+    /// The size has no such thing: overcommit of 1 GiB pages, demotion of 2 MiB pages, or demotion to the same or a larger size (`EINVAL`).
+    NotPossible(PoolSize),
+    /// There is no page to give: all free ones are reserved or on other nodes, and overcommit allows no more (`ENOMEM`).
+    NoPage(PoolSize),
+    /// Nothing could be demoted (`EBUSY`).
+    NothingToDemote,
+    /// Somebody else resizes a pool and this context may not wait, or is the one that resizes (`EBUSY`).
+    Busy,
+    /// There are fewer reservations than are to be given back.
+    NotReserved {
+        /// To be given back.
+        pages: u64,
+        /// There are.
+        reserved: u64,
+    },
+    /// The frame is not the first of a page that was allocated from this pool: free already, of another size, or not a pool's.
+    NotAllocated(Pfn),
+}
+
+impl PoolError {
+    /// The number of Linux's error.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoNode(_)
+            | Self::NotANumber
+            | Self::NotPossible(_)
+            | Self::NotReserved { .. }
+            | Self::NotAllocated(_) => 22,
+            Self::NoPage(_) => 12,
+            Self::NothingToDemote | Self::Busy => 16,
+        }
+    }
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNode(node) => write!(f, "there is no node {node}"),
+            Self::NotANumber => f.write_str("not a number of pages; write a decimal number"),
+            Self::NotPossible(size) => write!(f, "the {size} pool has no such thing"),
+            Self::NoPage(size) => write!(f, "no {size} page is free that is not reserved, and overcommit allows none"),
+            Self::NothingToDemote => f.write_str("no page is free that is not reserved: nothing was demoted"),
+            Self::Busy => f.write_str("a pool is being resized and this context cannot wait"),
+            Self::NotReserved { pages, reserved } => {
+                write!(f, "cannot give back {pages} reservations: there are {reserved}")
+            }
+            Self::NotAllocated(pfn) => write!(f, "no page that was allocated from this pool begins at pfn {pfn}"),
+        }
+    }
+}
+
+impl core::error::Error for PoolError {}
+
+/// A number of pages as it is written into one of Linux's files: decimal, `0x` hexadecimal or `0` octal, perhaps with a plus sign before and one line end behind.
+///
+/// # Errors
+/// [`PoolError::NotANumber`] for all else.
+pub fn parse_count(text: &str) -> Result<u64, PoolError> {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (digits, radix) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    if !digits.starts_with(|first: char| first.is_digit(radix)) {
+        return Err(PoolError::NotANumber);
+    }
+    u64::from_str_radix(digits, radix).map_err(|_| PoolError::NotANumber)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_as_linux_reads_them() {
+        for (text, count) in
+            [("0", 0), ("12\n", 12), ("+7", 7), ("0x10", 16), ("010", 8), ("18446744073709551615", u64::MAX)]
+        {
+            assert_eq!(parse_count(text), Ok(count), "{text:?}");
+        }
+        for text in [
+            "",
+            "\n",
+            "-1",
+            "12 ",
+            " 12",
+            "12\n\n",
+            "many",
+            "1.5",
+            "18446744073709551616",
+            "0x",
+            "+",
+            "++1",
+            "08",
+            "1k",
+            "\u{661}",
+        ] {
+            assert_eq!(parse_count(text), Err(PoolError::NotANumber), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without doing it one by one.
+
+use super::NodeMask;
+use crate::units::{MAX_NODES, NodeId};
+
+/// How many for each node.
+pub(crate) type Shares = [u64; MAX_NODES];
+
+/// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more room; what nobody has room for stays ungiven. The result is the same
+/// as that of giving one page at a time. Returns the shares, what was given, and where the next page would go.
+pub(crate) fn spread(total: u64, cursor: usize, nodes: NodeMask, room: &dyn Fn(NodeId) -> u64) -> (Shares, u64, usize) {
+    let mut shares = [0; MAX_NODES];
+    let mut left = total;
+    let mut cursor = cursor % MAX_NODES;
+    loop {
+        // The next whole rounds: as many as the node with least room can take part in.
+        let (mut open, mut least) = (0_u64, u64::MAX);
+        for node in nodes.nodes() {
+            let rest = room(node).saturating_sub(shares[node.index()]);
+            if rest != 0 {
+                open += 1;
+                least = least.min(rest);
+            }
+        }
+        if open == 0 || left == 0 {
+            return (shares, total - left, cursor);
+        }
+        let rounds = least.min(left / open);
+        // Less than a round is left: the first ones from the cursor on get one each.
+        let each = rounds.max(1);
+        for step in 0..MAX_NODES {
+            let index = (cursor + step) % MAX_NODES;
+            let Some(node) = NodeId::new(index).filter(|&node| nodes.contains(node)) else { continue };
+            if left == 0 || room(node) <= shares[index] {
+                continue;
+            }
+            shares[index] += each;
+            left -= each;
+            if rounds == 0 && left == 0 {
+                cursor = (index + 1) % MAX_NODES;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// One page at a time.
+    fn slowly(total: u64, mut cursor: usize, rooms: &[u64]) -> (Vec<u64>, u64) {
+        let mut shares = std::vec![0; rooms.len()];
+        let mut given = 0;
+        while given < total {
+            let next = (0..MAX_NODES).map(|step| (cursor + step) % MAX_NODES);
+            let Some(node) = next.into_iter().find(|&node| rooms.get(node).is_some_and(|&room| shares[node] < room))
+            else {
+                break;
+            };
+            shares[node] += 1;
+            given += 1;
+            cursor = node + 1;
+        }
+        (shares, given)
+    }
+
+    proptest! {
+        #[test]
+        fn dealing_at_once_is_dealing_one_by_one(
+            total in 0_u64..60, cursor in 0_usize..70, rooms in prop::collection::vec(0_u64..20, 0..7),
+        ) {
+            let nodes = (0..rooms.len()).filter_map(NodeId::new).fold(NodeMask::EMPTY, NodeMask::with);
+            let (shares, given, next) = spread(total, cursor, nodes, &|node| rooms[node.index()]);
+            let (expected, all) = slowly(total, cursor % MAX_NODES, &rooms);
+            prop_assert_eq!(&shares[..rooms.len()], &expected[..]);
+            prop_assert_eq!(given, all);
+            prop_assert!(next < MAX_NODES);
+            prop_assert!(shares[rooms.len()..].iter().all(|&share| share == 0));
+        }
+    }
+
+    #[test]
+    fn numbers_without_end_are_dealt_out_at_once() {
+        let two = NodeMask::only(NodeId::ZERO).with(NodeId::new(5).expect("a node"));
+        let (shares, given, _) = spread(u64::MAX, 0, two, &|_| u64::MAX);
+        assert_eq!(given, u64::MAX);
+        assert_eq!(shares[0] - shares[5], 1);
+    }
+}
