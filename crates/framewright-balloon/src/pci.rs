@@ -52,9 +52,11 @@ mod tests {
 
     const BRIDGE: u32 = 0x0001_0000;
 
-    /// Configuration registers by bus, device, function and number; all else is absent.
+    /// By bus, device, function and number.
+    type Registers = BTreeMap<(u8, u8, u8, u8), u32>;
+
     #[derive(Clone, Default)]
-    struct Buses(Rc<RefCell<BTreeMap<(u8, u8, u8, u8), u32>>>);
+    struct Buses(Rc<RefCell<Registers>>);
 
     impl Buses {
         fn set(&self, place: (u8, u8, u8), register: u8, value: u32) {

@@ -64,13 +64,13 @@ impl ConfigurationAccess for Ports {
 }
 
 /// Ranges of registers that one device may have.
-const RANGES: u64 = 6;
+const RANGES: usize = 6;
 /// Where they are seen: each range has 1 GiB of addresses.
 const REGISTERS: u64 = 0xffff_ff00_0000_0000;
 const STEP: u64 = 1 << 30;
 
 /// What is seen there: first and last physical address of each range; none where the last is 0.
-static SEEN: [[AtomicU64; 2]; RANGES as usize] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES as usize];
+static SEEN: [[AtomicU64; 2]; RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES];
 
 /// Shows a range of a device's registers. `number` is that of its base address register.
 pub fn map_registers(
@@ -93,7 +93,7 @@ pub fn map_registers(
 
 /// Where the register at a physical address is seen; the page before all registers, which is not mapped, when it is not.
 pub fn registers_at(address: u64) -> NonNull<u8> {
-    let seen = SEEN.iter().zip(0..RANGES).find_map(|([first, last], number)| {
+    let seen = SEEN.iter().zip(0..).find_map(|([first, last], number)| {
         let (first, last) = (first.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
         (first <= address && address <= last).then(|| REGISTERS + STEP * number + (address - first))
     });
