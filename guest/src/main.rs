@@ -43,7 +43,8 @@ use framewright::{BringUp, BringUpError, Manager, Parameters, report};
 use framewright_x86::acpi::Tables;
 use framewright_x86::page_table::MapFault;
 use framewright_x86::pvh::{PvhError, StartInfo};
-use platform::{EarlyMemory, PLATFORM};
+use options::Options;
+use platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use storage::Once;
 
 // One piece, because the second part uses a macro of the first.
@@ -199,15 +200,31 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         log!("Framewright: the fault asked for did not come");
         return Ok(Ending::Crash);
     }
+    if options.balloon_test.is_some() {
+        // The balloon is worn out.
+        finish(&options, &manager, None);
+    } else {
+        balloon::with_reports(&manager, &parameters, |driver| finish(&options, &manager, driver));
+    }
+    plain_line(format_args!("@end"));
+    Ok(Ending::Success)
+}
+
+/// What comes last: reports, and the shell.
+fn finish(options: &Options<'_>, manager: &Manager<GuestPlatform>, mut driver: Option<&mut balloon::Driver<'_>>) {
+    if let Some(seconds) = options.reporting {
+        match &mut driver {
+            Some(driver) => driver.wait(seconds),
+            None => log!("Framewright: reporting= needs a balloon that takes reports"),
+        }
+    }
     if options.json {
         // The serial port cannot fail.
         let _ = Console.write_str("@json ");
-        let _ = report::json(&mut Console, "qemu", &manager);
+        let _ = report::json(&mut Console, "qemu", manager);
         let _ = Console.write_str("\n");
     }
-    shell::run(&options, &manager);
-    plain_line(format_args!("@end"));
-    Ok(Ending::Success)
+    shell::run(options, manager, driver);
 }
 
 /// The ACPI tables. Without them, or when they cannot be read, the guest goes on with one node.

@@ -28,6 +28,8 @@ pub struct Options<'a> {
     pub stress_seed: u64,
     /// `balloon_test=SECONDS`: use the virtio balloon, and wait so long for the host at most.
     pub balloon_test: Option<u64>,
+    /// `reporting=SECONDS`: let free page reports go on for so long before what comes next.
+    pub reporting: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
     pub map_space_test: Option<MapSpaceTest>,
     /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
@@ -112,6 +114,10 @@ pub fn split<'a, 'b>(
             Some(("balloon_test", value)) => match value.parse() {
                 Ok(seconds) => options.balloon_test = Some(seconds),
                 Err(_) => problem(Problem { word, reason: Some("balloon_test= takes a number of seconds") }),
+            },
+            Some(("reporting", value)) => match value.parse() {
+                Ok(seconds) => options.reporting = Some(seconds),
+                Err(_) => problem(Problem { word, reason: Some("reporting= takes a number of seconds") }),
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.

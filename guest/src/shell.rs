@@ -3,6 +3,7 @@
 //! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
 //! front, so that nothing else looks like those.
 
+use crate::balloon::Driver;
 use crate::console::{Console, plain_line};
 use crate::files;
 use crate::options::{CAPACITY, Input, Options};
@@ -29,12 +30,15 @@ const END: u8 = 4;
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
-/// Does what the options ask for, if they ask for a shell at all.
-pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>) {
+/// Does what the options ask for, if they ask for a shell at all. `driver` is polled meanwhile, also while commands run.
+pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Option<&mut Driver<'_>>) {
     if options.exec.is_none() && options.shell.is_none() {
         return;
     }
-    let host = Line { typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }) };
+    let host = Line {
+        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
+        driver: SpinLock::new(driver),
+    };
     let (of_manager, of_machine) = (manager.files(), files::table());
     let sources: [&dyn Source; 2] = [&of_manager, &of_machine];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
@@ -57,9 +61,9 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>) {
 
 /// Line after line, until somebody has had enough.
 fn converse(
-    shell: &mut Shell<'_, GuestPlatform, Line>,
+    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_>>,
     input: Input,
-    host: &Line,
+    host: &Line<'_, '_>,
     (out, errors): (&mut Words<'_>, &mut Words<'_>),
 ) {
     let mut editor = match input {
@@ -134,14 +138,29 @@ struct Typed {
 }
 
 /// The serial line as the shell's other end.
-struct Line {
+struct Line<'a, 'b> {
     typed: SpinLock<Typed>,
+    /// What is to be done in the background; nothing while somebody does it.
+    driver: SpinLock<Option<&'a mut Driver<'b>>>,
 }
 
-impl Line {
+impl Line<'_, '_> {
+    /// Does what is due in the background, on the first CPU. Without the lock, because interrupts are off where that is held.
+    fn background(&self) {
+        if smp::index() != 0 {
+            return;
+        }
+        let driver = self.driver.lock(&PLATFORM).take();
+        if let Some(driver) = driver {
+            driver.poll();
+            *self.driver.lock(&PLATFORM) = Some(driver);
+        }
+    }
+
     /// The next byte, whenever it comes.
     fn next(&self) -> u8 {
         loop {
+            self.background();
             let mut typed = self.typed.lock(&PLATFORM);
             if let Some(len) = typed.len.checked_sub(1) {
                 let byte = typed.bytes[typed.first];
@@ -158,9 +177,10 @@ impl Line {
     }
 }
 
-impl Host for Line {
+impl Host for Line<'_, '_> {
     /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far as there is room.
     fn is_interrupted(&self) -> bool {
+        self.background();
         let cpu = PLATFORM.pin();
         let mut typed = self.typed.lock(&PLATFORM);
         while cpu.index() == 0

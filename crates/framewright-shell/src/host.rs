@@ -7,7 +7,8 @@ pub trait Host: Sync {
         core::hint::spin_loop();
     }
 
-    /// Whether somebody wants the command that runs to end, since [`begin_command`](Self::begin_command).
+    /// Whether somebody wants the command that runs to end, since [`begin_command`](Self::begin_command). Commands that take long ask again and again, on each CPU
+    /// that they run on, so this is also where a host without threads does what it has to do in the background.
     fn is_interrupted(&self) -> bool {
         false
     }

@@ -171,17 +171,19 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
 
 /// One step of the driver.
 fn work(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>) -> Result<Progress, DeviceFault> {
-    let mut statistics = |tag| {
-        let totals = manager.totals();
-        let bytes = |pages: u64| Some(pages * PAGE_SIZE);
-        match tag {
-            Statistic::Free | Statistic::Available => bytes(totals.free_pages),
-            Statistic::Total => bytes(totals.managed_pages),
-            Statistic::Caches => bytes(manager.cached_pages()),
-            _ => None,
-        }
-    };
-    balloon.work(&mut ManagedFrames(manager), &mut statistics)
+    balloon.work(&mut ManagedFrames(manager), &mut |tag| statistics(manager, tag))
+}
+
+/// What the host is told when it asks.
+pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Option<u64> {
+    let totals = manager.totals();
+    let bytes = |pages: u64| Some(pages * PAGE_SIZE);
+    match tag {
+        Statistic::Free | Statistic::Available => bytes(totals.free_pages),
+        Statistic::Total => bytes(totals.managed_pages),
+        Statistic::Caches => bytes(manager.cached_pages()),
+        _ => None,
+    }
 }
 
 /// Works until the balloon is where the host wants it, or can get no further.
@@ -225,7 +227,7 @@ fn wait_for_host(
 }
 
 /// Tries until `done` or until the time is over. Without a clock it tries a great many times.
-fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
+pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     const TRIES_PER_SECOND: u64 = 100_000;
     let end_ns = PLATFORM.now_ns().map(|now| now + seconds * 1_000_000_000);
     let mut tries = 0;

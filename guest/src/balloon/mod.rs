@@ -3,6 +3,7 @@
 mod exercise;
 mod memory;
 mod pci;
+mod reporting;
 
 use crate::console::log;
 use crate::platform::GuestPlatform;
@@ -16,6 +17,7 @@ use virtio_drivers::transport::pci::{PciTransport, VirtioPciError};
 
 pub use exercise::test;
 pub use memory::{GuestHal, ManagedFrames};
+pub use reporting::Driver;
 
 /// The driver as this guest has it.
 pub type GuestBalloon = Balloon<GuestHal, PciTransport>;
@@ -44,35 +46,69 @@ impl fmt::Display for BalloonError {
     }
 }
 
-/// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none or it cannot be used, which the log says. Called once.
+/// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none or it cannot be used, which the log says. A machine's balloon is
+/// used once, here or by [`with_reports`].
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
     work: impl FnOnce(Option<&mut GuestBalloon>) -> R,
 ) -> R {
-    memory::lend(manager, || {
-        // SAFETY: nobody else uses PCI's configuration ports.
-        let mut ports = unsafe { pci::Ports::new() };
-        let Some(place) = framewright_balloon::pci::find(&ports) else {
+    memory::lend(manager, || match open(manager, parameters) {
+        Found::Nothing => {
             log!("virtio-balloon: no device");
-            return work(None);
-        };
-        match start(manager, parameters, &mut ports, place) {
-            Ok(mut balloon) => {
-                log!(
-                    "virtio-balloon {place}: {:?}, reporting queue {:?}, {} ranges a report",
-                    balloon.features(),
-                    balloon.reporting_queue(),
-                    balloon.capacity()
-                );
-                work(Some(&mut balloon))
+            work(None)
+        }
+        Found::Refused => work(None),
+        Found::Balloon(mut balloon) => work(Some(&mut balloon)),
+    })
+}
+
+/// Starts the balloon, registers it for free page reports, and lends what drives it to `work`; afterwards nothing is with the device. `None` goes to `work` when there is
+/// no balloon, or it takes no reports, which the log says unless there is none at all.
+pub fn with_reports<R>(
+    manager: &Manager<GuestPlatform>,
+    parameters: &Parameters,
+    work: impl FnOnce(Option<&mut Driver<'_>>) -> R,
+) -> R {
+    memory::lend(manager, || {
+        let Found::Balloon(balloon) = open(manager, parameters) else { return work(None) };
+        match Driver::register(manager, balloon, free_content(parameters)) {
+            Some(mut driver) => {
+                let result = work(Some(&mut driver));
+                driver.finish();
+                result
             }
-            Err(error) => {
-                log!("virtio-balloon {place}: {error}");
-                work(None)
-            }
+            None => work(None),
         }
     })
+}
+
+/// What the machine has.
+enum Found {
+    Nothing,
+    Refused,
+    Balloon(GuestBalloon),
+}
+
+fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Found {
+    // SAFETY: nobody else uses PCI's configuration ports.
+    let mut ports = unsafe { pci::Ports::new() };
+    let Some(place) = framewright_balloon::pci::find(&ports) else { return Found::Nothing };
+    match start(manager, parameters, &mut ports, place) {
+        Ok(mut balloon) => {
+            log!(
+                "virtio-balloon {place}: {:?}, reporting queue {:?}, {} ranges a report",
+                balloon.features(),
+                balloon.reporting_queue(),
+                balloon.capacity()
+            );
+            Found::Balloon(balloon)
+        }
+        Err(error) => {
+            log!("virtio-balloon {place}: {error}");
+            Found::Refused
+        }
+    }
 }
 
 fn start(

@@ -3,6 +3,7 @@
 mod arguments;
 mod files;
 mod memory;
+mod reporting;
 mod show;
 mod workload;
 
@@ -24,6 +25,7 @@ pub(crate) enum Builtin {
     Help,
     Ls,
     Memhog,
+    Reporting,
     Sleep,
     Stat,
     Stress,
@@ -60,6 +62,12 @@ const ALL: &[Entry] = &[
         "SIZE [hold SECONDS] [untouched]",
         "allocate so much, in the largest runs there are, write to all of it unless told otherwise, free it",
     ),
+    (
+        Builtin::Reporting,
+        "reporting",
+        "[status|flush|pause|resume]",
+        "show what free page reporting does, report all that is free now, pause, go on",
+    ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
     (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
     (Builtin::Stress, "stress", "SECONDS [seed N]", "random traffic on all CPUs that checks itself"),
@@ -89,6 +97,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Help => help(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::Reporting => reporting::reporting(shell, arguments, io),
         Builtin::Sleep => workload::sleep(shell, arguments, io),
         Builtin::Stat => show::stat(shell, arguments, io),
         Builtin::Stress => workload::stress(shell, arguments, io),

@@ -20,12 +20,14 @@ pub struct Settings {
     pub numa: bool,
     /// `mem=`.
     pub memory_limit: Option<u64>,
+    /// `page_alloc.shuffle=`.
+    pub shuffle: bool,
 }
 
 impl Settings {
     pub(super) const fn of(parameters: &Parameters) -> Self {
-        let &Parameters { pages, numa, memory_limit, .. } = parameters;
-        Self { pages, numa, memory_limit }
+        let &Parameters { pages, numa, memory_limit, shuffle, .. } = parameters;
+        Self { pages, numa, memory_limit, shuffle }
     }
 }
 

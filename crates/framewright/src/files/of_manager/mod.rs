@@ -3,6 +3,7 @@
 mod meminfo;
 mod nodes;
 mod pages;
+mod reporting;
 mod settings;
 mod vmstat;
 mod zoneinfo;
@@ -50,6 +51,23 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/module/framewright/parameters/page_owner", settings::page_owner),
         File::read_only("/sys/module/framewright/parameters/page_poison", settings::page_poison),
         File::read_only("/sys/module/framewright/parameters/pages", settings::pages),
+        File::read_only("/sys/module/page_alloc/parameters/shuffle", reporting::shuffle),
+        File::read_write("/sys/module/page_reporting/parameters/pace", reporting::pace, reporting::set_pace),
+        File::read_write(
+            "/sys/module/page_reporting/parameters/page_reporting_delay_ms",
+            reporting::delay_ms,
+            reporting::set_delay_ms,
+        ),
+        File::read_write(
+            "/sys/module/page_reporting/parameters/page_reporting_order",
+            reporting::order,
+            reporting::set_order,
+        ),
+        File::read_write(
+            "/sys/module/page_reporting/parameters/timeout_ms",
+            reporting::timeout_ms,
+            reporting::set_timeout_ms,
+        ),
     ];
 
     /// The manager's control files, to be put into a [`FileSystem`](super::FileSystem).

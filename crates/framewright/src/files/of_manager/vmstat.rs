@@ -4,7 +4,7 @@
 //! way. `pcp_` names tell of the caches of CPUs.
 
 use super::super::FileError;
-use super::{node, zones_of};
+use super::{node, reporting, zones_of};
 use crate::manager::Manager;
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
@@ -39,7 +39,8 @@ pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn
     line("reclaim_hook_calls", pressure.reclaim_calls)?;
     line("reclaim_hook_pages", pressure.reclaim_pages)?;
     line("pcp_drain", pressure.drains)?;
-    events(manager, manager.zones().iter(), line)
+    events(manager, manager.zones().iter(), line)?;
+    reporting::counters(manager, out)
 }
 
 /// What can be told of one node.

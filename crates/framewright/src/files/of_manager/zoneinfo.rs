@@ -1,7 +1,7 @@
 //! `/proc/zoneinfo` (SPEC 3.6), with those of Linux's counters that mean something here.
 
 use super::super::FileError;
-use super::{vmstat, zones_of};
+use super::{reporting, vmstat, zones_of};
 use crate::manager::{Manager, Node};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
@@ -81,6 +81,9 @@ fn populated<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write
         {
             write!(out, "\n              {name:<9} {pages}")?;
         }
+    }
+    if manager.settings().shuffle {
+        reporting::shuffled(manager, zone, out)?;
     }
     write!(out, "\n  {:<20} 0", "node_unreclaimable:")?;
     write!(out, "\n  {:<20} {}", "start_pfn:", zone.span().start.0)?;

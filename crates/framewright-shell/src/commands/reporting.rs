@@ -1,0 +1,98 @@
+//! `reporting`: what free page reporting does, and what it is told to do.
+
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use crate::size::Size;
+use framewright::Platform;
+use framewright::zone::Zone;
+
+/// How long a flush may take to begin or end; the device's time-out comes on top.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// How long to wait before looking again.
+const GLANCE_NS: u64 = 1_000_000;
+
+pub(super) fn reporting<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let reporting = shell.manager.reporting();
+    match arguments {
+        [] | ["status"] => status(shell, io),
+        ["flush"] => flush(shell, io),
+        ["pause"] => {
+            reporting.pause();
+            Ok(())
+        }
+        ["resume"] => {
+            reporting.resume();
+            Ok(())
+        }
+        _ => Err(io.wrong(format_args!("status, flush, pause or resume"))),
+    }
+}
+
+fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let manager = shell.manager;
+    let reporting = manager.reporting();
+    let device = match (reporting.is_registered(), reporting.is_paused()) {
+        (false, _) => "no device",
+        (true, false) => "on",
+        (true, true) => "paused",
+    };
+    let (pace, delay_ms) = (reporting.pace().name(), reporting.delay_ms());
+    write!(io.out, "{device}, pace {pace}, delay {delay_ms} ms, order ")?;
+    match reporting.order() {
+        Some(order) => writeln!(io.out, "{}", order.get())?,
+        None => writeln!(io.out, "as the device says")?,
+    }
+    let counters = manager.reporting_counters();
+    let sum = |of: fn(&Zone) -> u64| manager.zones().iter().map(of).sum::<u64>();
+    for (name, pages) in [
+        ("reported so far", counters.reported_pages),
+        ("handed out again", counters.reused_pages),
+        ("free, reported", sum(Zone::reported_pages)),
+        ("free, not reported", sum(Zone::unreported_pages)),
+    ] {
+        writeln!(io.out, "{name:<18} {:>12} {pages:>12} pages", Size::of_pages(pages))?;
+    }
+    writeln!(
+        io.out,
+        "{} calls, {} errors, {} times busy, {} time-outs, {} resets, {} passes",
+        counters.calls, counters.errors, counters.busy, counters.timeouts, counters.resets, counters.passes
+    )?;
+    Ok(())
+}
+
+/// Returns when all that was free has been reported.
+fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let manager = shell.manager;
+    let reporting = manager.reporting();
+    if !reporting.is_registered() {
+        return Err(io.fail(format_args!("no device takes reports")));
+    }
+    let clock = || manager.platform().now_ns();
+    let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
+    let patience = PATIENCE_NS.saturating_add(u64::from(reporting.timeout_ms()).saturating_mul(1_000_000));
+    let before = manager.reporting_counters();
+    reporting.flush();
+    loop {
+        let now = manager.reporting_counters();
+        if now.flushes != before.flushes {
+            let pages = now.reported_pages - before.reported_pages;
+            writeln!(io.out, "reported {} in {} calls", Size::of_pages(pages), now.calls - before.calls)?;
+            return Ok(());
+        }
+        if now.errors != before.errors {
+            return Err(io.fail(format_args!("the device failed; the flush is given up, reports go on later")));
+        }
+        if clock().is_none_or(|now| now.saturating_sub(start) > patience) {
+            return Err(io.fail(format_args!("the device does not answer")));
+        }
+        if shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+        shell.host.pause(GLANCE_NS);
+    }
+}
