@@ -82,6 +82,9 @@ pub struct Target {
     /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on (QEMU)
     #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub balloon: Option<String>,
+    /// Give free memory back to the system while commands run: at once, or when it needs some (hosted; --balloon does it on QEMU)
+    #[arg(long, value_enum, value_name = "ADVICE", num_args = 0..=1, require_equals = true, default_missing_value = "dontneed")]
+    pub reporting: Option<Advice>,
     /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many times
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub qemu: Vec<String>,
@@ -113,6 +116,25 @@ pub enum Accel {
     Auto,
 }
 
+/// How a process gives memory back.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[value(rename_all = "lower")]
+pub enum Advice {
+    /// At once (MADV_DONTNEED)
+    DontNeed,
+    /// When the system needs it (MADV_FREE)
+    Free,
+}
+
+impl From<Advice> for framewright_hosted::Advice {
+    fn from(advice: Advice) -> Self {
+        match advice {
+            Advice::DontNeed => Self::DontNeed,
+            Advice::Free => Self::Free,
+        }
+    }
+}
+
 /// QEMU's machines.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Model {
@@ -137,6 +159,8 @@ pub enum Bench {
     Jobs(BenchOptions),
     /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
     Hugepages(BenchOptions),
+    /// How soon freed memory is back with the host, and what that costs those who allocate
+    Reporting(BenchReporting),
 }
 
 /// Options of the benchmarks that have no others.
@@ -176,6 +200,20 @@ pub struct BenchInit {
     /// Time by threads, as a share of a node's CPUs, instead
     #[arg(long)]
     pub table: bool,
+}
+
+/// Options of `framewright bench reporting`.
+#[derive(Args, Debug)]
+pub struct BenchReporting {
+    /// Where: in this process, or on a virtual machine; both without it
+    #[arg(long, value_enum)]
+    pub on: Option<Where>,
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Reads the command line. `None`: it asked for help, which has been printed.

@@ -1,7 +1,7 @@
 //! `framewright bench`: measurements, as rows for people or for programs.
 //!
 //! `bring_up` times the library's bring-up; `alloc` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop.
+//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop; `reporting` watches free memory go back to the host.
 
 mod alloc;
 mod bring_up;
@@ -13,6 +13,7 @@ mod init;
 mod jobs;
 mod page_set;
 mod random;
+mod reporting;
 mod subject;
 
 pub use common::median;
@@ -32,5 +33,6 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
         Bench::Hugepages(options) => hugepages::run(options),
+        Bench::Reporting(options) => reporting::run(options),
     }
 }

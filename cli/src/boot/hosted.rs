@@ -17,6 +17,9 @@ use std::time::Duration;
 /// # Errors
 /// A machine that cannot be read or brought up.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
+    if boot.target.reporting.is_some() && boot.exec.is_none() {
+        return Err(Error::Usage("--reporting goes on while commands run: add --exec".into()));
+    }
     let _deadline = Deadline::start(boot.target.timeout);
     let machine = machine(&boot.target)?;
     let command_line = command_line(&boot.target);
@@ -46,14 +49,14 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     };
     if boot.json {
         let (mut said, mut complaints) = (String::new(), String::new());
-        let status = shell::execute(pass.manager(), commands, &mut said, &mut complaints)?;
+        let status = shell::execute(pass.manager(), &boot.target, commands, &mut said, &mut complaints)?;
         report["exec"] = json!({ "status": status, "output": said, "errors": complaints });
         show(&mut output, boot, &report)?;
         return Ok(status);
     }
     show(&mut output, boot, &report)?;
     output.line("")?;
-    let status = shell::execute(pass.manager(), commands, &mut output, &mut Errors);
+    let status = shell::execute(pass.manager(), &boot.target, commands, &mut output, &mut Errors);
     output.settle()?;
     status
 }

@@ -1,8 +1,10 @@
 //! A machine in this process, brought up any number of times.
 
 mod log;
+mod reporting;
 
 pub use log::{Lines, Silent};
+pub use reporting::with_reports;
 
 use crate::error::Error;
 use framewright::early::EarlyAllocator;

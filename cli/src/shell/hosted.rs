@@ -3,9 +3,9 @@
 use super::terminal::Terminal;
 use crate::args::Target;
 use crate::boot::{self, Deadline};
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::grid::size;
-use crate::hosted::{Session, Silent};
+use crate::hosted::{Session, Silent, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use framewright::files::{FileSystem, Source};
@@ -62,9 +62,10 @@ impl Host for Threads {
 /// Runs commands and gives the status of the last. What they allocated is given back.
 ///
 /// # Errors
-/// A signal that came meanwhile.
+/// A signal that came meanwhile, or reports that the machine does not allow.
 pub fn execute(
     manager: &Manager<HostedPlatform>,
+    target: &Target,
     commands: &str,
     out: &mut dyn Write,
     errors: &mut dyn Write,
@@ -75,8 +76,11 @@ pub fn execute(
     let sources: [&dyn Source; 1] = [&ours];
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    let status = shell.run(commands, out, errors);
-    shell.free_all();
+    let status = with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+        let status = shell.run(commands, out, errors);
+        shell.free_all();
+        status
+    })?;
     interrupt::check()?;
     Ok(status)
 }
@@ -106,7 +110,9 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let sources: [&dyn Source; 1] = [&ours];
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    converse(&mut shell, terminal.as_ref(), &mut output)?;
+    with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+        converse(&mut shell, terminal.as_ref(), &mut output)
+    })??;
     Ok(shell.status())
 }
 

@@ -1,0 +1,212 @@
+//! What reports cost those who allocate: page faults in the manner of will-it-scale, with and without reports, by turns.
+
+use super::Scale;
+use crate::bench::common::median;
+use crate::bench::host;
+use crate::error::Error;
+use crate::hosted::{Pass, Session, Silent, with_reports};
+use framewright::block::MigrateType;
+use framewright::units::{Order, PAGE_SIZE, PfnRange};
+use framewright::{Manager, Platform, Request};
+use framewright_hosted::{Advice, HostedPlatform, Machine};
+use serde_json::{Value, json};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// What each CPU allocates before it frees all of it.
+const WORKING_SET_BYTES: u64 = 128 << 20;
+
+/// What is compared; the first is what the others are compared with.
+const CONFIGS: [Config; 4] = [
+    Config { name: "off", advice: None, line: "" },
+    Config { name: "on", advice: Some(Advice::DontNeed), line: "" },
+    Config {
+        name: "on+shuffle",
+        advice: Some(Advice::DontNeed),
+        line: " page_alloc.shuffle=1 page_alloc.shuffle_seed=1",
+    },
+    Config { name: "madv_free", advice: Some(Advice::Free), line: "" },
+];
+
+struct Config {
+    name: &'static str,
+    advice: Option<Advice>,
+    line: &'static str,
+}
+
+/// What a page fault brings.
+#[derive(Clone, Copy)]
+enum Workload {
+    /// 2 MiB.
+    PageFault1,
+    /// 4 KiB.
+    PageFault2,
+}
+
+impl Workload {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PageFault1 => "page_fault1",
+            Self::PageFault2 => "page_fault2",
+        }
+    }
+}
+
+/// All rows.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or too little memory in it.
+pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
+    let all = u32::try_from(host::cpus()?.len()).unwrap_or(1);
+    let machine = Machine::synthetic(scale.memory_bytes, 1, all).map_err(|error| Error::Failed(error.to_string()))?;
+    let lines = CONFIGS.map(|config| format!("memmap_init=on-demand{}", config.line));
+    let passes = lines.iter().map(|line| Session::open(&machine, line)?.bring_up(&mut Silent));
+    let passes = passes.collect::<Result<Vec<Pass<'_>>, _>>()?;
+    let mut rows = Vec::new();
+    let cpus: &[u32] = if all == 1 { &[1] } else { &[1, all] };
+    for workload in [Workload::PageFault1, Workload::PageFault2] {
+        for &cpus in cpus {
+            let rates = by_turns(&passes, scale, workload, cpus)?;
+            let rows_of =
+                CONFIGS.iter().zip(&rates).map(|(config, of)| row(config.name, workload, cpus, of, &rates[0]));
+            rows.extend(rows_of);
+        }
+    }
+    for (pass, config) in passes.iter().zip(&CONFIGS) {
+        pass.verify()?;
+        let early = pass.manager().reporting_counters().reused_early_pages;
+        if early != 0 {
+            let name = config.name;
+            return Err(Error::Failed(format!("{name}: {early} reported pages were handed out too early")));
+        }
+    }
+    Ok(rows)
+}
+
+/// The rates of each configuration, one a round. The order changes from round to round, and the first round counts for nothing: memory is touched for the first time.
+fn by_turns(passes: &[Pass<'_>], scale: Scale, workload: Workload, cpus: u32) -> Result<Vec<Vec<f64>>, Error> {
+    let mut rates = vec![Vec::new(); passes.len()];
+    for round in 0..=scale.runs {
+        for turn in 0..passes.len() {
+            let at = (round + turn) % passes.len();
+            let (manager, advice) = (passes[at].manager(), CONFIGS[at].advice);
+            let rate = with_reports(manager, advice, &|_| {}, || crew(manager, workload, cpus, scale.run))??;
+            if round != 0 {
+                rates[at].push(rate);
+            }
+        }
+    }
+    Ok(rates)
+}
+
+/// Pages of 4 KiB a second over all CPUs.
+fn crew(manager: &Manager<HostedPlatform>, workload: Workload, cpus: u32, time: Duration) -> Result<f64, Error> {
+    let hosts = host::cpus()?;
+    let start = Barrier::new(cpus as usize);
+    let one = |cpu: u32| -> Result<f64, Error> {
+        let seated = hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
+        let seat = manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
+        // Nobody waits for one who has failed.
+        start.wait();
+        seated?;
+        let _seat = seat?;
+        let begun = Instant::now();
+        let mut pages = 0;
+        while begun.elapsed() < time {
+            pages += turn(manager, workload)?;
+        }
+        Ok(pages as f64 / begun.elapsed().as_secs_f64())
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let crew: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || one(cpu))).collect();
+        let rates = crew.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
+        });
+        rates.sum()
+    })
+}
+
+/// Allocates the working set, touches every page, frees it; how many pages it has.
+fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, Error> {
+    let fail = |error: &dyn std::fmt::Display| Error::Failed(error.to_string());
+    let platform = manager.platform();
+    let pages = WORKING_SET_BYTES / PAGE_SIZE;
+    match workload {
+        Workload::PageFault1 => {
+            let request = Request { zeroed: true, migrate_type: MigrateType::Movable, ..Request::new(Order::BLOCK) };
+            let blocks = (0..pages / Order::BLOCK.pages()).map(|_| {
+                let range = manager.allocate(&request).map_err(|error| fail(&error))?;
+                for address in (range.to_phys().start..range.to_phys().end).step_by(4096) {
+                    // SAFETY: the frames were allocated just now, and nobody else has them.
+                    unsafe { platform.direct(address).cast::<u64>().write_volatile(address) };
+                }
+                Ok(range)
+            });
+            let blocks = blocks.collect::<Result<Vec<PfnRange>, Error>>()?;
+            blocks.into_iter().try_for_each(|range| manager.free(range).map_err(|error| fail(&error)))?;
+        }
+        Workload::PageFault2 => {
+            let frames = (0..pages).map(|_| {
+                let frame = manager.allocate_order(Order::PAGE, MigrateType::Movable).map_err(|error| fail(&error))?;
+                // SAFETY: as above.
+                unsafe { platform.direct(frame.address()).write_bytes(0, 4096) };
+                Ok(frame)
+            });
+            let frames = frames.collect::<Result<Vec<_>, Error>>()?;
+            frames
+                .into_iter()
+                .try_for_each(|frame| manager.free_order(frame, Order::PAGE).map_err(|error| fail(&error)))?;
+        }
+    }
+    Ok(pages)
+}
+
+fn row(config: &str, workload: Workload, cpus: u32, rates: &[f64], off: &[f64]) -> Value {
+    let sorted = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let ratios = sorted(rates.iter().zip(off).map(|(rate, off)| rate / off).collect());
+    let rates = sorted(rates.to_vec());
+    let (low, high) = interval(&ratios);
+    json!({
+        "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus, "config": config,
+        "iterations_per_s": median(&rates), "deviation": deviation(&rates),
+        "against_off": median(&ratios), "against_off_low": low, "against_off_high": high,
+    })
+}
+
+/// The standard deviation of a sample.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt())
+}
+
+/// The 95 % confidence interval of the middle of sorted values, from their order alone.
+fn interval(sorted: &[f64]) -> (Option<f64>, Option<f64>) {
+    let count = sorted.len();
+    let width = 0.98 * (count as f64).sqrt();
+    let outside = (count as f64 / 2.0 - width).floor().max(0.0) as usize;
+    // The interval has one value more on each side than the half that it must not leave.
+    let low = outside.min(count.saturating_sub(1) / 2);
+    (sorted.get(low).copied(), sorted.iter().rev().nth(low).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_hold_the_middle() {
+        let values: Vec<f64> = (0..15).map(f64::from).collect();
+        assert_eq!(interval(&values), (Some(3.0), Some(11.0)));
+        assert_eq!(interval(&values[..3]), (Some(0.0), Some(2.0)));
+        assert_eq!(interval(&[]), (None, None));
+        assert_eq!(deviation(&[1.0, 3.0]), Some(2f64.sqrt()));
+        assert_eq!(deviation(&[1.0]), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! `framewright bench reporting`: how soon freed memory is back with the host, as the host sees it, and what reports cost those who allocate.
+
+mod fall;
+mod fault;
+mod hosted;
+mod qemu;
+mod table;
+
+use super::common::wrapped;
+use crate::args::{BenchReporting, Where};
+use crate::error::Error;
+use crate::output::Output;
+use framewright::reporting::Pace;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's Rss of the machine's memory is read again and again; t50 and t95: from the \
+free until so much of what was dirtied is back; left: at the end, above what was there before it was dirtied; twice: reported beyond what was dirtied, or while idle \
+afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and frees it; \
+iterations are pages of 4 KiB a second over all CPUs, the middle of runs in which configurations take turns; deviation: of the runs from their mean; \
+against off: the middle of the ratios of neighbouring runs, and its 95 % confidence interval";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Scale {
+    memory_bytes: u64,
+    dirtied_bytes: u64,
+    paces: &'static [Pace],
+    /// Runs of one configuration of the workloads, and how long each is.
+    runs: usize,
+    run: Duration,
+}
+
+const FULL: Scale = Scale {
+    memory_bytes: 4 << 30,
+    dirtied_bytes: 2 << 30,
+    paces: &[Pace::Adaptive, Pace::Fixed],
+    runs: 15,
+    run: Duration::from_millis(700),
+};
+const QUICK: Scale = Scale {
+    memory_bytes: 1 << 30,
+    dirtied_bytes: 512 << 20,
+    paces: &[Pace::Adaptive],
+    runs: 3,
+    run: Duration::from_millis(200),
+};
+
+/// Measures everything that was asked for.
+///
+/// # Errors
+/// A machine that cannot be had, or one that did not do what it must.
+pub fn run(options: &BenchReporting) -> Result<(), Error> {
+    let scale = if options.quick { QUICK } else { FULL };
+    let mut rows = Vec::new();
+    if options.on != Some(Where::Qemu) {
+        for &pace in scale.paces {
+            rows.push(hosted::row(scale, pace)?);
+        }
+    }
+    if options.on != Some(Where::Hosted) {
+        for &pace in scale.paces {
+            rows.push(qemu::row(scale, pace)?);
+        }
+    }
+    if options.on != Some(Where::Qemu) {
+        rows.extend(fault::rows(scale)?);
+    }
+    let mut output = Output::new();
+    if options.json {
+        let object = json!({ "bench": "reporting", "runs": scale.runs, "timed": TIMED, "rows": rows });
+        return output.line(&object.to_string());
+    }
+    show(&rows, scale, &mut output)
+}
+
+fn show(rows: &[Value], scale: Scale, output: &mut Output) -> Result<(), Error> {
+    let style = output.style();
+    let (falls, faults): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["bench"] == "reporting");
+    for grid in [table::falls(&falls), table::faults(&faults)].into_iter().flatten() {
+        grid.render(style).iter().try_for_each(|line| output.line(line))?;
+        output.line("")?;
+    }
+    let heading = format!("machines of {} GiB, {} runs a row; {TIMED}.", scale.memory_bytes >> 30, scale.runs);
+    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+}
