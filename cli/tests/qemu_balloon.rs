@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scratch, is_running, program, wait_until};
+use common::{Scratch, is_running, may_lock_memory, program, wait_until};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -258,7 +258,7 @@ fn without_reporting_everything_else_works() {
 
 #[test]
 fn locked_memory_stays_and_is_answered_for() {
-    if !may_lock_memory() {
+    if !may_lock_memory(MEMORY_MIB) {
         println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
         return;
     }
@@ -267,24 +267,6 @@ fn locked_memory_stays_and_is_answered_for() {
     assert_eq!(reported_mib, MEMORY_MIB);
     // An answer proves nothing.
     assert!(has(&log, &format!("{blocks} of {blocks} blocks held what they did")), "{log:?}");
-}
-
-/// Whether QEMU may lock a machine's memory, by its own word: a machine without a kernel that stops at once.
-fn may_lock_memory() -> bool {
-    let memory = format!("{MEMORY_MIB}M");
-    let mut machine = std::process::Command::new("qemu-system-x86_64");
-    machine.args(["-machine", "q35", "-m", &memory, "-display", "none", "-overcommit", "mem-lock=on"]);
-    // `quit` ends it before it runs.
-    let mut child = machine
-        .args(["-S", "-monitor", "stdio"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("QEMU is installed");
-    // It may have ended already.
-    let _ = writeln!(child.stdin.take().expect("a pipe"), "quit");
-    child.wait().expect("it ends").success()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use serde_json::Value;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -112,6 +112,24 @@ pub fn rest(child: &mut Child) -> (String, String) {
         pipe.read_to_string(&mut stderr).expect("text");
     }
     (stdout, stderr)
+}
+
+/// Whether QEMU may lock a machine's memory, by its own word: a machine without a kernel that stops at once.
+pub fn may_lock_memory(mib: u64) -> bool {
+    let memory = format!("{mib}M");
+    let mut machine = Command::new("qemu-system-x86_64");
+    machine.args(["-machine", "q35", "-m", &memory, "-display", "none", "-overcommit", "mem-lock=on"]);
+    // `quit` ends it before it runs.
+    let mut child = machine
+        .args(["-S", "-monitor", "stdio"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("QEMU is installed");
+    // It may have ended already.
+    let _ = writeln!(child.stdin.take().expect("a pipe"), "quit");
+    child.wait().expect("it ends").success()
 }
 
 /// Present pages of a zone in a report.

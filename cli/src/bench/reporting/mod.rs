@@ -37,7 +37,7 @@ const FULL: Scale = Scale {
     memory_bytes: 4 << 30,
     dirtied_bytes: 2 << 30,
     paces: &[Pace::Adaptive, Pace::Fixed],
-    runs: 15,
+    runs: 11,
     run: Duration::from_millis(700),
 };
 const QUICK: Scale = Scale {

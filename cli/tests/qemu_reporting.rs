@@ -1,0 +1,237 @@
+//! Free page reporting of whole machines in QEMU, seen from the host: what the guest frees is gone from QEMU's memory, once, and what the host keeps nobody takes for zero.
+
+mod common;
+
+use common::{may_lock_memory, program, wait_until};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+const MIB: u64 = 1 << 20;
+const MEMORY_MIB: u64 = 1024;
+/// Half of the memory, in blocks of 2 MiB.
+const BLOCKS: u64 = MEMORY_MIB / 4;
+const DIRTIED_MIB: u64 = BLOCKS * 2;
+
+/// A machine whose shell does what the test says.
+struct Machine {
+    program: Child,
+    /// Gone once the shell is to end.
+    keys: Option<ChildStdin>,
+    screen: Lines<BufReader<ChildStdout>>,
+    pid: u32,
+    commands: u32,
+}
+
+impl Machine {
+    fn boot(words: &[&str]) -> Self {
+        let memory = format!("{MEMORY_MIB}M");
+        let mut program = program()
+            .args(["shell", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--memory", &memory])
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let keys = program.stdin.take();
+        let screen = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+        let ours = program.id();
+        wait_until("QEMU runs", || machine_of(ours).is_some());
+        let pid = machine_of(ours).expect("it runs");
+        let mut machine = Self { program, keys, screen, pid, commands: 0 };
+        machine.ask("echo");
+        machine
+    }
+
+    /// Has the guest run commands; what they said.
+    fn ask(&mut self, commands: &str) -> String {
+        self.commands += 1;
+        let mark = format!("mark-{}-{}", self.commands, self.pid);
+        writeln!(self.keys.as_mut().expect("the shell has not ended"), "{commands}; echo {mark}").expect("it listens");
+        let mut said = String::new();
+        loop {
+            let line = self.screen.next().unwrap_or_else(|| panic!("{commands}: the guest has ended: {said}"));
+            let line = line.expect("text");
+            if line.contains(&mark) {
+                return said;
+            }
+            said.push_str(&line);
+            said.push('\n');
+        }
+    }
+
+    /// One of the guest's counters.
+    fn counter(&mut self, name: &str) -> u64 {
+        let text = self.ask("cat /proc/vmstat");
+        let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_else(|| panic!("{name}: {text}"))
+    }
+
+    /// How much of the guest's memory is in the host's.
+    fn resident_mib(&self) -> u64 {
+        let maps = fs::read_to_string(format!("/proc/{}/smaps", self.pid)).expect("a process of ours");
+        let mut is_memory = false;
+        let mut sum_kib = 0;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap_or_default();
+            if let Some((start, end)) = first.split_once('-') {
+                let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+                is_memory = number(end) - number(start) == MEMORY_MIB * MIB;
+            } else if first == "Rss:" && is_memory {
+                sum_kib += words.next().and_then(|word| word.parse::<u64>().ok()).expect("a size");
+            }
+        }
+        sum_kib / 1024
+    }
+
+    /// Looks again and again, while the guest only waits for keys.
+    fn wait_until_resident_below(&self, mib: u64) {
+        wait_until("the memory goes back", || self.resident_mib() <= mib);
+    }
+
+    /// To the end, which must be a good one.
+    fn finish(mut self) {
+        self.ask("verify");
+        drop(self.keys.take());
+        assert_eq!(self.program.wait().expect("it ends").code(), Some(0));
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // QEMU ends with the program that started it.
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// The machine that a process has started.
+fn machine_of(parent: u32) -> Option<u32> {
+    let is_it = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let of = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        // Between fork and exec it has the name of its parent, and a query of the version has no machine.
+        of == Some(parent)
+            && fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains("-kernel"))
+    };
+    fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
+}
+
+/// Everything goes back once and stays away.
+fn memory_goes_back(words: &[&str]) {
+    let mut machine = Machine::boot(words);
+    machine.ask("reporting flush; reporting flush");
+    let (before_mib, before_pages) = (machine.resident_mib(), machine.counter("page_reporting_pages"));
+    // What this host promises is nothing, so that all of it is written to.
+    let said = machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed"));
+    assert!(said.contains(&format!("{BLOCKS} x 512 pages")), "{said}");
+    let dirty_mib = machine.resident_mib();
+    assert!(dirty_mib >= before_mib + DIRTIED_MIB / 100 * 95, "{before_mib} MiB before, {dirty_mib} MiB when dirty");
+    machine.ask("free all");
+    machine.wait_until_resident_below(dirty_mib - DIRTIED_MIB * 95 / 100);
+    // The last of it may still be on its way.
+    machine.ask("reporting flush");
+    machine.wait_until_resident_below(before_mib + 8);
+    let after_pages = machine.counter("page_reporting_pages");
+    assert_eq!(after_pages - before_pages, BLOCKS * 512, "once, and nothing else");
+    machine.ask("sleep 3");
+    assert_eq!(machine.counter("page_reporting_pages"), after_pages, "nothing is reported twice");
+    for name in ["page_reporting_errors", "page_reporting_timeouts", "page_reporting_reused_early"] {
+        assert_eq!(machine.counter(name), 0, "{name}");
+    }
+    // It is memory as before, in any size.
+    let said = machine.ask(&format!("memhog {DIRTIED_MIB}M; stress 1"));
+    assert!(said.contains("wrote to ") && said.contains("every page accounted for"), "{said}");
+    machine.finish();
+}
+
+#[test]
+fn freed_memory_goes_back_once() {
+    memory_goes_back(&["--balloon"]);
+}
+
+#[test]
+fn at_the_fixed_pace_too() {
+    memory_goes_back(&["--balloon", "page_reporting.pace=fixed", "page_reporting.page_reporting_delay_ms=1000"]);
+}
+
+#[test]
+fn with_hints_two_cpus_and_the_shuffle() {
+    memory_goes_back(&["--balloon=free-page-hint=on", "--cpus", "2", "page_alloc.shuffle=1"]);
+}
+
+#[test]
+fn shared_memory_goes_back_too() {
+    let backend = format!("memory-backend-memfd,id=memory,share=on,size={MEMORY_MIB}M");
+    let options = ["--qemu", "-object", "--qemu", &backend, "--qemu", "-machine"];
+    memory_goes_back(&[&options[..], &["--qemu", "memory-backend=memory", "--balloon"]].concat());
+}
+
+#[test]
+fn locked_memory_stays_and_is_memory_as_before() {
+    if !may_lock_memory(MEMORY_MIB) {
+        println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
+        return;
+    }
+    let mut machine = Machine::boot(&["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"]);
+    machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed; free all; reporting flush"));
+    assert!(machine.counter("page_reporting_pages") >= BLOCKS * 512);
+    assert_eq!((machine.resident_mib(), machine.counter("page_reporting_errors")), (MEMORY_MIB, 0));
+    let said = machine.ask("stress 1");
+    assert!(said.contains("every page accounted for"), "{said}");
+    machine.finish();
+}
+
+#[test]
+fn a_pause_keeps_memory_until_it_ends() {
+    let mut machine = Machine::boot(&["--balloon"]);
+    machine.ask("reporting flush; reporting flush; reporting pause");
+    let before_mib = machine.resident_mib();
+    machine.ask("memhog 256M; sleep 1");
+    assert!(machine.resident_mib() >= before_mib + 240);
+    assert!(machine.ask("reporting").contains("paused, pace adaptive"));
+    machine.ask("reporting resume");
+    machine.wait_until_resident_below(before_mib + 16);
+    machine.finish();
+}
+
+#[test]
+fn reports_go_on_while_a_command_runs() {
+    let mut machine = Machine::boot(&["--balloon"]);
+    machine.ask("reporting flush");
+    machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed; free all"));
+    machine.ask("sleep 5; reporting pause");
+    assert_eq!(machine.counter("nr_free_unreported") / 512, unreportable_blocks(&mut machine));
+    machine.finish();
+}
+
+/// Blocks of zones that are too small for reports: as many as lie below 16 MiB and are free.
+fn unreportable_blocks(machine: &mut Machine) -> u64 {
+    let text = machine.ask("cat /proc/buddyinfo");
+    let line = text.lines().find(|line| line.contains("zone      DMA ")).unwrap_or_else(|| panic!("{text}"));
+    let counts: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    counts.iter().skip(9).zip(0..).map(|(blocks, order)| blocks << order).sum()
+}
+
+#[test]
+fn a_balloon_that_takes_no_reports_is_not_registered() {
+    let mut machine = Machine::boot(&["--balloon=free-page-reporting=off"]);
+    assert!(machine.ask("reporting").contains("no device"));
+    machine.ask("reporting flush");
+    assert_eq!(machine.counter("page_reporting_calls"), 0);
+    machine.finish();
+}
+
+#[test]
+fn the_log_says_that_reports_go_on() {
+    let words = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "--balloon", "reporting=2"];
+    let log = common::run(&words).json()["log"].to_string();
+    assert!(log.contains("Free page reporting enabled, from order 9 on"), "{log}");
+    let line = log.split("Free page reporting: ").nth(1).unwrap_or_else(|| panic!("{log}"));
+    let pages: u64 = line.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+    assert!(pages > 128 * 256 && line.contains("0 errors, 0 with the device"), "{line}");
+    let plain = common::run(&["boot", "--on", "qemu", "--accel", "tcg", "--memory", "64M", "--json", "reporting=1"]);
+    assert!(plain.json()["log"].to_string().contains("reporting= needs a balloon"));
+}
