@@ -199,7 +199,8 @@ impl<'a> Driver<'a> {
                 let is_there = progress.short || progress.held_pages == progress.goal_pages;
                 if is_there { WORK_NS } else { 0 }
             }
-            Err(DeviceFault::Resetting) => WORK_NS,
+            // A device that could not be started again is left alone.
+            Err(DeviceFault::Resetting | DeviceFault::Stopped) => WORK_NS,
             Err(fault) => {
                 if self.fault.replace(fault) != Some(fault) {
                     log!("{fault}");
