@@ -117,13 +117,12 @@ impl<'a> Driver<'a> {
         balloon: GuestBalloon,
         free_content: FreeContent,
     ) -> Option<Self> {
-        let takes_reports = balloon.capacity() != 0;
+        if balloon.capacity() == 0 {
+            // As a device's capacity that would mean the usual one.
+            log!("Free page reporting: the balloon takes no reports");
+            return None;
+        }
         match manager.register_reporting(BalloonDevice::new(balloon, free_content)) {
-            // A capacity of 0 would mean the usual one.
-            Ok(_) if !takes_reports => {
-                log!("Free page reporting: the balloon takes no reports");
-                None
-            }
             Ok(reporter) => {
                 let mut driver = Self { manager, reporter, due_ns: 0, work_due_ns: 0, fault: None };
                 driver.tell();
