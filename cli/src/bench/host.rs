@@ -1,4 +1,4 @@
-//! The CPUs of the host, and threads that stay on them.
+//! The CPUs of the host, threads that stay on them, and the time that they take.
 
 use crate::error::Error;
 use std::io;
@@ -33,6 +33,14 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
+}
+
+/// Time that CPUs have spent on this process.
+pub fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the argument is a live value of the type that the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn empty() -> libc::cpu_set_t {

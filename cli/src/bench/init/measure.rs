@@ -3,6 +3,7 @@
 use super::Scale;
 use super::limit::{Buffer, Fill, has_clzero};
 use crate::bench::common::median;
+use crate::bench::host::cpu_seconds;
 use crate::error::Error;
 use crate::hosted::{OnRequest, Session, Silent};
 use framewright::Request;
@@ -159,12 +160,4 @@ pub fn growth(scale: Scale) -> Result<Value, Error> {
         "bytes": order.pages() * DESCRIPTOR, "seconds": request, "seconds_min": by_request.first(),
         "seconds_max": by_request.last(), "share_of_bulk_seconds": job, "bulk_ratio": request / job, "first_touch": false,
     }))
-}
-
-/// Time that CPUs have spent on this process.
-fn cpu_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the argument is a live value of the type that the call fills.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

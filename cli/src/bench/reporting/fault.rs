@@ -66,9 +66,8 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     let cpus: &[u32] = if all == 1 { &[1] } else { &[1, all] };
     for workload in [Workload::PageFault1, Workload::PageFault2] {
         for &cpus in cpus {
-            let rates = by_turns(&passes, scale, workload, cpus)?;
-            let rows_of =
-                CONFIGS.iter().zip(&rates).map(|(config, of)| row(config.name, workload, cpus, of, &rates[0]));
+            let all = by_turns(&passes, scale, workload, cpus)?;
+            let rows_of = CONFIGS.iter().zip(&all).map(|(config, of)| row(config.name, workload, cpus, of, &all[0]));
             rows.extend(rows_of);
         }
     }
@@ -83,53 +82,85 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// The rates of each configuration, one a round. The order changes from round to round, and the first round counts for nothing: memory is touched for the first time.
-fn by_turns(passes: &[Pass<'_>], scale: Scale, workload: Workload, cpus: u32) -> Result<Vec<Vec<f64>>, Error> {
-    let mut rates = vec![Vec::new(); passes.len()];
+/// What one run came to.
+struct Run {
+    /// Pages of 4 KiB a second over all CPUs.
+    rate: f64,
+    /// Pages of 4 KiB for each second that CPUs spent on this process, the reports among them: what neighbours take of the CPUs does not count.
+    cpu_rate: f64,
+    /// What was reported meanwhile.
+    reported_mib_per_s: f64,
+}
+
+/// The runs of each configuration, one a round. The order changes from round to round, and the first round counts for nothing: memory is touched for the first time.
+fn by_turns(passes: &[Pass<'_>], scale: Scale, workload: Workload, cpus: u32) -> Result<Vec<Vec<Run>>, Error> {
+    let mut runs: Vec<Vec<Run>> = passes.iter().map(|_| Vec::new()).collect();
     for round in 0..=scale.runs {
         for turn in 0..passes.len() {
             let at = (round + turn) % passes.len();
             let (manager, advice) = (passes[at].manager(), CONFIGS[at].advice);
-            let rate = with_reports(manager, advice, &|_| {}, || crew(manager, workload, cpus, scale.run))??;
+            let run = with_reports(manager, advice, &|_| {}, || crew(manager, workload, cpus, scale.run))??;
             if round != 0 {
-                rates[at].push(rate);
+                runs[at].push(run);
             }
         }
     }
-    Ok(rates)
+    Ok(runs)
 }
 
-/// Pages of 4 KiB a second over all CPUs.
-fn crew(manager: &Manager<HostedPlatform>, workload: Workload, cpus: u32, time: Duration) -> Result<f64, Error> {
+/// One run on so many CPUs.
+fn crew(manager: &Manager<HostedPlatform>, workload: Workload, cpus: u32, time: Duration) -> Result<Run, Error> {
     let hosts = host::cpus()?;
     let start = Barrier::new(cpus as usize);
-    let one = |cpu: u32| -> Result<f64, Error> {
+    let counted = || (host::cpu_seconds(), manager.reporting_counters().reported_pages);
+    let one = |cpu: u32| -> Result<Part, Error> {
         let seated = hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
         let seat = manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
+        // What was free before is reported meanwhile, and memory is touched again.
+        let warmed = run_for(manager, workload, time / 2);
         // Nobody waits for one who has failed.
         start.wait();
+        let before = counted();
         seated?;
         let _seat = seat?;
-        // What was free before is reported meanwhile, and memory is touched again.
-        let warm = Instant::now();
-        while warm.elapsed() < time / 2 {
-            turn(manager, workload)?;
-        }
-        let begun = Instant::now();
-        let mut pages = 0;
-        while begun.elapsed() < time {
-            pages += turn(manager, workload)?;
-        }
-        Ok(pages as f64 / begun.elapsed().as_secs_f64())
+        warmed?;
+        let (pages, seconds) = run_for(manager, workload, time)?;
+        Ok(Part { pages, seconds, before })
     };
-    std::thread::scope(|scope| {
+    let parts = std::thread::scope(|scope| {
         let one = &one;
         let crew: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || one(cpu))).collect();
-        let rates = crew.into_iter().map(|thread| {
+        let parts = crew.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
         });
-        rates.sum()
+        parts.collect::<Result<Vec<_>, _>>()
+    })?;
+    let (cpu_seconds, reported) = counted();
+    let (cpu_before, reported_before) = parts.first().map_or((0.0, 0), |part| part.before);
+    let pages: f64 = parts.iter().map(|part| part.pages as f64).sum();
+    let seconds = parts.iter().map(|part| part.seconds).fold(0.0, f64::max);
+    Ok(Run {
+        rate: parts.iter().map(|part| part.pages as f64 / part.seconds).sum(),
+        cpu_rate: pages / (cpu_seconds - cpu_before),
+        reported_mib_per_s: ((reported - reported_before) * PAGE_SIZE >> 20) as f64 / seconds,
     })
+}
+
+/// What one CPU did, and what was counted before: CPU time and reports.
+struct Part {
+    pages: u64,
+    seconds: f64,
+    before: (f64, u64),
+}
+
+/// Turn after turn; pages, and seconds.
+fn run_for(manager: &Manager<HostedPlatform>, workload: Workload, time: Duration) -> Result<(u64, f64), Error> {
+    let begun = Instant::now();
+    let mut pages = 0;
+    while begun.elapsed() < time {
+        pages += turn(manager, workload)?;
+    }
+    Ok((pages, begun.elapsed().as_secs_f64()))
 }
 
 /// Allocates the working set, touches every page, frees it; how many pages it has.
@@ -167,18 +198,22 @@ fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, Er
     Ok(pages)
 }
 
-fn row(config: &str, workload: Workload, cpus: u32, rates: &[f64], off: &[f64]) -> Value {
+fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -> Value {
     let sorted = |values: Vec<f64>| {
         let mut values = values;
         values.sort_by(f64::total_cmp);
         values
     };
-    let ratios = sorted(rates.iter().zip(off).map(|(rate, off)| rate / off).collect());
-    let rates = sorted(rates.to_vec());
+    let ratios = sorted(runs.iter().zip(off).map(|(run, off)| run.cpu_rate / off.cpu_rate).collect());
+    let rates = sorted(runs.iter().map(|run| run.rate).collect());
+    let cpu_rates = sorted(runs.iter().map(|run| run.cpu_rate).collect());
+    let reported = sorted(runs.iter().map(|run| run.reported_mib_per_s).collect());
     let (low, high) = interval(&ratios);
     json!({
         "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus, "config": config,
         "iterations_per_s": median(&rates), "deviation": deviation(&rates),
+        "iterations_per_cpu_s": median(&cpu_rates), "cpu_deviation": deviation(&cpu_rates),
+        "reported_mib_per_s": median(&reported),
         "against_off": median(&ratios), "against_off_low": low, "against_off_high": high,
     })
 }

@@ -19,8 +19,9 @@ const TIMED: &str = "\
 reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's Rss of the machine's memory is read again and again; t50 and t95: from the \
 free until so much of what was dirtied is back; left: at the end, above what was there before it was dirtied; twice: reported beyond what was dirtied, or while idle \
 afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and frees it; \
-iterations are pages of 4 KiB a second over all CPUs, the middle of runs in which configurations take turns; deviation: of the runs from their mean; \
-against off: the middle of the ratios of neighbouring runs, and its 95 % confidence interval";
+iterations are pages of 4 KiB a second over all CPUs, the middle of runs in which configurations take turns; deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, \
+reports included, which neighbours on the machine disturb less; reported: meanwhile; against off: the middle of the ratios of neighbouring runs, per CPU second, \
+and its 95 % confidence interval";
 
 /// How much is done.
 #[derive(Clone, Copy)]

@@ -37,6 +37,9 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
         "<config",
         ">iterations/s",
         ">deviation",
+        ">per CPU s",
+        ">deviation",
+        ">reported MiB/s",
         ">against off",
         ">95 % interval",
     ]);
@@ -50,6 +53,9 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
             text(row, "config"),
             number(row, "iterations_per_s", 0),
             number(row, "deviation", 0),
+            number(row, "iterations_per_cpu_s", 0),
+            number(row, "cpu_deviation", 0),
+            number(row, "reported_mib_per_s", 0),
             percent("against_off"),
             format!("{} .. {}", percent("against_off_low"), percent("against_off_high")),
         ]);
