@@ -11,6 +11,7 @@
 .code32
 .global pvh_entry
 pvh_entry:
+    cli
     cld
     movl %ebx, %edi
     movl $0x80000001, %eax
