@@ -157,11 +157,13 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         };
     }
     let mut frames = Frames::new(memory);
+    let mut unflushed = Unflushed::new();
     for (done, section) in sections().enumerate() {
-        let mut unflushed = Unflushed::new();
         let populated = space.populate(blocks_of(section), &mut frames, &mut unflushed);
-        // What left the tables came from this memory and is not used again.
-        let _ = space.flush(unflushed);
+        if unflushed.room() == 0 || populated.is_err() {
+            // What left the tables came from this memory and is not used again.
+            let _ = space.flush(core::mem::take(&mut unflushed));
+        }
         if populated.is_err() {
             let handed_pages = frames.handed_pages;
             give_part_back(early, space, sections().take(done), memory, handed_pages);
@@ -174,6 +176,8 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             });
         }
     }
+    // One flush for all of them: nobody has looked at the array yet.
+    let _ = space.flush(unflushed);
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
