@@ -54,12 +54,12 @@ pub fn with<R>(
     work: impl FnOnce(Option<&mut GuestBalloon>) -> R,
 ) -> R {
     memory::lend(manager, || match open(manager, parameters) {
-        Found::Nothing => {
+        Ok(mut balloon) => work(Some(&mut balloon)),
+        Err(Without::Device) => {
             log!("virtio-balloon: no device");
             work(None)
         }
-        Found::Refused => work(None),
-        Found::Balloon(mut balloon) => work(Some(&mut balloon)),
+        Err(Without::Use) => work(None),
     })
 }
 
@@ -71,7 +71,7 @@ pub fn with_reports<R>(
     work: impl FnOnce(Option<&mut Driver<'_>>) -> R,
 ) -> R {
     memory::lend(manager, || {
-        let Found::Balloon(balloon) = open(manager, parameters) else { return work(None) };
+        let Ok(balloon) = open(manager, parameters) else { return work(None) };
         match Driver::register(manager, balloon, free_content(parameters)) {
             Some(mut driver) => {
                 let result = work(Some(&mut driver));
@@ -83,17 +83,18 @@ pub fn with_reports<R>(
     })
 }
 
-/// What the machine has.
-enum Found {
-    Nothing,
-    Refused,
-    Balloon(GuestBalloon),
+/// Why there is no balloon.
+enum Without {
+    /// The machine has none.
+    Device,
+    /// It has one that cannot be used, which the log has said.
+    Use,
 }
 
-fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Found {
+fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Result<GuestBalloon, Without> {
     // SAFETY: nobody else uses PCI's configuration ports.
     let mut ports = unsafe { pci::Ports::new() };
-    let Some(place) = framewright_balloon::pci::find(&ports) else { return Found::Nothing };
+    let Some(place) = framewright_balloon::pci::find(&ports) else { return Err(Without::Device) };
     match start(manager, parameters, &mut ports, place) {
         Ok(mut balloon) => {
             log!(
@@ -102,11 +103,11 @@ fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Found {
                 balloon.reporting_queue(),
                 balloon.capacity()
             );
-            Found::Balloon(balloon)
+            Ok(balloon)
         }
         Err(error) => {
             log!("virtio-balloon {place}: {error}");
-            Found::Refused
+            Err(Without::Use)
         }
     }
 }

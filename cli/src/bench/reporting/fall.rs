@@ -64,8 +64,9 @@ pub const fn patience(pace: Pace) -> (Duration, Duration) {
 /// Whether the last samples show no fall any more, though there was one.
 pub fn has_settled(samples: &[Sample], quiet: Duration) -> bool {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return false };
-    let falls = samples.iter().rev().find(|sample| sample.bytes > last.bytes + STEADY_BYTES);
-    let still = falls.is_some_and(|sample| last.at.saturating_duration_since(sample.at) >= quiet);
+    // The first of those at the end that are as low as the last.
+    let low = samples.iter().rev().take_while(|sample| sample.bytes <= last.bytes + STEADY_BYTES).last();
+    let still = low.is_some_and(|low| last.at.saturating_duration_since(low.at) >= quiet);
     still && first.bytes > last.bytes + STEADY_BYTES
 }
 
