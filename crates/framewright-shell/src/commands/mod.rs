@@ -1,7 +1,10 @@
 //! The commands that every shell has.
 
 mod arguments;
+mod churn;
+mod faults;
 mod files;
+mod hugetlb;
 mod memory;
 mod show;
 mod workload;
@@ -10,20 +13,26 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use framewright::Platform;
+use framewright::units::Order;
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Builtin {
     Alloc,
     Cat,
+    Churn,
     Cpus,
     Echo,
     Exit,
+    Fragment,
     Free,
     Held,
     Help,
+    Hugetlb,
     Ls,
     Memhog,
+    PageFault1,
+    PageFault2,
     Sleep,
     Stat,
     Stress,
@@ -42,9 +51,16 @@ const ALL: &[Entry] = &[
         "allocate and keep under a handle",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
+    (Builtin::Churn, "churn", "SECONDS [seed N]", "allocate and free runs of random sizes on all CPUs, and count"),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Echo, "echo", "[-n] [WORD...] [> FILE]", "say something, or write it to a control file"),
     (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
+    (
+        Builtin::Fragment,
+        "fragment",
+        "[SIZE] [seed N]",
+        "fill so much memory, or all, with single pages, free half at random, and show how much is in whole blocks",
+    ),
     (
         Builtin::Free,
         "free",
@@ -53,12 +69,30 @@ const ALL: &[Entry] = &[
     ),
     (Builtin::Held, "held", "", "show what handles hold"),
     (Builtin::Help, "help", "[COMMAND]", "show commands"),
+    (
+        Builtin::Hugetlb,
+        "hugetlb",
+        "SIZE COUNT [node N]",
+        "reserve huge pages of a pool, take them, write to every 4 KiB of them, check, free",
+    ),
     (Builtin::Ls, "ls", "[-l] [FILE...]", "list control files"),
     (
         Builtin::Memhog,
         "memhog",
         "SIZE [hold SECONDS] [untouched]",
         "allocate so much, in the largest runs there are, write to all of it unless told otherwise, free it",
+    ),
+    (
+        Builtin::PageFault1,
+        "page_fault1",
+        "SECONDS [cpus N]",
+        "allocate zeroed 2 MiB runs, write to each page, free, on 1 CPU to all of them, so long for each number",
+    ),
+    (
+        Builtin::PageFault2,
+        "page_fault2",
+        "SECONDS [cpus N]",
+        "the same with single pages",
     ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
     (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
@@ -81,14 +115,19 @@ pub(crate) fn run<P: Platform, H: Host>(
     match command {
         Builtin::Alloc => memory::alloc(shell, arguments, io),
         Builtin::Cat => files::cat(shell, arguments, io),
+        Builtin::Churn => churn::churn(shell, arguments, io),
         Builtin::Cpus => show::cpus(shell, arguments, io),
         Builtin::Echo => files::echo(arguments, io),
         Builtin::Exit => exit(shell, arguments, io),
+        Builtin::Fragment => churn::fragment(shell, arguments, io),
         Builtin::Free => memory::free(shell, arguments, io),
         Builtin::Held => memory::held(shell, arguments, io),
         Builtin::Help => help(shell, arguments, io),
+        Builtin::Hugetlb => hugetlb::hugetlb(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::PageFault1 => faults::page_fault(shell, Order::BLOCK, arguments, io),
+        Builtin::PageFault2 => faults::page_fault(shell, Order::PAGE, arguments, io),
         Builtin::Sleep => workload::sleep(shell, arguments, io),
         Builtin::Stat => show::stat(shell, arguments, io),
         Builtin::Stress => workload::stress(shell, arguments, io),
@@ -113,7 +152,7 @@ fn help<P: Platform, H: Host>(shell: &Shell<'_, P, H>, arguments: &[&str], io: &
     match arguments {
         [] => {
             for (name, _, about) in all {
-                writeln!(io.out, "{name:<8} {about}")?;
+                writeln!(io.out, "{name:<11} {about}")?;
             }
             writeln!(
                 io.out,
