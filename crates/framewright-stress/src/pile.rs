@@ -4,9 +4,10 @@ use crate::random::mix;
 use crate::stamp::word;
 use core::fmt;
 use core::sync::atomic::Ordering;
+use framewright::block::MigrateType;
 use framewright::early::NodeChoice;
 use framewright::pools::{PoolError, PoolSize};
-use framewright::units::{Pfn, PfnRange};
+use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Manager, Platform, Request};
 
@@ -45,6 +46,8 @@ impl core::error::Error for PileError {}
 /// Where runs come from.
 enum Spring<'a, P: Platform> {
     Zones(&'a Manager<P>, Request),
+    /// By way of the CPU's cache.
+    Near(&'a Manager<P>, Order),
     /// Pages that were promised to this pile's owner.
     Pool(&'a Manager<P>, PoolSize, NodeChoice),
 }
@@ -66,6 +69,12 @@ impl<'a, P: Platform> Pile<'a, P> {
         Self { spring: Spring::Zones(manager, request), top: None, runs: 0 }
     }
 
+    /// An empty pile of runs of an order from near the caller, by the short way of [`Manager::allocate_order`].
+    #[must_use]
+    pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
+        Self { spring: Spring::Near(manager, order), top: None, runs: 0 }
+    }
+
     /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve) and of which no more are taken.
     #[must_use]
     pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
@@ -83,13 +92,14 @@ impl<'a, P: Platform> Pile<'a, P> {
     pub fn pages_of_run(&self) -> u64 {
         match &self.spring {
             Spring::Zones(_, request) => request.pages,
+            Spring::Near(_, order) => order.pages(),
             Spring::Pool(_, size, _) => size.frames(),
         }
     }
 
     fn platform(&self) -> &'a P {
         match self.spring {
-            Spring::Zones(manager, _) | Spring::Pool(manager, ..) => manager.platform(),
+            Spring::Zones(manager, _) | Spring::Near(manager, _) | Spring::Pool(manager, ..) => manager.platform(),
         }
     }
 
@@ -100,6 +110,14 @@ impl<'a, P: Platform> Pile<'a, P> {
     pub fn add(&mut self) -> Result<(), PileError> {
         let start = match &self.spring {
             Spring::Zones(manager, request) => manager.allocate(request).map_err(PileError::Memory)?.start,
+            Spring::Near(manager, order) => {
+                let start = manager.allocate_order(*order, MigrateType::Movable).map_err(PileError::Memory)?;
+                if start.add(order.pages()).address() > manager.platform().direct_limit() {
+                    manager.free_order(start, *order).map_err(PileError::Free)?;
+                    return Err(PileError::Memory(AllocateError::OutOfMemory { order: *order }));
+                }
+                start
+            }
             Spring::Pool(manager, size, choice) => {
                 let pool = manager.pool(*size);
                 let page = pool.allocate(*choice, true).map_err(PileError::Pool)?;
@@ -169,6 +187,7 @@ impl<'a, P: Platform> Pile<'a, P> {
             Spring::Zones(manager, request) => {
                 manager.free(PfnRange { start, end: start.add(request.pages) }).map_err(PileError::Free)
             }
+            Spring::Near(manager, order) => manager.free_order(start, *order).map_err(PileError::Free),
             Spring::Pool(manager, size, _) => manager.pool(*size).free(start).map_err(PileError::Pool),
         }
     }

@@ -1,14 +1,14 @@
-//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an allocator. Each CPU goes through a mapping again and again: a zeroed run for each
-//! fault, a write to each page, and all of it back. An iteration is a page of 4 KiB that was written to.
+//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an allocator. Each CPU goes through a mapping again and again: a run for each
+//! fault, a write to each page, and all of it back. Nothing is cleared, so that what the allocator costs is not lost in it. An iteration is a page of 4 KiB that was written to.
 
 use super::arguments;
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::Platform;
 use framewright::sync::SpinLock;
 use framewright::units::Order;
-use framewright::{Platform, Request};
 use framewright_stress::{Pile, PileError};
 
 /// Pages of a mapping at most: 128 MiB, as there.
@@ -96,7 +96,7 @@ fn round<P: Platform, H: Host>(
         if cpu >= cpus {
             return;
         }
-        let mut pile = Pile::new(manager, Request { zeroed: true, ..Request::new(order) });
+        let mut pile = Pile::near(manager, order);
         let over = || clock().is_none_or(|now| now >= end) || shell.host.is_interrupted();
         let mut work = || {
             loop {
