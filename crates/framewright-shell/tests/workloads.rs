@@ -110,6 +110,21 @@ fn huge_pages_are_reserved_used_and_freed() {
 }
 
 #[test]
+fn resizes_are_timed_and_say_what_they_led_to() {
+    let bench = bench();
+    let out = bench.says("resize 2M 30; resize 2M 9 node 1; resize 2M 99999; resize 2M 0");
+    let lines: Vec<&str> = out.lines().collect();
+    let [all, node, most, none] = lines[..] else { panic!("{out}") };
+    assert!(all.starts_with("2.00 MiB: 30 pages to stay, 0 surplus, ") && all.ends_with(" ns"), "{out}");
+    assert!(node.starts_with("2.00 MiB: 24 pages to stay") && none.starts_with("2.00 MiB: 0 pages to stay"), "{out}");
+    let most = most.strip_prefix("2.00 MiB: ").and_then(|rest| rest.split_once(' ')).expect("a number").0;
+    assert!((100..256).contains(&most.parse::<u32>().expect("a number")), "{out}");
+    for (text, status) in [("resize 2M", 2), ("resize 3M 1", 2), ("resize 2M -1", 2), ("resize 2M 1 node 9", 1)] {
+        assert_eq!(bench.run(text).0, status, "{text}");
+    }
+}
+
+#[test]
 fn an_interrupt_gives_all_of_it_back() {
     let bench = bench();
     bench.says("echo 20 > /proc/sys/vm/nr_hugepages");

@@ -282,6 +282,19 @@ fn the_default_size_is_that_of_the_command_line() {
 }
 
 #[test]
+fn how_the_map_is_restored_can_be_chosen() {
+    const FILE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
+    let manager = bring_up(machine());
+    assert_eq!(read(&manager, FILE).as_deref(), Ok("lazy\n"));
+    assert_eq!((write(&manager, FILE, "eager\n"), manager.eager_restore()), (Ok(()), true));
+    assert_eq!(read(&manager, FILE).as_deref(), Ok("eager\n"));
+    for text in ["", "1", "eagerly", "lazy eager"] {
+        assert_eq!((write(&manager, FILE, text), manager.eager_restore()), (Err(FileError::Invalid), true));
+    }
+    assert_eq!((write(&manager, FILE, "lazy"), manager.eager_restore()), (Ok(()), false));
+}
+
+#[test]
 fn the_memory_map_goes_back_and_is_counted() {
     let machine = FakeMachine::builder().ram(gib(0, 2)).cpus(1).build();
     FakeArray::install(machine);

@@ -19,6 +19,10 @@ pub struct PoolFiles<'a, P: Platform> {
     helpers: &'a dyn Helpers,
 }
 
+/// Whether pages that leave a pool get their part of the page array back at once, as in Linux, or have descriptors inside once they are split.
+const EAGER: &str = "eager";
+const LAZY: &str = "lazy";
+
 type Shown = Result<(), FileError>;
 
 /// One counter of a pool, of one node when there is one.
@@ -73,6 +77,19 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/resv_hugepages", Self::reserved).numbered(Self::sizes),
         File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/surplus_hugepages", Self::surplus)
             .numbered(Self::sizes),
+        File::read_write(
+            "/sys/module/framewright/parameters/hugetlb_restore",
+            |files, _, out| show(out, if files.manager.eager_restore() { EAGER } else { LAZY }),
+            |files, _, text| {
+                let eager = match text.trim_ascii() {
+                    EAGER => true,
+                    LAZY => false,
+                    _ => return Err(FileError::Invalid),
+                };
+                files.manager.set_eager_restore(eager);
+                Ok(())
+            },
+        ),
         File::read_only("/sys/devices/system/node/node*/meminfo", Self::node_meminfo).numbered(Self::nodes),
         File::write_only("/sys/devices/system/node/node*/hugepages/hugepages-*kB/demote", Self::demote)
             .numbered(Self::nodes_and_gigantic),
