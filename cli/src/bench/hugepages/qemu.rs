@@ -83,9 +83,9 @@ fn measure(case: Case, memory_bytes: u64, repetitions: usize, accel: Accel) -> R
     attempts.check(&ended, false)?;
     let said = String::from_utf8_lossy(&heard.0).replace("\r\n", "\n");
     match ended.transcript.status {
-        Some(0) => {
-            times(&said, case, repetitions).map_err(|why| Error::Failed(format!("{why}; the guest said:\n{said}")))
-        }
+        Some(0) => times(&said, case, repetitions)
+            .map(|times| (times, used))
+            .map_err(|why| Error::Failed(format!("{why}; the guest said:\n{said}"))),
         _ => Err(Error::Failed(format!("the guest's commands failed:\n{said}"))),
     }
 }
