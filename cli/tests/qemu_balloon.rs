@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn connect(socket: &Path) -> BufReader<UnixStream> {
 }
 
 /// The machine with this monitor.
-fn pid_of(socket: &PathBuf) -> String {
+fn pid_of(socket: &Path) -> String {
     let word = socket.display().to_string();
     let processes =
         fs::read_dir("/proc").expect("Linux").filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -66,7 +66,9 @@ fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
         }
         Ok::<_, Infallible>(())
     });
-    assert_eq!(summary.map(|summary| (summary.threads, summary.units)), Ok((2, 2)));
+    assert_eq!(summary.map(|summary| summary.units), Ok(2));
+    // On a busy machine the helper may even do both before the caller gets to one.
+    assert!(came.into_inner(), "no helper came");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Fake, bring_up, bring_up_described, check, gib, idle_pages, mib, order};
+use common::{Fake, bring_up, bring_up_described, check, gib, has_array, idle_pages, mib, order};
 use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
@@ -61,6 +61,9 @@ fn the_last_reference_frees() {
 
 #[test]
 fn blocks_have_counts_and_owner_words_without_descriptors() {
+    if has_array() {
+        return;
+    }
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let page = allocate(&manager, 1);
     assert_eq!(manager.start_references(page), Err(ReferenceError::NotARun(page)));
@@ -150,8 +153,13 @@ fn misuse_is_an_error_and_changes_nothing() {
     assert_eq!(manager.put(page.start), Err(ReferenceError::Frozen(page.start)));
     assert_eq!(manager.freeze(page.start, 0), Err(ReferenceError::Busy { pfn: page.start, references: 0 }));
     assert_eq!(manager.unfreeze(page.start, 0), Err(ReferenceError::Frozen(page.start)));
-    let frames = manager.map_frames(BlockNumber::containing(page.start)).expect("described");
-    assert_eq!(manager.try_get(frames[3]), Err(ReferenceError::NotCounted(frames[3])));
+    let frames = manager.map_frames(BlockNumber::containing(page.start));
+    assert_eq!(frames.is_none(), has_array());
+    // In an array no frame of the block holds descriptors, and any page may stand for such in what follows.
+    let frames = frames.unwrap_or([Pfn(page.start.0 + 8); 8]);
+    if !has_array() {
+        assert_eq!(manager.try_get(frames[3]), Err(ReferenceError::NotCounted(frames[3])));
+    }
     let block = allocate(&manager, 512);
     assert_eq!(manager.try_get(block.start), Err(ReferenceError::NotCounted(block.start)));
     let wrong = [
@@ -344,7 +352,7 @@ proptest! {
                     let Ok(run) = manager.allocate(&Request::pages(pages)) else { continue };
                     match manager.start_references(run) {
                         Ok(()) => {
-                            prop_assert!(inside || pages.is_power_of_two() && pages >= 512);
+                            prop_assert!(inside || has_array() || pages.is_power_of_two() && pages >= 512);
                             model.started(run);
                             runs.push(run);
                         }

@@ -12,7 +12,7 @@
 //! ```
 //! use core::fmt::Write;
 //! use core::sync::atomic::{AtomicU64, Ordering};
-//! use framewright::files::{File, FileError, FileSystem, Table, parse_number};
+//! use framewright::files::{File, FileError, FileSystem, Source, Table, parse_number};
 //!
 //! struct Pool {
 //!     pages: [AtomicU64; 2],
@@ -20,15 +20,15 @@
 //!
 //! impl Pool {
 //!     const FILES: &'static [File<Self>] = &[
-//!         File::read_only("/proc/vmstat", |pool, _, out| {
+//!         File::read_only("/proc/vmstat", |pool: &Self, _, out| {
 //!             let pages: u64 = pool.pages.iter().map(|pages| pages.load(Ordering::Relaxed)).sum();
 //!             Ok(writeln!(out, "nr_pool {pages}")?)
 //!         }),
 //!         // `*` is a number; `numbered` says which there are.
 //!         File::read_write(
 //!             "/sys/devices/system/node/node*/pool/nr_pages",
-//!             |pool, numbers, out| Ok(writeln!(out, "{}", pool.of(numbers)?.load(Ordering::Relaxed))?),
-//!             |pool, numbers, text| {
+//!             |pool: &Self, numbers, out| Ok(writeln!(out, "{}", pool.of(numbers)?.load(Ordering::Relaxed))?),
+//!             |pool: &Self, numbers, text| {
 //!                 pool.of(numbers)?.store(parse_number(text)?, Ordering::Relaxed);
 //!                 Ok(())
 //!             },
@@ -44,7 +44,8 @@
 //!
 //! let pool = Pool { pages: [AtomicU64::new(3), AtomicU64::new(4)] };
 //! let table = Table::new(&pool, Pool::FILES);
-//! let files = FileSystem::new(&[&table]);
+//! let sources: [&dyn Source; 1] = [&table];
+//! let files = FileSystem::new(&sources);
 //!
 //! let mut text = String::new();
 //! files.write("/sys/devices/system/node/node1/pool/nr_pages", "5\n")?;

@@ -19,7 +19,7 @@ use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::memory_map::ArrayMemory;
+use crate::memory_map::{ArrayMemory, Part};
 use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
@@ -139,6 +139,7 @@ struct Frame {
     caches: &'static mut [CpuCache],
     partials: &'static mut [Partial],
     readers: &'static mut [Readers],
+    parts: &'static mut [Part],
     pools: Pools,
 }
 
@@ -258,6 +259,7 @@ impl<P: Platform> Manager<P> {
 
     /// Allocates a block and frees it, so that the time to the first allocation is one of an allocation. A machine with less than one
     /// free block has none.
+    #[inline(never)]
     fn prove_first_allocation(&self) -> bool {
         self.zones.iter().rev().any(|zone| {
             let taken = zone.allocate(
@@ -272,6 +274,7 @@ impl<P: Platform> Manager<P> {
 }
 
 impl Frame {
+    #[inline(never)]
     fn allocate<P: Platform>(
         platform: &'static P,
         memory: &mut Obtained<'_, P>,
@@ -294,6 +297,7 @@ impl Frame {
             + room::<CpuCache>(u64::from(platform.cpus()))
             + room::<Partial>(partials as u64)
             + room::<Readers>(readers as u64)
+            + room::<Part>(nodes as u64)
             + Pools::room(plan.zones.len(), nodes);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
@@ -319,12 +323,14 @@ impl Frame {
             distances: carver.values(nodes * nodes, |_| 0),
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
+            parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.zones.len(), nodes),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
 
     /// Numbers the zones, fills both arrays of segments and the nodes.
+    #[inline(never)]
     fn fill(&mut self, input: &BringUp<'_>, plan: &Plan) {
         let mut next = 0;
         for node in input.topology.nodes() {
@@ -390,6 +396,7 @@ impl Frame {
 
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it describes and what is withheld. Returns the policy that came of it, and the
 /// array. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
+#[inline(never)]
 fn make_map<P: Platform>(
     memory: &mut Obtained<'_, P>,
     input: &BringUp<'_>,
@@ -397,12 +404,11 @@ fn make_map<P: Platform>(
     platform: &'static P,
     state: Option<MapState>,
 ) -> (Policy, ArrayMemory) {
-    let (Some(space), Some(state)) = (platform.map_space(), state) else {
-        return (Policy::OnDemand, ArrayMemory::NONE);
-    };
+    let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
+    let (Some(space), Some(state)) = (platform.map_space(), state) else { return (Policy::OnDemand, array) };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
-    let mut array = ArrayMemory::obtain(memory.early, space, directory, &node_of);
+    array.obtain(memory.early, space, directory, &node_of);
     if !any_free(memory.early, !array.covers_all()) {
         let cause = memory_map::nothing_left(NodeId::ZERO);
         array.give_back(memory.early, space, directory, &node_of, cause);
@@ -420,6 +426,7 @@ fn make_map<P: Platform>(
 }
 
 /// Each zone's tables, on its node. All or nothing.
+#[inline(never)]
 fn allocate_tables<P: Platform>(
     platform: &'static P,
     memory: &mut Obtained<'_, P>,
@@ -535,6 +542,7 @@ impl Painter<'_, '_> {
     }
 }
 
+#[inline(never)]
 fn paint<P: Platform>(
     early: &mut EarlyAllocator<P>,
     input: &BringUp<'_>,
@@ -588,6 +596,7 @@ fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option
 }
 
 /// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.
+#[inline(never)]
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
     let home = |cpu: u32| {

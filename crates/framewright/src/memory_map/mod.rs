@@ -7,6 +7,6 @@
 mod plan;
 mod sections;
 
-pub(crate) use plan::{ArrayMemory, deferred_sections};
+pub(crate) use plan::{ArrayMemory, Part, deferred_sections};
 pub use sections::SectionState;
 pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};

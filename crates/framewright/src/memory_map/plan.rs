@@ -8,7 +8,7 @@ use crate::block::Segment;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::map_space::{BLOCKS_PER_CALL, BlockRange, FrameSource, MapSpace, Unflushed};
 use crate::platform::Platform;
-use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use core::ops::Range;
 
 /// Bytes of the array for one section, and their alignment.
@@ -17,62 +17,67 @@ const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
 
 /// What became of a node's part of the array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
+pub(crate) enum Part {
+    /// It is not wanted, or the node has no memory.
+    None,
     /// Present, made of frames of this memory; it is empty where the map space takes no frames.
     Present { memory: PhysRange, handed_pages: u64, sections: u64 },
     /// There was no memory for it.
     Absent(EarlyError),
 }
 
-/// The array's memory, by node.
+/// The array's memory, by node. The table is not on the stack, which is small in kernels.
 pub(crate) struct ArrayMemory {
-    parts: [Option<Part>; MAX_NODES],
+    parts: &'static mut [Part],
 }
 
 impl ArrayMemory {
-    /// No array.
-    pub(crate) const NONE: Self = Self { parts: [None; MAX_NODES] };
+    /// No array. `parts` has an entry for each node.
+    pub(crate) fn none(parts: &'static mut [Part]) -> Self {
+        parts.fill(Part::None);
+        Self { parts }
+    }
 
     /// Obtains it for all nodes. `node_of` names the node of a segment.
     pub(crate) fn obtain<P: Platform>(
+        &mut self,
         early: &mut EarlyAllocator<P>,
         space: &dyn MapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
-    ) -> Self {
-        let mut memory = Self::NONE;
-        for node in (0..MAX_NODES).filter_map(NodeId::new) {
+    ) {
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            let Some(node) = NodeId::new(index) else { return };
             let sections = || sections_of_node(directory, node_of, node);
             if sections().next().is_some() {
-                memory.parts[node.index()] = Some(obtain_part(early, space, node, &sections));
+                *part = obtain_part(early, space, node, &sections);
             }
         }
-        memory
     }
 
     /// Whether the array describes the node.
     pub(crate) fn covers(&self, node: NodeId) -> bool {
-        matches!(self.parts[node.index()], Some(Part::Present { .. }))
+        matches!(self.parts.get(node.index()), Some(Part::Present { .. }))
     }
 
     /// Whether it describes all nodes with memory.
     pub(crate) fn covers_all(&self) -> bool {
-        !self.parts.iter().any(|part| matches!(part, Some(Part::Absent(_))))
+        !self.parts.iter().any(|part| matches!(part, Part::Absent(_)))
     }
 
     /// Nodes that should have a part of the array and have none, and why.
     pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, EarlyError)> + '_ {
         self.parts.iter().enumerate().filter_map(|(index, part)| match part {
-            Some(Part::Absent(cause)) => Some((NodeId::new(index)?, *cause)),
+            Part::Absent(cause) => Some((NodeId::new(index)?, *cause)),
             _ => None,
         })
     }
 
     /// Bytes of the array and of its page tables.
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = |part: &Option<Part>| match part {
-            Some(Part::Present { memory, sections, .. }) => memory.size().max(sections * PART_BYTES),
-            _ => 0,
+        let bytes = |part: &Part| match part {
+            Part::Present { memory, sections, .. } => memory.size().max(sections * PART_BYTES),
+            Part::None | Part::Absent(_) => 0,
         };
         self.parts.iter().map(bytes).sum()
     }
@@ -81,7 +86,7 @@ impl ArrayMemory {
     /// be freed bit by bit.
     pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.parts.iter().filter_map(|part| match part {
-            Some(Part::Present { memory, sections, .. }) if !memory.is_empty() => {
+            Part::Present { memory, sections, .. } if !memory.is_empty() => {
                 let start = memory.start / PAGE_SIZE;
                 Some(PfnRange::new(start, start + sections * PAGES_PER_BLOCK))
             }
@@ -98,12 +103,11 @@ impl ArrayMemory {
         node_of: &dyn Fn(&Segment) -> NodeId,
         cause: EarlyError,
     ) {
-        for node in (0..MAX_NODES).filter_map(NodeId::new) {
-            let part = &mut self.parts[node.index()];
-            if let Some(Part::Present { memory, handed_pages, .. }) = *part {
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) = (&mut *part, NodeId::new(index)) {
                 let sections = sections_of_node(directory, node_of, node);
                 give_part_back(early, space, sections, memory, handed_pages);
-                *part = Some(Part::Absent(cause));
+                *part = Part::Absent(cause);
             }
         }
     }
@@ -133,6 +137,8 @@ const fn blocks_of(section: u32) -> BlockRange {
     BlockRange::new(section * BLOCKS_PER_CALL, (section + 1) * BLOCKS_PER_CALL)
 }
 
+// Not inlined, here and below: each has 4 KiB of unflushed frames on the stack.
+#[inline(never)]
 fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     early: &mut EarlyAllocator<P>,
     space: &dyn MapSpace,
@@ -151,11 +157,13 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         };
     }
     let mut frames = Frames::new(memory);
+    let mut unflushed = Unflushed::new();
     for (done, section) in sections().enumerate() {
-        let mut unflushed = Unflushed::new();
         let populated = space.populate(blocks_of(section), &mut frames, &mut unflushed);
-        // What left the tables came from this memory and is not used again.
-        let _ = space.flush(unflushed);
+        if unflushed.room() == 0 || populated.is_err() {
+            // What left the tables came from this memory and is not used again.
+            let _ = space.flush(core::mem::take(&mut unflushed));
+        }
         if populated.is_err() {
             let handed_pages = frames.handed_pages;
             give_part_back(early, space, sections().take(done), memory, handed_pages);
@@ -168,10 +176,13 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             });
         }
     }
+    // One flush for all of them: nobody has looked at the array yet.
+    let _ = space.flush(unflushed);
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
 /// Makes sections absent. Their memory is free again if all of it came out of the tables; else it stays reserved, for nobody may write into a table.
+#[inline(never)]
 fn give_part_back<P: Platform>(
     early: &mut EarlyAllocator<P>,
     space: &dyn MapSpace,

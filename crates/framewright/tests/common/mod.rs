@@ -3,11 +3,11 @@
 
 use framewright::early::EarlyAllocator;
 use framewright::map_space::BlockNumber;
-use framewright::parameters::Pages;
+use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeArray, FakeMachine};
 
 /// A manager and a tally of what it must hold.
 pub type Fake = Manager<FakeMachine>;
@@ -41,14 +41,36 @@ pub fn bring_up_with(
     Ok(manager)
 }
 
-/// Brings up a machine and checks all invariants. In `manager_inside`, which runs tests of other files once more, pages have descriptors.
+/// Brings up a machine and checks all invariants. Some files run tests of others once more: in `manager_inside` pages have descriptors in their blocks, in
+/// `manager_eager` and `manager_deferred` in an array.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
-    let inside = env!("CARGO_CRATE_NAME") == "manager_inside";
-    bring_up_with(machine, &[], &with_pages(if inside { Pages::Inside } else { Pages::None })).expect("bring-up")
+    let (pages, policy) = match env!("CARGO_CRATE_NAME") {
+        "manager_inside" => (Pages::Inside, Policy::OnDemand),
+        "manager_eager" => (Pages::Auto, Policy::Eager),
+        "manager_deferred" => (Pages::Auto, Policy::Deferred),
+        _ => (Pages::None, Policy::OnDemand),
+    };
+    if pages == Pages::Auto {
+        // It takes no frames, so that there is as much memory as without.
+        FakeArray::install_with(machine, false, false);
+    }
+    let mut parameters = with_pages(pages);
+    parameters.policy = policy;
+    let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+    manager.initialise_deferred(&framewright_jobs::NoHelpers);
+    manager
 }
 
-/// The same with descriptors inside the blocks that are in pieces.
+/// Whether every page has a descriptor in an array here.
+pub fn has_array() -> bool {
+    matches!(env!("CARGO_CRATE_NAME"), "manager_eager" | "manager_deferred")
+}
+
+/// The same with descriptors inside the blocks that are in pieces, where there is no array for them.
 pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
+    if has_array() {
+        return bring_up(machine);
+    }
     bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up")
 }
 

@@ -7,7 +7,7 @@
 
 use framewright::block::MigrateType;
 use framewright::early::EarlyAllocator;
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
 use std::alloc::{Layout, alloc_zeroed};
@@ -182,7 +182,7 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     let machine = Box::into_raw(Box::new(Machine::new(memory, shape)));
     // SAFETY: it lives until the end of this function, and the manager is dropped before.
     let platform: &'static Machine = unsafe { &*machine };
-    let manager = Box::into_raw(Box::new(bring_up(platform)));
+    let manager = Box::into_raw(bring_up(platform));
     // SAFETY: as above; threads are joined in `body`.
     let model: &'static Model = unsafe { &*manager };
     let free = set_aside(model);
@@ -202,7 +202,9 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     drop(unsafe { Box::from_raw(machine) });
 }
 
-fn bring_up(platform: &'static Machine) -> Model {
+/// Threads of the model checker have stacks of 32 KiB, so what is large is built one after the other and put elsewhere.
+#[inline(never)]
+fn bring_up(platform: &'static Machine) -> Box<Model> {
     let mut ranges = [MapRange::EMPTY; 4];
     let mut builder = MapBuilder::new(&mut ranges);
     let start = platform.shape.start();
@@ -213,12 +215,22 @@ fn bring_up(platform: &'static Machine) -> Model {
     for _ in 0..platform.shape.cpus {
         topology.add_cpu(NodeId::ZERO).expect("few CPUs");
     }
-    // No watermarks: every page can be had in the ordinary way.
-    let parameters =
-        Parameters::parse("min_free_kbytes=0 watermark_scale_factor=1", &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(platform, map, &topology).expect("early");
+    let parameters = parameters();
+    let mut early = early(platform, map, &topology);
     let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    Manager::bring_up(&mut early, &input).expect("bring-up")
+    Box::new(Manager::bring_up(&mut early, &input).expect("bring-up"))
+}
+
+/// No watermarks: every page can be had in the ordinary way.
+#[inline(never)]
+fn parameters() -> Box<Parameters> {
+    let line = "min_free_kbytes=0 watermark_scale_factor=1";
+    Box::new(Parameters::parse(line, &mut |problem| panic!("{problem}")))
+}
+
+#[inline(never)]
+fn early(platform: &'static Machine, map: MemoryMap<'_>, topology: &Topology<'_>) -> Box<EarlyAllocator<Machine>> {
+    Box::new(EarlyAllocator::new(platform, map, topology).expect("early"))
 }
 
 /// Takes what bring-up left of the frames for tables out of the game; returns how many pages are free then.
