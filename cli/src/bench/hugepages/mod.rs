@@ -178,7 +178,7 @@ fn pages_of<'a>(
     size: PoolSize,
     memory_bytes: u64,
 ) -> impl Iterator<Item = u64> + use<'a> {
-    let most = memory_bytes / (size.kbytes() * 1024) * 95 / 100;
+    let most = memory_bytes / (size.kbytes() * 1024) * 96 / 100;
     let pages = listed.iter().find(|(of, _)| *of == size).map_or(&[][..], |(_, pages)| pages);
     pages.iter().copied().filter(move |&pages| pages <= most)
 }
