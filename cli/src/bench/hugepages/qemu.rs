@@ -42,9 +42,9 @@ pub fn rows(quick: bool) -> Result<(Vec<Value>, usize, String), Error> {
     let (memory_bytes, repetitions) =
         if quick { (QUICK_MEMORY_BYTES, QUICK_REPETITIONS) } else { (MEMORY_BYTES, REPETITIONS) };
     // Half of the memory, as Linux was measured with.
-    let mut counts = vec![(PoolSize::TwoMib, memory_bytes / 2 >> 21)];
+    let mut counts = vec![(PoolSize::TwoMib, memory_bytes >> 22)];
     if !quick {
-        counts.push((PoolSize::OneGib, memory_bytes / 2 >> 30));
+        counts.push((PoolSize::OneGib, memory_bytes >> 31));
     }
     let mut rows = Vec::new();
     let mut accel = Accel::Auto;
