@@ -127,6 +127,12 @@ fn random_traffic_loses_nothing_on_a_whole_machine() {
 }
 
 #[test]
+fn descriptors_that_come_and_go_are_accounted_for() {
+    let words = ["--memory", "256M", "--cpus", "2", "memmap_init=on-demand", "stress_operations=9000"];
+    assert_eq!(log_lines(&boot(&words), "stress: every page accounted for, ").len(), 1);
+}
+
+#[test]
 fn traffic_ends_when_its_time_is_over() {
     let report = boot(&["--memory", "128M", "pages=none", "stress=1", "stress_operations=x"]);
     assert_eq!(log_lines(&report, "stress_operations= takes a number").len(), 1);

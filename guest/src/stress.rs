@@ -67,7 +67,7 @@ struct Traffic<'a> {
 impl Stress {
     /// Runs, accounts for every page in between and at the end, and says what came of it. False when something was found wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
-        let free_before = manager.totals().free_pages + manager.cached_pages();
+        let idle_before = idle_pages(manager) + manager.cached_pages();
         let started_ns = PLATFORM.now_ns();
         let cpus = smp::online().count();
         log!("Framewright: stress with seed {} on {cpus} CPUs", self.seed);
@@ -85,7 +85,7 @@ impl Stress {
         }
         let Some(tally) = done else { return false };
         let totals = manager.totals();
-        let all_back = totals.free_pages == free_before;
+        let all_back = idle_pages(manager) == idle_before;
         let ms = started_ns.zip(PLATFORM.now_ns()).map_or(0, |(start, end)| (end - start) / 1_000_000);
         log!("Framewright: stress: {tally}, {ms} ms");
         log!(
@@ -147,6 +147,12 @@ impl Stress {
         }
         Some(tally)
     }
+}
+
+/// Pages that are nobody's: free, or with descriptors of free ones. Which blocks are in pieces when all is back is not the same as before.
+fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
+    let totals = manager.totals();
+    totals.free_pages + totals.map_pages
 }
 
 impl Traffic<'_> {

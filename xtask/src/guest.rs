@@ -1,4 +1,4 @@
-//! The reference guest: built, and kept small.
+//! Kernels: the reference guest and the minimal kernel, built and kept small.
 
 use crate::command::Run;
 use crate::step::Failure;
@@ -6,13 +6,27 @@ use crate::workspace;
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-/// The most that a loader may have to put into memory: everything that the guest brings, without debugging information.
-const SIZE_LIMIT: u64 = 1 << 20;
+/// A package that is a kernel: it has a panic handler and a linker script of its own, so it is built apart from all others.
+#[derive(Debug)]
+pub struct Kernel {
+    /// The package.
+    pub package: &'static str,
+    /// The most bytes that a loader may have to put into memory: all that the kernel brings, without debugging information.
+    size_limit: u64,
+}
 
-/// A built guest.
+/// The reference guest.
+pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1 << 20 };
+/// The least that boots.
+pub const MINIMAL: Kernel = Kernel { package: "minimal-kernel", size_limit: 512 << 10 };
+/// All of them.
+pub const KERNELS: [Kernel; 2] = [GUEST, MINIMAL];
+
+/// A built kernel.
 pub struct Image {
     /// The ELF file.
     pub path: PathBuf,
+    size_limit: u64,
     loaded_bytes: u64,
     zeroed_bytes: u64,
     file_bytes: u64,
@@ -26,26 +40,28 @@ impl fmt::Display for Image {
             "{}: {} KiB loaded (limit {}), {} KiB zeroed at start, file {} KiB",
             workspace::shown(&self.path),
             kib(self.loaded_bytes),
-            kib(SIZE_LIMIT),
+            kib(self.size_limit),
             kib(self.zeroed_bytes),
             kib(self.file_bytes),
         )
     }
 }
 
-/// Builds the guest for release and checks its size.
+/// Builds a kernel for release and checks its size.
 ///
 /// # Errors
 /// The compiler's messages, or by how much the image is too large.
-pub fn build() -> Result<Image, Failure> {
+pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
+    let &Kernel { package, size_limit } = kernel;
     let messages =
-        Run::cargo(&["build", "--release", "-p", "guest", "--message-format", "json-render-diagnostics"]).output()?;
-    let path = executable(&messages).ok_or_else(|| Failure::new("cargo names no program of the guest\n"))?;
+        Run::cargo(&["build", "--release", "-p", package, "--message-format", "json-render-diagnostics"]).output()?;
+    let path = executable(&messages)
+        .ok_or_else(|| Failure::new(format!("cargo names no program of the package {package}\n")))?;
     let file = fs::read(&path)?;
     let (loaded_bytes, zeroed_bytes) =
-        load_segments(&file).ok_or_else(|| Failure::new("the guest is no 64-bit ELF file\n"))?;
-    let image = Image { path, loaded_bytes, zeroed_bytes, file_bytes: file.len() as u64 };
-    if loaded_bytes > SIZE_LIMIT { Err(Failure::new(format!("the guest is too large: {image}\n"))) } else { Ok(image) }
+        load_segments(&file).ok_or_else(|| Failure::new(format!("{package} is no 64-bit ELF file\n")))?;
+    let image = Image { path, size_limit, loaded_bytes, zeroed_bytes, file_bytes: file.len() as u64 };
+    if loaded_bytes > size_limit { Err(Failure::new(format!("{package} is too large: {image}\n"))) } else { Ok(image) }
 }
 
 /// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a build folder.

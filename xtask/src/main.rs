@@ -20,7 +20,7 @@ usage: cargo xtask <command>
   soak SECONDS         random traffic on machines of all shapes; every page accounted for
        [--seed N]      repeats a run's choices
        [--threads N]   instead of as many as the host has CPUs, and three times more
-  guest                builds the reference guest and shows its size
+  guest                builds the reference guest and the minimal kernel and shows their sizes
   fmt                  formats all code
 ";
 
@@ -42,7 +42,10 @@ fn main() -> ExitCode {
             Err(wrong) => return usage(&wrong),
         },
         ["soak", words @ ..] => soak::run(words),
-        ["guest"] => guest::build().map(|image| println!("{image}")).map_err(|failure| failure.output),
+        ["guest"] => guest::KERNELS
+            .iter()
+            .try_for_each(|kernel| guest::build(kernel).map(|image| println!("{image}")))
+            .map_err(|failure| failure.output),
         ["fmt"] => command::Run::cargo(&["fmt", "--all"]).output().map(drop).map_err(|failure| failure.output),
         _ => return usage(&format!("unknown command `{}`", words.join(" "))),
     };

@@ -19,7 +19,7 @@ pub const ALL: &[Step] = &[
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
-    Step { name: "guest", about: "the reference guest builds and is small", run: guest_image },
+    Step { name: "guest", about: "the reference guest and the minimal kernel build and are small", run: guest_image },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
@@ -51,16 +51,20 @@ fn house() -> Result<Passed, Failure> {
 
 fn clippy() -> Result<Passed, Failure> {
     let deny = ["--", "-D", "warnings"];
-    Run::cargo(&["clippy", "--workspace", "--exclude", "guest", "--all-targets", "--all-features"])
+    Run::cargo(&["clippy", "--workspace", "--all-targets", "--all-features"])
+        .args(but_kernels())
         .args(deny)
         .output()?;
-    // The guest has no tests to compile: it has a panic handler of its own.
-    Run::cargo(&["clippy", "-p", "guest", "--bins"]).args(deny).output()?;
+    // Kernels have no tests to compile: they have panic handlers of their own.
+    for kernel in &guest::KERNELS {
+        Run::cargo(&["clippy", "-p", kernel.package, "--bins"]).args(deny).output()?;
+    }
     Ok(Passed::default())
 }
 
 fn docs() -> Result<Passed, Failure> {
-    Run::cargo(&["doc", "--workspace", "--no-deps", "--exclude", "guest", "--all-features"])
+    Run::cargo(&["doc", "--workspace", "--no-deps", "--all-features"])
+        .args(but_kernels())
         .env("RUSTDOCFLAGS", "-D warnings")
         .output()?;
     Ok(Passed::default())
@@ -68,8 +72,8 @@ fn docs() -> Result<Passed, Failure> {
 
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
-    let libraries = ["test", "--no-fail-fast", "--workspace", "--exclude", "guest", "--exclude", "framewright-cli"];
-    let output = Run::cargo(&libraries).args(["--all-features"]).output()?;
+    let libraries = ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
+    let output = Run::cargo(&libraries).args(but_kernels()).output()?;
     tally.add(Tally::of(&output));
     // What a test could not try on this machine, or as this user.
     let not_possible: Vec<&str> =
@@ -149,7 +153,9 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
 }
 
 fn guest_image() -> Result<Passed, Failure> {
-    guest::build().map(|image| Passed::note(image.to_string()))
+    let images: Result<Vec<_>, _> =
+        guest::KERNELS.iter().map(|kernel| guest::build(kernel).map(|image| image.to_string())).collect();
+    images.map(|images| Passed::note(images.join("; ")))
 }
 
 fn qemu_tests() -> Result<Passed, Failure> {
@@ -158,12 +164,18 @@ fn qemu_tests() -> Result<Passed, Failure> {
         return Err(Failure::new("there is no cli/tests/qemu*.rs\n"));
     }
     let version = qemu::provide()?;
-    let image = guest::build()?;
+    let (guest, minimal) = (guest::build(&guest::GUEST)?, guest::build(&guest::MINIMAL)?);
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
         .args(only(&targets))
-        .env("FRAMEWRIGHT_GUEST", &image.path)
+        .env("FRAMEWRIGHT_GUEST", &guest.path)
+        .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: version })
+}
+
+/// Leaves the kernels out of what is done for the whole workspace.
+fn but_kernels() -> impl Iterator<Item = &'static str> {
+    guest::KERNELS.iter().flat_map(|kernel| ["--exclude", kernel.package])
 }
 
 fn only(targets: &[String]) -> Vec<String> {

@@ -36,8 +36,9 @@ impl Shared {
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
     pub fn account<P: Platform>(&self, manager: &Manager<P>, held_pages: u64) -> Result<Counts, Failure> {
         let counts = manager.verify().map_err(Failure::Tables)?;
-        let balanced = counts.present_pages == counts.managed_pages + counts.reserved_pages
-            && counts.managed_pages == counts.free_pages + counts.allocated_pages;
+        let nobodys = counts.map_pages + counts.isolated_pages + counts.reporting_pages;
+        let balanced = counts.present_pages == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
+            && counts.managed_pages == counts.free_pages + counts.allocated_pages + nobodys;
         if counts != manager.totals() || !balanced {
             return Err(Failure::Counters);
         }

@@ -1,7 +1,10 @@
 //! Random traffic on machines of all shapes, with fewer and with more threads than the host has CPUs. `cargo xtask soak` does the same for as long
 //! as one likes.
 
-use framewright_testkit::{Traffic, shapes};
+use framewright::early::EarlyAllocator;
+use framewright::units::PhysRange;
+use framewright::{BringUp, Manager, Parameters};
+use framewright_testkit::{FakeMachine, Traffic, shapes};
 use std::time::{Duration, Instant};
 
 /// For each shape.
@@ -35,4 +38,16 @@ fn one_thread_with_one_seed_does_the_same_again() {
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
+}
+
+#[test]
+fn pages_that_hold_descriptors_are_accounted_for() {
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 << 20)).cpus_on(0, 3).build();
+    let parameters = Parameters::parse("pages=inside", &mut |problem| panic!("{problem}"));
+    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("a small map");
+    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(&mut early, &input).expect("there is memory");
+    let traffic = Traffic { threads: 2, seed: 5, held: 600, operations: 2000 };
+    let (tally, counts) = traffic.run(&manager, &|rounds| rounds < 4).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(tally.allocations > 100 && counts.map_pages > 0, "{tally}: {counts:?}");
 }

@@ -1,0 +1,141 @@
+//! The least that boots with Framewright: one CPU, no ACPI, no interrupts, the four methods of `Platform`. `docs/porting.md` goes on from here.
+#![no_std]
+#![no_main]
+
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
+use framewright::early::EarlyAllocator;
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
+use framewright::units::{Order, Pfn, PhysRange};
+use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
+use framewright_x86::cpu::port::Port;
+use framewright_x86::cpu::registers::{disable_interrupts, halt, restore_interrupts};
+use framewright_x86::pvh::StartInfo;
+use framewright_x86::serial::Serial;
+
+core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
+
+/// Where `boot.s` maps physical memory, and how much of it.
+const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
+const DIRECT_BYTES: u64 = 512 << 30;
+
+struct OneCpu;
+
+// SAFETY: `boot.s` maps all memory below `DIRECT_BYTES` at one offset, the map is cut there, and what is in use is reserved (invariants 1 and
+// 15). There is one CPU, and interrupts stay off.
+unsafe impl Platform for OneCpu {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        let offset = usize::try_from(pa).expect("addresses have 64 bits");
+        NonNull::new(with_exposed_provenance_mut(DIRECT_MAP + offset)).expect("the direct map is not at 0")
+    }
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+    fn irq_save(&self) -> IrqState {
+        IrqState(disable_interrupts())
+    }
+    fn irq_restore(&self, state: IrqState) {
+        restore_interrupts(state.0);
+    }
+}
+
+// SAFETY: the first serial port or nothing is there, and nobody else uses it.
+static SERIAL: Serial = unsafe { Serial::at(0x3f8) };
+
+struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.bytes().for_each(|byte| SERIAL.send(byte));
+        Ok(())
+    }
+}
+
+fn say(line: fmt::Arguments<'_>) {
+    // The port cannot fail.
+    let _ = writeln!(Console, "{line}");
+}
+
+/// What went wrong has been said.
+struct Refused;
+
+impl<E: core::error::Error> From<E> for Refused {
+    fn from(error: E) -> Self {
+        say(format_args!("cannot go on: {error}"));
+        Self
+    }
+}
+
+/// What the boot loader left, for [`StartInfo`], which is read before anything is allocated.
+fn physical(address: u64, length: usize) -> Option<&'static [u8]> {
+    address.checked_add(length as u64).filter(|&end| end <= DIRECT_BYTES)?;
+    let pointer = with_exposed_provenance(DIRECT_MAP + usize::try_from(address).ok()?);
+    // SAFETY: mapped by `boot.s`, and written by nobody while the information is read.
+    Some(unsafe { core::slice::from_raw_parts(pointer, length) })
+}
+
+fn image() -> PhysRange {
+    unsafe extern "C" {
+        static image_start: u8;
+        static image_end: u8;
+    }
+    PhysRange::new((&raw const image_start).addr() as u64, (&raw const image_end).addr() as u64)
+}
+
+fn run(start_info: u64) -> Result<(), Refused> {
+    // What firmware says: memory, and what the command line changes of it.
+    let start = StartInfo::read(&physical, start_info)?;
+    let (mut ranges, mut claims) = ([MapRange::EMPTY; 256], [MemoryAffinity::EMPTY; 1]);
+    let mut builder = MapBuilder::new(&mut ranges);
+    start.memory_map().try_for_each(|entry| builder.add(entry.start, entry.size_bytes, entry.kind))?;
+    builder.limit(DIRECT_BYTES)?;
+    let parameters = Parameters::parse(start.command_line()?, &mut |problem| say(format_args!("{problem}")));
+    parameters.apply(&mut builder)?;
+    let map = builder.finish()?;
+    let topology = Topology::new(&mut claims);
+
+    // What is in use: the BIOS's data, this image with its stack, what the boot loader left.
+    let low = PhysRange::new(0, 64 << 10);
+    let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
+    let mut early = EarlyAllocator::with_reserved(&OneCpu, map, &topology, &used)?;
+    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(&mut early, &input)?;
+    let before = manager.totals();
+    say(format_args!("memory is up: {} of {} pages are free", before.free_pages, before.present_pages));
+
+    let page = manager.allocate(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;
+    say(format_args!("a page: {}", page.to_phys()));
+    let huge_page = manager.allocate(&Request::new(Order::BLOCK))?;
+    say(format_args!("a huge page: {}", huge_page.to_phys()));
+    let mut scattered = [Pfn(0); 1000];
+    let count = manager.allocate_bulk(&Request::new(Order::PAGE), &mut scattered)?;
+    say(format_args!("{count} pages at once, the first at {:#x}", scattered[0].address()));
+    scattered[..count].iter().try_for_each(|&page| manager.free_order(page, Order::PAGE))?;
+    manager.free(huge_page)?;
+    manager.free(page)?;
+    // Pages that were freed wait in the CPU's cache for the next request.
+    let cached = manager.drain()?;
+    let is_back = manager.verify()? == before;
+    say(format_args!("{cached} pages were in the cache, all are back: {is_back}"));
+    if is_back { Ok(()) } else { Err(Refused) }
+}
+
+/// Ends QEMU, whose exit status is twice the code plus one.
+fn exit(code: u32) -> ! {
+    // SAFETY: the port of QEMU's exit device, or nothing.
+    unsafe { Port::new(0xf4) }.write_u32(code);
+    halt()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(start_info: u64) -> ! {
+    SERIAL.begin();
+    exit(if run(start_info).is_ok() { 0x10 } else { 0x12 })
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    say(format_args!("{info}"));
+    exit(0x11)
+}
