@@ -158,7 +158,7 @@ pub enum Bench {
     /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
     Jobs(BenchOptions),
     /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
-    Hugepages(BenchOptions),
+    Hugepages(BenchHugepages),
     /// How soon freed memory is back with the host, and what that costs those who allocate
     Reporting(BenchReporting),
 }
@@ -166,6 +166,20 @@ pub enum Bench {
 /// Options of the benchmarks that have no others.
 #[derive(Args, Debug)]
 pub struct BenchOptions {
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `framewright bench hugepages`.
+#[derive(Args, Debug)]
+pub struct BenchHugepages {
+    /// Where: in this process, or in the reference guest, with 8 GiB that QEMU takes at once
+    #[arg(long, value_enum, default_value_t = Where::Hosted)]
+    pub on: Where,
     /// Less of everything, for a first look
     #[arg(long)]
     pub quick: bool,

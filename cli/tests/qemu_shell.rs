@@ -67,6 +67,68 @@ fn all_cpus_take_part_and_what_they_count_can_be_read() {
     }
 }
 
+/// The number behind a name in each copy of a file that was shown.
+fn shown(said: &str, name: &str) -> Vec<u64> {
+    let lines = said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']));
+    lines.map(|rest| rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")).collect()
+}
+
+#[test]
+fn pools_grow_shrink_and_give_their_memory_map_back() {
+    let commands = "cat /proc/meminfo; echo 64 > /proc/sys/vm/nr_hugepages; cat /proc/meminfo; echo 0 > /proc/sys/vm/nr_hugepages; \
+                    echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 64; cat /proc/meminfo /proc/vmstat; hugetlb 2M 64; \
+                    hugetlb 2M 32 node 1; resize 2M 8 node 0; resize 2M 0; cat /proc/meminfo; \
+                    page_fault1 1 cpus 2; page_fault2 1 cpus 2; churn 1; fragment 32M; verify; echo x > /proc/sys/vm/nr_hugepages; echo $?";
+    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "1G", "--cpus", "2", "--nodes", "2"];
+    let outcome = finish(program().args(machine).args(["memmap_init=eager", "--json", "--exec", commands]));
+    let report = outcome.json();
+    let said = report["exec"]["output"].as_str().expect("text");
+    assert_eq!(shown(said, "HugePages_Total"), [0, 64, 64, 0], "{said}");
+    assert_eq!(shown(said, "HugePages_Free"), [0, 64, 64, 0]);
+    assert_eq!(shown(said, "Hugetlb"), [0, 131_072, 131_072, 0]);
+    let [before, plain, reclaimed, after] = shown(said, "MemFree")[..] else { panic!("{said}") };
+    assert_eq!(before - plain, 131_072);
+    // 32 KiB a page, less page tables.
+    let saved = shown(said, "memmap_saved_pages")[0];
+    assert!((480..=512).contains(&saved) && reclaimed == plain + saved * 4, "{saved}: {said}");
+    assert_eq!(shown(said, "memmap_reclaimed_blocks"), [64]);
+    assert!((2..=4).contains(&shown(said, "memmap_pool_flush")[0]), "{said}");
+    // The map stays away until somebody needs it.
+    assert_eq!(after, before + saved * 4);
+    for expected in [
+        "\n64 pages of 2.00 MiB: each 4 KiB written and read back",
+        "\n32 pages of 2.00 MiB: each 4 KiB written and read back",
+        "\n2.00 MiB: 40 pages to stay, 0 surplus, ",
+        "\npage_fault1 cpus 2: ",
+        "\npage_fault2 cpus 2: ",
+        " runs allocated and freed, ",
+        "\nverified: ",
+        "echo: /proc/sys/vm/nr_hugepages: Invalid argument",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+#[test]
+fn a_quick_bench_of_pools_has_all_rows() {
+    let report = finish(program().args(["bench", "hugepages", "--on", "qemu", "--quick", "--json"])).json();
+    let rows = report["rows"].as_array().expect("rows");
+    let how: Vec<_> = rows.iter().map(|row| (row["reclaim"].as_str(), row["restore"].as_str())).collect();
+    assert_eq!(how, [(Some("off"), Some("none")), (Some("on"), Some("lazy")), (Some("on"), Some("eager"))]);
+    for row in rows {
+        assert!(row["on"] == "qemu" && row["pages"] == 256 && row["size_kb"] == 2048, "{row}");
+        assert!(row["fill_ms"].as_f64() > Some(0.0) && row["empty_ms"].as_f64() > Some(0.0), "{row}");
+        let (flushes, saved) = (row["flushes"].as_u64(), row["saved_bytes"].as_u64().expect("a number"));
+        assert!(row["ipis"].is_u64(), "{row}");
+        if row["reclaim"] == "off" {
+            assert!(flushes == Some(0) && saved == 0, "{row}");
+        } else {
+            // 32 KiB a page, less page tables.
+            assert!(flushes > Some(0) && (7 << 20..=8 << 20).contains(&saved), "{row}");
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_on_the_command_line_is_refused() {
     let outcome = finish(command("boot").args(["--exec", &"echo ; ".repeat(1000)]));

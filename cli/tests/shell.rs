@@ -13,7 +13,10 @@ use terminal::Terminal;
 /// Runs `framewright shell` with these words and this input.
 fn shell(words: &[&str], input: &[u8]) -> Outcome {
     let mut command = program();
-    command.args(["shell", "--memory", "1G", "--cpus", "2"]).args(words);
+    command.args(["shell", "--cpus", "2"]).args(words);
+    if !words.contains(&"--memory") {
+        command.args(["--memory", "1G"]);
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");
@@ -85,7 +88,7 @@ fn parameters_and_machines_are_those_of_boot() {
     assert_eq!(outcome.stdout, "inside\n2000\n");
     let outcome = shell(&["--nodes", "2"], b"cat /sys/devices/system/node/node1/distance; cpus");
     assert!(outcome.stdout.starts_with("20 10\n"), "{}", outcome.stdout);
-    let outcome = shell(&["--map", "/dev/null"], b"");
+    let outcome = shell(&["--map", "/dev/null", "--memory", "1G"], b"");
     assert!(
         outcome.code == Some(2) && outcome.stderr.contains("--memory cannot be used with --map"),
         "{}",
@@ -101,6 +104,37 @@ fn workloads_run_on_all_cpus_and_lose_nothing() {
         assert!(outcome.stdout.contains(expected), "{expected}: {}", outcome.stdout);
     }
     assert!(outcome.stdout.contains("allocated           0 KiB            0 pages"), "{}", outcome.stdout);
+}
+
+#[test]
+fn pools_are_files_and_huge_pages_are_used() {
+    let commands = b"echo 64 > /proc/sys/vm/nr_hugepages\ncat /proc/meminfo\nhugetlb 2M 64\nhugetlb 2M 32 node 1
+cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages
+echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 100; cat /proc/vmstat
+echo many > /proc/sys/vm/nr_hugepages; cat /proc/sys/vm/nr_hugepages
+resize 1G 1; echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/demote; cat /proc/sys/vm/nr_hugepages
+resize 2M 0; page_fault1 1; page_fault2 1 cpus 2; churn 1; fragment 64M; verify\n";
+    let outcome = shell(&["--memory", "4G", "--nodes", "2", "memmap_init=eager"], commands);
+    assert_eq!(outcome.code, Some(0), "{} {}", outcome.stdout, outcome.stderr);
+    assert_eq!(outcome.stderr, "echo: /proc/sys/vm/nr_hugepages: Invalid argument\n");
+    for expected in [
+        "HugePages_Total:      64\nHugePages_Free:       64\nHugePages_Rsvd:        0\nHugePages_Surp:        0\n\
+         Hugepagesize:       2048 kB\nHugetlb:          131072 kB\n64 pages of 2.00 MiB: each 4 KiB written and read back",
+        "\n32 pages of 2.00 MiB: each 4 KiB written and read back",
+        "\n32\n2.00 MiB: 100 pages to stay, 0 surplus, ",
+        // 64 had entered before.
+        "\nmemmap_reclaimed_blocks 36\n",
+        "\n100\n1.00 GiB: 1 pages to stay",
+        "\n612\n2.00 MiB: 0 pages to stay",
+        "page_fault1 cpus 1: ",
+        "page_fault1 cpus 2: ",
+        "page_fault2 cpus 2: ",
+        " runs allocated and freed, ",
+        "all freed: ",
+        "verified: ",
+    ] {
+        assert!(outcome.stdout.contains(expected), "{expected}: {}", outcome.stdout);
+    }
 }
 
 #[test]

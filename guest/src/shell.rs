@@ -40,7 +40,9 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
         driver: SpinLock::new(driver),
     };
     let (of_manager, of_machine) = (manager.files(), files::table());
-    let sources: [&dyn Source; 2] = [&of_manager, &of_machine];
+    let pools = manager.pool_files(&smp::GuestHelpers);
+    let of_pools = pools.table();
+    let sources: [&dyn Source; 3] = [&of_manager, &of_pools, &of_machine];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);

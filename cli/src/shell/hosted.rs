@@ -11,7 +11,7 @@ use crate::output::{Errors, Output};
 use framewright::files::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Platform};
-use framewright_hosted::HostedPlatform;
+use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_shell::{Editor, Event, Host, Run, Shell};
 use std::fmt::Write;
 use std::io::{ErrorKind, Read};
@@ -72,8 +72,9 @@ pub fn execute(
 ) -> Result<u8, Error> {
     interrupt::watch();
     let host = Threads { platform: manager.platform(), is_interactive: false };
-    let ours = manager.files();
-    let sources: [&dyn Source; 1] = [&ours];
+    let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
+    let pools = pools.table();
+    let sources: [&dyn Source; 2] = [&ours, &pools];
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
     let status = with_reports(manager, target.reporting.map(Into::into), &error::note, || {
@@ -106,8 +107,9 @@ pub fn run(target: &Target) -> Result<u8, Error> {
         output.line(&format!("Framewright: {memory}, {nodes} nodes, {cpus} CPUs; `help` shows commands"))?;
     }
     let host = Threads { platform: manager.platform(), is_interactive: terminal.is_some() };
-    let ours = manager.files();
-    let sources: [&dyn Source; 1] = [&ours];
+    let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
+    let pools = pools.table();
+    let sources: [&dyn Source; 2] = [&ours, &pools];
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
     with_reports(manager, target.reporting.map(Into::into), &error::note, || {

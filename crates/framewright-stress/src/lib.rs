@@ -7,7 +7,7 @@
 //! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is held, one worker a CPU, and decides when it
 //! ends. A failure is returned and leaves everything as it was found.
 //!
-//! [`map_space`] is a suite for the page tables of the page array.
+//! A [`Pile`] holds any number of runs without room for a list. [`map_space`] is a suite for the page tables of the page array.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -29,6 +29,7 @@
 mod check;
 mod failure;
 pub mod map_space;
+mod pile;
 mod random;
 mod shared;
 mod stamp;
@@ -36,6 +37,7 @@ mod tally;
 mod worker;
 
 pub use failure::Failure;
+pub use pile::{Pile, PileError};
 pub use random::Random;
 pub use shared::Shared;
 pub use stamp::Held;

@@ -99,7 +99,7 @@ impl Held {
 }
 
 /// A word of a frame that was allocated. Atomic, so that a frame that two have by mistake is a wrong stamp and no data race.
-fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
+pub(crate) fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
     let address = platform.direct(frame.address() + 8 * place);
     // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned there for ever, and it was handed out, so that
     // nobody reaches it but through this function; any content is a value (invariants 1 and 4).

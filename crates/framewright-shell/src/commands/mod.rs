@@ -1,7 +1,10 @@
 //! The commands that every shell has.
 
 mod arguments;
+mod churn;
+mod faults;
 mod files;
+mod hugetlb;
 mod memory;
 mod reporting;
 mod show;
@@ -11,21 +14,28 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use framewright::Platform;
+use framewright::units::Order;
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Builtin {
     Alloc,
     Cat,
+    Churn,
     Cpus,
     Echo,
     Exit,
+    Fragment,
     Free,
     Held,
     Help,
+    Hugetlb,
     Ls,
     Memhog,
+    PageFault1,
+    PageFault2,
     Reporting,
+    Resize,
     Sleep,
     Stat,
     Stress,
@@ -44,9 +54,16 @@ const ALL: &[Entry] = &[
         "allocate and keep under a handle",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
+    (Builtin::Churn, "churn", "SECONDS [seed N]", "allocate and free runs of random sizes on all CPUs, and count"),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Echo, "echo", "[-n] [WORD...] [> FILE]", "say something, or write it to a control file"),
     (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
+    (
+        Builtin::Fragment,
+        "fragment",
+        "[SIZE] [seed N]",
+        "fill so much memory, or all, with single pages, free half at random, and show how much is in whole blocks",
+    ),
     (
         Builtin::Free,
         "free",
@@ -55,6 +72,12 @@ const ALL: &[Entry] = &[
     ),
     (Builtin::Held, "held", "", "show what handles hold"),
     (Builtin::Help, "help", "[COMMAND]", "show commands"),
+    (
+        Builtin::Hugetlb,
+        "hugetlb",
+        "SIZE COUNT [node N]",
+        "reserve huge pages of a pool, take them, write to every 4 KiB of them, check, free",
+    ),
     (Builtin::Ls, "ls", "[-l] [FILE...]", "list control files"),
     (
         Builtin::Memhog,
@@ -63,10 +86,23 @@ const ALL: &[Entry] = &[
         "allocate so much, in the largest runs there are, write to all of it unless told otherwise, free it",
     ),
     (
+        Builtin::PageFault1,
+        "page_fault1",
+        "SECONDS [cpus N]",
+        "allocate 2 MiB runs, write to each page, free, on 1 CPU to all of them, so long for each number",
+    ),
+    (Builtin::PageFault2, "page_fault2", "SECONDS [cpus N]", "the same with single pages"),
+    (
         Builtin::Reporting,
         "reporting",
         "[status|flush|pause|resume]",
         "show what free page reporting does, report all that is free now, pause, go on",
+    ),
+    (
+        Builtin::Resize,
+        "resize",
+        "SIZE COUNT [node N]",
+        "write so many pages into the pool's nr_hugepages, and show how long that took and what it led to",
     ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
     (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
@@ -89,15 +125,21 @@ pub(crate) fn run<P: Platform, H: Host>(
     match command {
         Builtin::Alloc => memory::alloc(shell, arguments, io),
         Builtin::Cat => files::cat(shell, arguments, io),
+        Builtin::Churn => churn::churn(shell, arguments, io),
         Builtin::Cpus => show::cpus(shell, arguments, io),
         Builtin::Echo => files::echo(arguments, io),
         Builtin::Exit => exit(shell, arguments, io),
+        Builtin::Fragment => churn::fragment(shell, arguments, io),
         Builtin::Free => memory::free(shell, arguments, io),
         Builtin::Held => memory::held(shell, arguments, io),
         Builtin::Help => help(shell, arguments, io),
+        Builtin::Hugetlb => hugetlb::hugetlb(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::PageFault1 => faults::page_fault(shell, Order::BLOCK, arguments, io),
+        Builtin::PageFault2 => faults::page_fault(shell, Order::PAGE, arguments, io),
         Builtin::Reporting => reporting::reporting(shell, arguments, io),
+        Builtin::Resize => hugetlb::resize(shell, arguments, io),
         Builtin::Sleep => workload::sleep(shell, arguments, io),
         Builtin::Stat => show::stat(shell, arguments, io),
         Builtin::Stress => workload::stress(shell, arguments, io),
@@ -122,7 +164,7 @@ fn help<P: Platform, H: Host>(shell: &Shell<'_, P, H>, arguments: &[&str], io: &
     match arguments {
         [] => {
             for (name, _, about) in all {
-                writeln!(io.out, "{name:<8} {about}")?;
+                writeln!(io.out, "{name:<11} {about}")?;
             }
             writeln!(
                 io.out,

@@ -1,6 +1,7 @@
 //! Control files: the state of the manager by path, in the formats of Linux's `/proc` and `/sys`, so that whoever reads those can read these.
 //!
-//! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files) is the manager's own; a [`FileSystem`] joins it with those of
+//! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files) is the manager's own,
+//! [`Manager::pool_files`](crate::Manager::pool_files) that of huge-page pools; a [`FileSystem`] joins it with those of
 //! other modules and reads, writes and lists by path. Nothing is stored: a read streams text that is made at that moment, a write acts at once or
 //! changes nothing.
 //!
@@ -60,12 +61,14 @@
 
 mod error;
 mod of_manager;
+mod of_pools;
 mod path;
 mod system;
 mod table;
 mod text;
 
 pub use error::FileError;
+pub use of_pools::PoolFiles;
 pub use system::{FileSystem, Kind};
 pub use table::{File, Source, Table};
 pub use text::{parse_bool, parse_number, parse_numbers, write_cpu_list, write_kib};

@@ -65,22 +65,18 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// A number of pages as it is written into one of Linux's files: decimal, `0x` hexadecimal or `0` octal, perhaps with a plus sign before and one line end behind.
+/// A number of pages as it is written into one of Linux's files in `/sys`: decimal, perhaps with a plus sign before and one line end behind.
 ///
 /// # Errors
 /// [`PoolError::NotANumber`] for all else.
 pub fn parse_count(text: &str) -> Result<u64, PoolError> {
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let (digits, radix) = match text.as_bytes() {
-        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
-        [b'0', _, ..] => (&text[1..], 8),
-        _ => (text, 10),
-    };
-    if !digits.starts_with(|first: char| first.is_digit(radix)) {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    // The conversion would take another sign.
+    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
         return Err(PoolError::NotANumber);
     }
-    u64::from_str_radix(digits, radix).map_err(|_| PoolError::NotANumber)
+    digits.parse().map_err(|_| PoolError::NotANumber)
 }
 
 #[cfg(test)]
@@ -90,7 +86,7 @@ mod tests {
     #[test]
     fn counts_are_read_as_linux_reads_them() {
         for (text, count) in
-            [("0", 0), ("12\n", 12), ("+7", 7), ("0x10", 16), ("010", 8), ("18446744073709551615", u64::MAX)]
+            [("0", 0), ("12\n", 12), ("+7", 7), ("010", 10), ("08", 8), ("18446744073709551615", u64::MAX)]
         {
             assert_eq!(parse_count(text), Ok(count), "{text:?}");
         }
@@ -104,10 +100,9 @@ mod tests {
             "many",
             "1.5",
             "18446744073709551616",
-            "0x",
+            "0x10",
             "+",
             "++1",
-            "08",
             "1k",
             "\u{661}",
         ] {

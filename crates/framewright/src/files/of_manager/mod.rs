@@ -8,6 +8,8 @@ mod settings;
 mod vmstat;
 mod zoneinfo;
 
+pub(super) use nodes::numbers;
+
 use super::{File, Table};
 use crate::manager::{Manager, Node};
 use crate::platform::Platform;

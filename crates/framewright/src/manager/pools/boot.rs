@@ -69,6 +69,7 @@ impl<P: Platform> Manager<P> {
         self.set_optimize_vmemmap(words.free_vmemmap);
         // Relaxed, as below: helpers that read it are started after it was written.
         self.pools.at_boot.store(true, Ordering::Relaxed);
+        self.pools.default_is_gigantic.store(words.default_size().is_gigantic(), Ordering::Relaxed);
         for size in PoolSize::ALL.into_iter().rev() {
             let requested = words.requested(size);
             if requested.pages == 0 {

@@ -46,6 +46,8 @@ pub(super) struct Pools {
     flushes: AtomicU64,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
+    /// The default size is the larger one.
+    default_is_gigantic: AtomicBool,
 }
 
 impl Pools {
@@ -67,6 +69,7 @@ impl Pools {
             restore_eagerly: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             at_boot: AtomicBool::new(false),
+            default_is_gigantic: AtomicBool::new(false),
         }
     }
 }
@@ -99,6 +102,13 @@ impl<P: Platform> Manager<P> {
     #[must_use]
     pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
         Pool { manager: self, size }
+    }
+
+    /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once [`fill_pools`](Self::fill_pools) was called; 2 MiB otherwise.
+    #[must_use]
+    pub fn default_pool_size(&self) -> PoolSize {
+        // Relaxed: written at boot.
+        if self.pools.default_is_gigantic.load(Ordering::Relaxed) { PoolSize::OneGib } else { PoolSize::TwoMib }
     }
 
     /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.

@@ -73,6 +73,12 @@ impl<P: Platform> Manager<P> {
         self.pools.restore_eagerly.store(on, Ordering::Relaxed);
     }
 
+    /// What [`set_eager_restore`](Self::set_eager_restore) set; at first false.
+    #[must_use]
+    pub fn eager_restore(&self) -> bool {
+        self.pools.restore_eagerly.load(Ordering::Relaxed)
+    }
+
     /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
     #[must_use]
     pub fn pool_flushes(&self) -> u64 {

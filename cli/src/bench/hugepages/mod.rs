@@ -1,7 +1,9 @@
-//! `framewright bench hugepages`: how long filling and emptying pools of huge pages takes.
+//! `framewright bench hugepages`: how long filling and emptying pools of huge pages takes, in this process or on a virtual machine.
+
+mod qemu;
 
 use super::common::{median, wrapped};
-use crate::args::BenchOptions;
+use crate::args::{BenchHugepages, Where};
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
@@ -20,6 +22,8 @@ whole blocks of 1 GiB; the memory itself is not touched. Each row is the median 
 first touch: the first time in this process, where the system supplies the tables' memory page by page during the run. \
 threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the page array, which goes back to the system; \
 restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied";
+
+const HOSTED: &str = "hosted";
 
 const REPETITIONS: usize = 15;
 const QUICK_REPETITIONS: usize = 3;
@@ -75,6 +79,8 @@ struct Times {
     fill: Vec<f64>,
     empty: Vec<f64>,
     flushes: u64,
+    /// Interrupts sent to other CPUs, where somebody counts them.
+    ipis: Option<u64>,
     saved_bytes: u64,
 }
 
@@ -82,7 +88,17 @@ struct Times {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
+pub fn run(options: &BenchHugepages) -> Result<(), Error> {
+    match options.on {
+        Where::Hosted => hosted(options),
+        Where::Qemu => {
+            let (rows, repetitions, timed) = qemu::rows(options.quick)?;
+            show(&rows, repetitions, &timed, options.json)
+        }
+    }
+}
+
+fn hosted(options: &BenchHugepages) -> Result<(), Error> {
     let pick = |quick, full| if options.quick { quick } else { full };
     let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
     let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
@@ -96,7 +112,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Error> {
             Case { size: PoolSize::TwoMib, pages: 1, threads: 1, tables: "first touch", reclaim: Reclaim::Off };
         // What is used for the first time is used by the first row.
         case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
-        rows.push(row(pass.manager(), case, &times(pass.manager(), case, 1)?));
+        rows.push(row(HOSTED, pass.manager().policy().name(), case, &times(pass.manager(), case, 1)?));
         rows.extend(rows_of(pass.manager(), &PAGES, memory_bytes, &[Reclaim::Off], cpus, repetitions)?);
         pass.verify()?;
     }
@@ -108,18 +124,23 @@ pub fn run(options: &BenchOptions) -> Result<(), Error> {
         rows.extend(rows_of(pass.manager(), &MAP_PAGES, map_memory_bytes, &all, cpus, repetitions)?);
         pass.verify()?;
     }
-    let mut output = Output::new();
     let timed = format!(
         "{TIMED}. {} GiB managed where no page has a part of a map (on-demand), {} GiB where all have (eager)",
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    if options.json {
+    show(&rows, repetitions, &timed, options.json)
+}
+
+/// Prints rows for people or for programs.
+fn show(rows: &[Value], repetitions: usize, timed: &str, json: bool) -> Result<(), Error> {
+    let mut output = Output::new();
+    if json {
         let object = json!({ "bench": "hugepages", "repetitions": repetitions, "timed": timed, "rows": rows });
         return output.line(&object.to_string());
     }
     let style = output.style();
-    table(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
+    table(rows).render(style).iter().try_for_each(|line| output.line(line))?;
     output.line("")?;
     let heading = format!("{repetitions} runs a row; {timed}.");
     wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
@@ -143,7 +164,7 @@ fn rows_of(
             for &reclaim in reclaims {
                 for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
                     let case = Case { size, pages, threads, tables: "backed", reclaim };
-                    rows.push(row(manager, case, &times(manager, case, repetitions)?));
+                    rows.push(row(HOSTED, manager.policy().name(), case, &times(manager, case, repetitions)?));
                 }
             }
         }
@@ -157,7 +178,7 @@ fn pages_of<'a>(
     size: PoolSize,
     memory_bytes: u64,
 ) -> impl Iterator<Item = u64> + use<'a> {
-    let most = memory_bytes / (size.kbytes() * 1024) * 95 / 100;
+    let most = memory_bytes / (size.kbytes() * 1024) * 96 / 100;
     let pages = listed.iter().find(|(of, _)| *of == size).map_or(&[][..], |(_, pages)| pages);
     pages.iter().copied().filter(move |&pages| pages <= most)
 }
@@ -200,12 +221,12 @@ fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> R
     Ok(times)
 }
 
-fn row(manager: &Manager<HostedPlatform>, case: Case, times: &Times) -> Value {
+fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
     let (reclaim, restore) = case.reclaim.names();
     json!({
         "bench": "hugepages",
-        "on": "hosted",
-        "policy": manager.policy().name(),
+        "on": on,
+        "policy": policy,
         "tables": case.tables,
         "size_kb": case.size.kbytes(),
         "pages": case.pages,
@@ -215,8 +236,8 @@ fn row(manager: &Manager<HostedPlatform>, case: Case, times: &Times) -> Value {
         "fill_ms": median(&times.fill),
         "empty_ms": median(&times.empty),
         "flushes": times.flushes,
-        // The system's, which does not say.
-        "ipis": Value::Null,
+        // In a process they are the system's, which does not say.
+        "ipis": times.ipis,
         "saved_bytes": times.saved_bytes,
     })
 }
@@ -234,6 +255,7 @@ fn table(rows: &[Value]) -> Grid {
         ">fill a page",
         ">empty a page",
         ">flushes",
+        ">ipis",
         ">saved",
     ]);
     for row in rows {
@@ -253,6 +275,7 @@ fn table(rows: &[Value]) -> Grid {
             each("fill_ms"),
             each("empty_ms"),
             row["flushes"].to_string(),
+            row["ipis"].as_u64().map_or("-".to_owned(), |ipis| ipis.to_string()),
             row["saved_bytes"].as_u64().map_or("-".to_owned(), size),
         ]);
     }

@@ -1,0 +1,164 @@
+//! `churn` and `fragment`: what long use does to memory.
+
+use super::arguments;
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use crate::size::Size;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::sync::SpinLock;
+use framewright::units::{Order, PfnRange};
+use framewright::zone::FreeError;
+use framewright::{AllocateError, Manager, Platform, Request};
+use framewright_stress::{Pile, PileError, Random};
+
+/// Runs that a CPU holds at most: they lie on its stack.
+const HELD: usize = 256;
+/// Operations between two looks at the clock.
+const STEPS: u64 = 500;
+/// The largest run of `churn`, as an order: 2 MiB.
+const LARGEST: u64 = 9;
+
+pub(super) fn churn<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (seconds, seed) = match arguments {
+        [seconds] => (seconds, 1),
+        [seconds, "seed", seed] => (seconds, arguments::number("seed", seed, io)?),
+        _ => return Err(io.wrong(format_args!("SECONDS, and perhaps seed N"))),
+    };
+    let seconds = arguments::seconds(seconds, io)?;
+    let manager = shell.manager;
+    let clock = || manager.platform().now_ns();
+    let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
+    let end = start.saturating_add(seconds.saturating_mul(1_000_000_000));
+    let (allocated, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failure: SpinLock<Option<FreeError>> = SpinLock::new(None);
+    shell.host.on_each_cpu(&|cpu| {
+        let over = || clock().is_none_or(|now| now >= end) || shell.host.is_interrupted();
+        match work(manager, seed.wrapping_add(u64::from(cpu) << 32), &over) {
+            Ok(done) => {
+                allocated.fetch_add(done.0, Ordering::Relaxed);
+                refused.fetch_add(done.1, Ordering::Relaxed);
+            }
+            Err(error) => *failure.lock(manager.platform()) = Some(error),
+        }
+    });
+    if let Some(error) = *failure.lock(manager.platform()) {
+        return Err(io.fail(format_args!("{error}")));
+    }
+    let elapsed_ms = clock().map_or(0, |now| now.saturating_sub(start)) / 1_000_000;
+    let (allocated, refused) = (allocated.into_inner(), refused.into_inner());
+    let rate = allocated.saturating_mul(1000).checked_div(elapsed_ms).unwrap_or(0);
+    writeln!(
+        io.out,
+        "{allocated} runs allocated and freed, {refused} refused, {elapsed_ms} ms, {rate} a second; {}",
+        Whole::now(manager)
+    )?;
+    if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
+}
+
+/// Allocates and frees until it is over; says how many runs there were and how many were refused.
+fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -> Result<(u64, u64), FreeError> {
+    let mut held = [PfnRange::new(0, 0); HELD];
+    let mut random = Random::new(seed);
+    let (mut allocated, mut refused) = (0, 0);
+    let mut result = Ok(());
+    while result.is_ok() {
+        for _ in 0..STEPS {
+            let index = random.index(HELD);
+            let Some(place) = held.get_mut(index) else { continue };
+            if !place.is_empty() {
+                result = manager.free(core::mem::replace(place, PfnRange::new(0, 0)));
+                if result.is_err() {
+                    break;
+                }
+                continue;
+            }
+            // Small ones are many, and large ones are as much memory.
+            let most = random.below(LARGEST + 1);
+            let pages = 1 + random.below(1 << most);
+            match manager.allocate(&Request { fail_fast: true, ..Request::pages(pages) }) {
+                Ok(range) => {
+                    *place = range;
+                    allocated += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        if over() {
+            break;
+        }
+    }
+    for range in held.into_iter().filter(|range| !range.is_empty()) {
+        result = result.and(manager.free(range));
+    }
+    result.map(|()| (allocated, refused))
+}
+
+pub(super) fn fragment<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (size, seed) = match arguments {
+        [] => (None, "1"),
+        [size] => (Some(size), "1"),
+        ["seed", seed] => (None, *seed),
+        [size, "seed", seed] => (Some(size), *seed),
+        _ => return Err(io.wrong(format_args!("perhaps SIZE, and perhaps seed N"))),
+    };
+    let most = size.map(|size| arguments::size_pages(size, io)).transpose()?.unwrap_or(u64::MAX);
+    let mut random = Random::new(arguments::number("seed", seed, io)?);
+    let manager = shell.manager;
+    writeln!(io.out, "before: {}", Whole::now(manager))?;
+    let mut pile = Pile::new(manager, Request::new(Order::PAGE));
+    while pile.runs() < most {
+        if pile.runs().is_multiple_of(STEPS) && shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+        match pile.add() {
+            Ok(()) => {}
+            // That is how far the memory goes.
+            Err(PileError::Memory(AllocateError::OutOfMemory { .. })) if size.is_none() => break,
+            Err(error) => {
+                let got = Size::of_pages(pile.runs());
+                return Err(io.fail(format_args!("after {got} of {}: {error}", Size::of_pages(most))));
+            }
+        }
+    }
+    writeln!(io.out, "filled {}: {}", Size::of_pages(pile.runs()), Whole::now(manager))?;
+    let mut free = |pile: &mut Pile<'_, P>, all: bool, io: &mut Io<'_>| {
+        pile.free_some(|| all || random.one_in(2)).map_err(|error| io.fail(format_args!("{error}")))?;
+        // What lies in the caches of CPUs is in no block.
+        manager.drain().map_err(|error| io.fail(format_args!("{error}")))
+    };
+    free(&mut pile, false, io)?;
+    writeln!(io.out, "half freed, at random: {}", Whole::now(manager))?;
+    free(&mut pile, true, io)?;
+    writeln!(io.out, "all freed: {}", Whole::now(manager))?;
+    Ok(())
+}
+
+/// How much is free, and how much of it is in whole blocks.
+struct Whole {
+    free_pages: u64,
+    block_pages: u64,
+}
+
+impl Whole {
+    fn now<P: Platform>(manager: &Manager<P>) -> Self {
+        let block_pages = manager.zones().iter().map(|zone| zone.free_block_pages(manager.platform())).sum();
+        Self { free_pages: manager.totals().free_pages, block_pages }
+    }
+}
+
+impl core::fmt::Display for Whole {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let tenths = self.block_pages.saturating_mul(1000).checked_div(self.free_pages).unwrap_or(0);
+        let (free, whole) = (Size::of_pages(self.free_pages), Size::of_pages(self.block_pages));
+        write!(f, "{free} free, {whole} of it in whole blocks ({}.{} %)", tenths / 10, tenths % 10)
+    }
+}

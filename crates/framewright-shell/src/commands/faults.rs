@@ -1,0 +1,126 @@
+//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an allocator. Each CPU goes through a mapping again and again: a run for each
+//! fault, a write to each page, and all of it back. Nothing is cleared, so that what the allocator costs is not lost in it. An iteration is a page of 4 KiB that was written to.
+
+use super::arguments;
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::Platform;
+use framewright::sync::SpinLock;
+use framewright::units::Order;
+use framewright_stress::{Pile, PileError};
+
+/// Pages of a mapping at most: 128 MiB, as there.
+const MAPPING_PAGES: u64 = 128 << 8;
+/// Runs between two looks at the clock.
+const RUNS_AT_ONCE: u64 = 64;
+const SECOND_NS: u64 = 1_000_000_000;
+
+pub(super) fn page_fault<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    order: Order,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (seconds, only) = match arguments {
+        [seconds] => (seconds, None),
+        [seconds, "cpus", cpus] => (seconds, Some(arguments::number("cpus", cpus, io)?)),
+        _ => return Err(io.wrong(format_args!("SECONDS, and perhaps cpus N"))),
+    };
+    let seconds = arguments::seconds(seconds, io)?;
+    let all = shell.manager.platform().cpus();
+    match only {
+        Some(cpus) => match u32::try_from(cpus) {
+            Ok(cpus) if (1..=all).contains(&cpus) => one(shell, order, seconds, cpus, io),
+            _ => Err(io.wrong(format_args!("this machine has 1 to {all} CPUs, not {cpus}"))),
+        },
+        None => {
+            let powers = (0..u32::BITS).map(|shift| 1 << shift).take_while(|&cpus| cpus < all);
+            for cpus in powers.chain([all]) {
+                one(shell, order, seconds, cpus, io)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// So many CPUs for so many rounds of a second, at least one.
+fn one<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    order: Order,
+    seconds: u64,
+    cpus: u32,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (mut rounds, mut sum, mut squares) = (0_u64, 0_u128, 0_u128);
+    while rounds < seconds.max(1) {
+        let rate = u128::from(round(shell, order, cpus, io)?);
+        (rounds, sum, squares) = (rounds + 1, sum + rate, squares + rate * rate);
+        if shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+    }
+    let rounds = u128::from(rounds);
+    let mean = sum / rounds;
+    // Of single rounds, with one degree of freedom less than there are.
+    let variance = (squares * rounds).saturating_sub(sum * sum) / (rounds * rounds.saturating_sub(1).max(1));
+    let tenths = (variance.isqrt() * 1000).checked_div(mean).unwrap_or(0);
+    let name = io.name;
+    writeln!(
+        io.out,
+        "{name} cpus {cpus}: {mean} iterations/s, deviation {}.{} %, {rounds} rounds",
+        tenths / 10,
+        tenths % 10
+    )?;
+    Ok(())
+}
+
+/// Iterations a second over a second.
+fn round<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    order: Order,
+    cpus: u32,
+    io: &mut Io<'_>,
+) -> Result<u64, Failed> {
+    let manager = shell.manager;
+    let clock = || manager.platform().now_ns();
+    let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
+    let end = start.saturating_add(SECOND_NS);
+    // Half of what is free is enough for all, so that nobody fails for want of memory.
+    let share = manager.totals().free_pages / 2 / u64::from(cpus);
+    let runs = (share.min(MAPPING_PAGES) >> order.get()).max(1);
+    let done = AtomicU64::new(0);
+    let failure: SpinLock<Option<PileError>> = SpinLock::new(None);
+    shell.host.on_each_cpu(&|cpu| {
+        if cpu >= cpus {
+            return;
+        }
+        let mut pile = Pile::near(manager, order);
+        let over = || clock().is_none_or(|now| now >= end) || shell.host.is_interrupted();
+        let mut work = || {
+            loop {
+                while pile.runs() < runs {
+                    pile.add()?;
+                    if pile.runs().is_multiple_of(RUNS_AT_ONCE) && over() {
+                        break;
+                    }
+                }
+                done.fetch_add(pile.runs() << order.get(), Ordering::Relaxed);
+                pile.free_all()?;
+                if over() {
+                    return Ok(());
+                }
+            }
+        };
+        if let Err(error) = work() {
+            *failure.lock(manager.platform()) = Some(error);
+        }
+    });
+    if let Some(error) = *failure.lock(manager.platform()) {
+        return Err(io.fail(format_args!("{error}")));
+    }
+    let elapsed = clock().map_or(SECOND_NS, |now| now.saturating_sub(start)).max(1);
+    let rate = u128::from(done.into_inner()) * u128::from(SECOND_NS) / u128::from(elapsed);
+    Ok(u64::try_from(rate).unwrap_or(u64::MAX))
+}
