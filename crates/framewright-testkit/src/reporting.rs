@@ -200,7 +200,7 @@ impl FakeHost {
     fn leaves(&self) -> u8 {
         match self.traits.content {
             Content::Undefined => JUNK,
-            Content::Zero => 0,
+            Content::Zero | Content::ZeroOrKept => 0,
             Content::Poison => POISON,
         }
     }

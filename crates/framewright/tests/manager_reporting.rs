@@ -195,6 +195,24 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     check(rig.manager);
 }
 
+/// A balloon that was told that free pages are zero leaves them zero or as they were: what was never freed is not known to be zero.
+#[test]
+fn memory_that_the_device_kept_is_cleared() {
+    if common::is_careful() {
+        return;
+    }
+    let mut rig = Rig::new(machine(256, 1), "init_on_free=1", Traits { content: Content::ZeroOrKept, ..usual() });
+    // All was acknowledged, and nothing was written: the host's memory is locked.
+    rig.host.answer(Answer::Lies);
+    rig.settle();
+    for order in [9, 0, 3, 11] {
+        let taken = zeroed(&rig, order);
+        assert!((taken.start.0..taken.end.0).all(|pfn| byte(&rig, Pfn(pfn)) == 0), "order {order}");
+        rig.free(taken);
+    }
+    check(rig.manager);
+}
+
 #[test]
 fn an_acknowledgement_alone_proves_nothing() {
     if common::is_careful() {

@@ -74,6 +74,7 @@ fn patterns_in_free_memory_must_stay() {
         ("init_on_free=1", Content::Undefined, false),
         ("init_on_free=1", Content::Poison, false),
         ("init_on_free=1", Content::Zero, true),
+        ("init_on_free=1", Content::ZeroOrKept, true),
     ] {
         if common::is_careful() {
             return;

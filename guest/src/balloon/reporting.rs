@@ -35,7 +35,8 @@ impl BalloonDevice {
         let content = match free_content {
             _ if !balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
             FreeContent::Any => Content::Undefined,
-            FreeContent::Zero => Content::Zero,
+            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked host keeps that.
+            FreeContent::Zero => Content::ZeroOrKept,
             FreeContent::Fill(_) => Content::Poison,
         };
         Self { balloon, content, token: None }

@@ -13,6 +13,9 @@ pub enum Content {
     Undefined,
     /// Reported memory reads as zero, every range of it that was acknowledged.
     Zero,
+    /// Each page reads as zero or has the content that it had: memory that is zero when it is freed stays so, but what was never freed is not known to be zero. What a virtio balloon
+    /// promises that was told that free pages are zero, since a host whose memory is locked keeps them.
+    ZeroOrKept,
     /// Reported memory reads as [`POISON`](crate::debug::POISON), byte for byte, also where the device failed or was reset half-way.
     Poison,
 }

@@ -172,7 +172,9 @@ impl<P: Platform> Manager<P> {
     pub fn register_reporting<D: ReportDevice>(&self, device: D) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
         let aids = self.aids();
         let content = device.content();
-        if aids.page_poison && content != Content::Poison || aids.init_on_free && content != Content::Zero {
+        if aids.page_poison && content != Content::Poison
+            || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)
+        {
             return Err((RegisterError::Content, device));
         }
         let reporting = self.reporting();
