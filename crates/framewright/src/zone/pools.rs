@@ -176,6 +176,28 @@ impl Zone {
         fits.then(|| self.make_pool(index, order, order))
     }
 
+    /// Makes the blocks in `frames` that are allocated whole, and not smaller than `order`, into pages of a pool.
+    pub(crate) fn adopt_all_for_pool<P: Platform>(&self, platform: &P, frames: PfnRange, order: Order) -> Chain {
+        let mut chain = Chain::EMPTY;
+        for segment in self.segments {
+            let number = |pfn: Pfn| crate::map_space::BlockNumber::containing(pfn);
+            let (start, end) = (number(frames.start).max(segment.start), number(frames.end).min(segment.end()));
+            let mut block = start;
+            while block < end {
+                let index = segment.index_of(block);
+                // At most a GiB under each hold of the lock.
+                let _lists = self.changing.lists.lock(platform);
+                let Some((head, state)) = self.table.head_of(index).filter(|&(head, _)| head == index) else { break };
+                let whole = BlockState::head(State::Whole, state.order(), MigrateType::Movable);
+                if state == whole && state.order() >= order {
+                    chain.append(&self.table, self.make_pool(head, state.order(), order));
+                }
+                block.0 += blocks_of(state.order());
+            }
+        }
+        chain
+    }
+
     /// Makes a page of a pool an allocated block again.
     pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) {
         let _lists = self.changing.lists.lock(platform);

@@ -269,7 +269,7 @@ impl<P: Platform> Manager<P> {
         taken
     }
 
-    fn managed_on(&self, node: NodeId) -> u64 {
+    pub(super) fn managed_on(&self, node: NodeId) -> u64 {
         self.node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
     }
 
