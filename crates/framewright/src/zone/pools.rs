@@ -26,8 +26,15 @@ impl Zone {
     }
 
     /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than there are when that takes long. The smallest free blocks come first, and
-    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces.
-    pub(crate) fn take_for_pool<P: Platform>(&self, platform: &P, order: Order, most: u64, keep: u64) -> Chain {
+    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces. Blocks of at least `least` come before all smaller ones.
+    pub(crate) fn take_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        most: u64,
+        keep: u64,
+        least: Order,
+    ) -> Chain {
         let mut chain = Chain::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep.saturating_add(order.pages()) {
@@ -37,7 +44,12 @@ impl Zone {
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - chain.pages)) else { break };
-            let Some((index, taken)) = self.take_run(&mut lists, order, most_order) else { break };
+            let large = if (order..most_order).contains(&least) || least == most_order {
+                self.take_run(&mut lists, least, most_order)
+            } else {
+                None
+            };
+            let Some((index, taken)) = large.or_else(|| self.take_run(&mut lists, order, most_order)) else { break };
             let run = self.make_pool(index, taken, order);
             chain.append(&self.table, run);
             if chain.pages * u64::from(blocks_of(order)) >= u64::from(GROUP) {

@@ -14,10 +14,10 @@ use framewright_jobs::{Helpers, Job, Part};
 
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// The same where descriptors are given up, which takes about a microsecond a block.
+/// The same where giving up or restoring descriptors takes about a microsecond a block.
 const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 /// Pages that are published together at most.
-const PAGES_AT_ONCE: u64 = 4096;
+const PAGES_AT_ONCE: u64 = 16384;
 /// Units of one node's part of a job; no node has so many pages.
 const PART_SHIFT: u32 = 40;
 
@@ -285,10 +285,10 @@ impl<P: Platform> Manager<P> {
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
-        let worth = if self.pools.has_maps.load(Ordering::Relaxed) || self.optimize_vmemmap() {
+        let worth = if self.is_much_for_maps() {
             blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
         } else {
-            // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one.
+            // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one. Giving up the parts of the array of a machine's own frames adds little.
             (blocks / BLOCKS_OF_A_THREAD).min(nodes().count() as u64)
         };
         let threads = threads.min(u32::try_from(worth).unwrap_or(u32::MAX));
@@ -314,6 +314,12 @@ impl<P: Platform> Manager<P> {
             })
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+    }
+
+    /// Whether more is done for a block's descriptors than for the block: where they go back to a system, or are made again, or somebody else cares for them.
+    fn is_much_for_maps(&self) -> bool {
+        let has_frames = self.platform.map_space().is_some_and(|space| space.takes_frames());
+        self.pools.has_maps.load(Ordering::Relaxed) || self.eager_restore() || self.optimize_vmemmap() && !has_frames
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();

@@ -7,14 +7,20 @@ use super::super::Request;
 use super::super::allocate::{AllocateError, Mark};
 use super::super::pressure::ORDINARY;
 use crate::early::NodeChoice;
+use crate::memory_map::SECTION_PAGES;
 use crate::platform::Platform;
 use crate::pools::{Chain, PoolSize, Taken};
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 
 /// Runs of pages that a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
+/// What a section of the page array describes.
+const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
+    Some(order) => order,
+    None => Order::MAX,
+};
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
 
@@ -106,11 +112,13 @@ impl<P: Platform> Manager<P> {
     /// The same above given marks.
     pub(super) fn take_marked(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64, marks: &[Mark]) {
         let mut left = most;
+        // Sections that are taken whole give up their map without a page table.
+        let least = if self.optimize_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
             for (_, zone) in self.node_zones(node) {
                 let keep = mark.keeps(zone, ZoneKind::Normal);
                 while left != 0 {
-                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep);
+                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep, least);
                     if chain.pages == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
                         break;
                     }
@@ -241,7 +249,7 @@ impl<P: Platform> Manager<P> {
                 (Moment::Demotion, Some(maps)) => maps.before_demotion(&batch),
                 // Where there is no array, or other CPUs cannot be waited for, pages stay as they are.
                 (Moment::Publish, None) if give_up => {
-                    let change = self.reclaim_map(runs).unwrap_or_default();
+                    let change = self.reclaim_map_of_own(zone, runs).unwrap_or_default();
                     self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
                     returned += change.freed_pages.saturating_sub(change.spent_pages);
                 }
