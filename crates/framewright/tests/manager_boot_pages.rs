@@ -129,7 +129,9 @@ fn more_than_there_is_leaves_enough_for_a_machine() {
         return;
     }
     for policy in POLICIES {
-        for words in ["hugepages=100000", "hugepagesz=1G hugepages=8", "hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=9999"] {
+        for words in
+            ["hugepages=100000", "hugepagesz=1G hugepages=8", "hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=9999"]
+        {
             let line = format!("memmap_init={policy} {words}");
             let (plain, _) = with_array(eight_gib(), &line);
             let without_reclaim = fill(&plain, &line);

@@ -565,7 +565,8 @@ fn paint<P: Platform>(
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
-    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
+    let mut painter =
+        Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
     painter.advance();
     let mut node_started: Option<(usize, Option<u64>)> = None;
     let nodes = &mut *frame.nodes;

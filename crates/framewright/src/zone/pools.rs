@@ -26,7 +26,7 @@ impl Zone {
     }
 
     /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than there are when that takes long. The smallest free blocks come first, and
-    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces. Blocks of at least `least` come before all smaller ones.
+    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces. Blocks of at least `least` come before all smaller ones. `note` is told where they are.
     pub(crate) fn take_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -34,6 +34,7 @@ impl Zone {
         most: u64,
         keep: u64,
         least: Order,
+        note: &mut dyn FnMut(Option<PfnRange>),
     ) -> Chain {
         let mut chain = Chain::EMPTY;
         // Without the lock: a zone that is full says so at once.
@@ -52,6 +53,7 @@ impl Zone {
             let Some((index, taken)) = large.or_else(|| self.take_run(&mut lists, order, most_order)) else { break };
             let run = self.make_pool(index, taken, order);
             chain.append(&self.table, run);
+            note(self.run(index, 0, taken));
             if chain.pages * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }

@@ -50,7 +50,9 @@ impl Zone {
     /// Whether the array describes a block.
     pub(crate) fn is_described(&self, block: BlockNumber) -> bool {
         let array = self.descriptors.as_ref().and_then(|descriptors| descriptors.array());
-        array.zip(segment::find(self.segments, block)).is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
+        array
+            .zip(segment::find(self.segments, block))
+            .is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
     }
 
     /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.

@@ -23,13 +23,13 @@ impl<P: Platform> Manager<P> {
     pub(in crate::manager) fn reclaim_map_of_own(
         &self,
         zone: &'static Zone,
-        runs: &[PfnRange],
+        runs: impl Iterator<Item = PfnRange> + Clone,
     ) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut change = MapChange::default();
         let mut withdrawn = 0;
         let mut partly = false;
-        for_each_piece(zone, runs, &mut |piece| {
+        for_each_piece(zone, runs.clone(), &mut |piece| {
             let blocks = zone.withdraw_owned(piece.blocks);
             withdrawn += u64::from(blocks);
             partly |= blocks != 0 && piece.blocks.blocks() != BLOCKS_PER_CALL;
@@ -40,7 +40,7 @@ impl<P: Platform> Manager<P> {
         zone.wait_for_lookers();
         let mut unflushed = Unflushed::new();
         if partly {
-            for_each_piece(zone, runs, &mut |piece| {
+            for_each_piece(zone, runs.clone(), &mut |piece| {
                 if piece.blocks.blocks() != BLOCKS_PER_CALL {
                     change += self.prepare_owned(space, piece, &mut unflushed);
                 }
@@ -48,7 +48,7 @@ impl<P: Platform> Manager<P> {
             change += self.flush(space, &mut unflushed);
         }
         let mut sections = 0;
-        for_each_piece(zone, runs, &mut |piece| {
+        for_each_piece(zone, runs.clone(), &mut |piece| {
             if sections == SECTIONS_OF_A_FLUSH {
                 change += self.flush(space, &mut unflushed);
                 sections = 0;
@@ -99,7 +99,7 @@ impl<P: Platform> Manager<P> {
 }
 
 /// Calls `each` with the parts of `runs` in each section, as far as they are in the zone.
-fn for_each_piece(zone: &'static Zone, runs: &[PfnRange], each: &mut dyn FnMut(Piece)) {
+fn for_each_piece(zone: &'static Zone, runs: impl Iterator<Item = PfnRange>, each: &mut dyn FnMut(Piece)) {
     for run in runs {
         let (mut next, end) = (BlockNumber::containing(run.start).0, BlockNumber::containing(run.end).0);
         while next < end {

@@ -3,9 +3,9 @@
 //! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! early allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
+use super::super::BringUp;
 use super::Manager;
 use super::take::Moment;
-use super::super::BringUp;
 use crate::block::Segment;
 use crate::debug::Aids;
 use crate::early::EarlyAllocator;

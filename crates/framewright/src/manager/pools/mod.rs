@@ -21,9 +21,9 @@ pub use take::{PoolBatch, PoolMaps};
 
 use super::Manager;
 use crate::carve::{Carver, room};
+use crate::early::NodeChoice;
 use crate::memory_map::{BootPages, BootRange};
 use crate::parameters::Parameters;
-use crate::early::NodeChoice;
 use crate::platform::Platform;
 use crate::pools::{Books, Chain, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
 use crate::sync::SpinLock;
