@@ -12,6 +12,7 @@
 extern crate std;
 
 pub mod acpi;
+pub mod address_space;
 mod bytes;
 pub mod clock;
 pub mod cpu;

@@ -24,8 +24,8 @@ mod counts;
 mod flush;
 mod local;
 mod section;
-mod table;
-mod taken;
+pub(crate) mod table;
+pub(crate) mod taken;
 
 pub use counts::ArrayCounts;
 pub use flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
