@@ -20,6 +20,7 @@ pub mod cross_calls;
 pub mod page_array;
 pub mod page_table;
 mod physical;
+pub mod put_off;
 pub mod pvh;
 pub mod serial;
 mod sync;

@@ -40,7 +40,7 @@ pub fn sleep_until(done: &dyn Fn() -> bool) {
         // The partner of the fence in `wake`.
         fence(Ordering::SeqCst);
         if !done() {
-            me.put_flushes_off();
+            me.translations.sleep();
             // SAFETY: who may sleep has interrupts on, so they can be handled.
             unsafe { wait() };
             // An interrupt has done so already, unless what ended the sleep was none.

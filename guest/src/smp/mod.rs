@@ -28,6 +28,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::units::NodeId;
 use framewright_x86::cpu::msr;
+use framewright_x86::put_off::PutOff;
 use set::AtomicCpuSet;
 
 /// Most CPUs that are used.
@@ -43,7 +44,7 @@ pub struct Cpu {
     /// Whether it may be asleep: whoever gives it work must interrupt it.
     asleep: AtomicBool,
     /// What it does about translations that change while it sleeps.
-    translations: AtomicU32,
+    translations: PutOff,
     /// Turns of busy waits.
     turns: AtomicU32,
     /// When it was up, on the guest's clock.
@@ -103,7 +104,7 @@ impl Cpu {
             apic_id: AtomicU32::new(0),
             node: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
-            translations: AtomicU32::new(0),
+            translations: PutOff::new(),
             turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),

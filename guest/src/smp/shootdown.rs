@@ -2,7 +2,6 @@
 
 use super::interrupts::{add, count};
 use super::{Cpu, CpuSet, call_on, cpu, others, this};
-use core::sync::atomic::Ordering;
 use framewright_x86::cpu::registers::time_stamp;
 use framewright_x86::page_array::{FlushRequest, FlushTlb, LocalTlb};
 
@@ -37,34 +36,13 @@ impl TlbShootdown {
     }
 }
 
-/// It is awake: others interrupt it.
-const AWAKE: u32 = 0;
-/// It sleeps: others leave word.
-const ASLEEP: u32 = 1;
-/// It sleeps, and others left word.
-const BEHIND: u32 = 2;
-
 impl Cpu {
-    /// This CPU sleeps from now on and uses no address of the page array before it has called [`catch_up`](Self::catch_up). Interrupts are off.
-    pub fn put_flushes_off(&self) {
-        self.translations.store(ASLEEP, Ordering::SeqCst);
-    }
-
-    /// This CPU sleeps no more, and drops what changed meanwhile.
+    /// Sleeping no more, this CPU drops what changed meanwhile.
     pub fn catch_up(&self) {
-        if self.translations.load(Ordering::Relaxed) != AWAKE
-            && self.translations.swap(AWAKE, Ordering::SeqCst) == BEHIND
-        {
+        if self.translations.wake() {
             count(&self.counters.flushed_whole);
             LocalTlb::forget(FlushRequest::Everything, false);
         }
-    }
-
-    /// Leaves word that translations have changed; false when the CPU is awake.
-    fn leaves_for_later(&self) -> bool {
-        // One word decides: either the CPU finds this when it wakes, or it is found awake here.
-        let found = self.translations.compare_exchange(ASLEEP, BEHIND, Ordering::SeqCst, Ordering::SeqCst);
-        matches!(found, Ok(_) | Err(BEHIND))
     }
 }
 
@@ -80,7 +58,7 @@ unsafe impl FlushTlb for TlbShootdown {
     fn flush_pages(&self, request: FlushRequest<'_>) {
         let is_told = |target: &u32| {
             cpu(*target).is_some_and(|cpu| {
-                let put_off = !self.global && cpu.leaves_for_later();
+                let put_off = !self.global && cpu.translations.leave_word();
                 add(&cpu.counters.flushes_put_off, u64::from(put_off));
                 !put_off
             })
