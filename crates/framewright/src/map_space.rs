@@ -122,12 +122,8 @@ struct Changed {
 }
 
 impl Changed {
-    const NOTHING: Self = Self {
-        ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES],
-        len: 0,
-        anywhere: false,
-        tables: false,
-    };
+    const NOTHING: Self =
+        Self { ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES], len: 0, anywhere: false, tables: false };
 
     fn add(&mut self, blocks: BlockRange) {
         let last = self.len.checked_sub(1).and_then(|index| self.ranges.get_mut(index));
