@@ -1,12 +1,15 @@
 //! A serial port (16550), without interrupts.
 
 use crate::cpu::port::Port;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Turns of waiting for a byte to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
+/// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
 const MAX_TURNS: u32 = 1 << 20;
-/// The transmitter takes another byte.
+/// The transmitter's queue is empty.
 const READY: u8 = 1 << 5;
 
+/// Bytes that a 16550's transmitter takes when its queue is empty.
+const QUEUE_BYTES: usize = 16;
 /// A byte has come.
 const COME: u8 = 1;
 
@@ -16,6 +19,8 @@ pub struct Serial {
     base: u16,
     data: Port,
     status: Port,
+    /// Bytes that the transmitter takes at once.
+    room: AtomicUsize,
 }
 
 impl Serial {
@@ -29,7 +34,7 @@ impl Serial {
         let data = unsafe { Port::new(base) };
         // SAFETY: as above.
         let status = unsafe { Port::new(base + 5) };
-        Self { base, data, status }
+        Self { base, data, status, room: AtomicUsize::new(1) }
     }
 
     /// Sets it to 115200 bits a second, 8 data bits, no parity.
@@ -46,17 +51,27 @@ impl Serial {
             // SAFETY: whoever made this promised what is at these ports.
             unsafe { Port::new(self.base + offset) }.write_u8(value);
         }
+        // SAFETY: as above.
+        let identity = unsafe { Port::new(self.base + 2) }.read_u8();
+        // Both bits say that the queues are on; where there is no port all are set, and nothing is lost.
+        if identity & 0xc0 == 0xc0 {
+            self.room.store(QUEUE_BYTES, Ordering::Relaxed);
+        }
     }
 
-    /// Sends one byte. Bytes of several senders come in some order.
-    pub fn send(&self, byte: u8) {
-        for _ in 0..MAX_TURNS {
-            if self.status.read_u8() & READY != 0 {
-                break;
+    /// Sends bytes. Those of several senders come in some order.
+    ///
+    /// The port is asked once for each queue that it can be filled with: to a virtual machine every look is an exit.
+    pub fn send(&self, bytes: &[u8]) {
+        for queue in bytes.chunks(self.room.load(Ordering::Relaxed).max(1)) {
+            for _ in 0..MAX_TURNS {
+                if self.status.read_u8() & READY != 0 {
+                    break;
+                }
+                core::hint::spin_loop();
             }
-            core::hint::spin_loop();
+            queue.iter().for_each(|&byte| self.data.write_u8(byte));
         }
-        self.data.write_u8(byte);
     }
 
     /// Takes the next byte that has come, if any has. Never waits.
