@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
 const MAX_TURNS: u32 = 1 << 20;
+/// Turns from one look at the clock to the next.
+const TURNS_OF_A_TRY: u32 = 1 << 8;
 /// The transmitter's queue is empty.
 const READY: u8 = 1 << 5;
 
@@ -63,15 +65,42 @@ impl Serial {
     ///
     /// The port is asked once for each queue that it can be filled with: to a virtual machine every look is an exit.
     pub fn send(&self, bytes: &[u8]) {
-        for queue in bytes.chunks(self.room.load(Ordering::Relaxed).max(1)) {
-            for _ in 0..MAX_TURNS {
-                if self.status.read_u8() & READY != 0 {
-                    break;
-                }
-                core::hint::spin_loop();
-            }
+        for queue in self.queues(bytes) {
+            self.is_ready_within(MAX_TURNS);
             queue.iter().for_each(|&byte| self.data.write_u8(byte));
         }
+    }
+
+    /// The same for a line at whose other end nobody may be: gives up where `is_late`, which is asked while the port is not ready, says so. Whether all were sent.
+    pub fn try_send(&self, bytes: &[u8], is_late: &mut dyn FnMut() -> bool) -> bool {
+        self.queues(bytes).all(|queue| {
+            let is_ready = loop {
+                if self.is_ready_within(TURNS_OF_A_TRY) {
+                    break true;
+                }
+                if is_late() {
+                    break false;
+                }
+            };
+            if is_ready {
+                queue.iter().for_each(|&byte| self.data.write_u8(byte));
+            }
+            is_ready
+        })
+    }
+
+    fn queues<'a>(&self, bytes: &'a [u8]) -> core::slice::Chunks<'a, u8> {
+        bytes.chunks(self.room.load(Ordering::Relaxed).max(1))
+    }
+
+    fn is_ready_within(&self, turns: u32) -> bool {
+        (0..turns).any(|_| {
+            let is_ready = self.status.read_u8() & READY != 0;
+            if !is_ready {
+                core::hint::spin_loop();
+            }
+            is_ready
+        })
     }
 
     /// Takes the next byte that has come, if any has. Never waits.
