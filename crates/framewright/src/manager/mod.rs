@@ -30,8 +30,8 @@ pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
-use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
+use crate::memory_map::MapFallback;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::reporting::Reporting;
@@ -66,7 +66,7 @@ pub struct Node {
     /// for the machine, such as measuring it and placing tables, is in neither.
     pub bookkeeping_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
-    pub map_fallback: Option<EarlyError>,
+    pub map_fallback: Option<MapFallback>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
