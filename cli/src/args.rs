@@ -62,8 +62,8 @@ pub struct Shell {
 #[derive(Args, Debug)]
 pub struct Top {
     /// Time from one table to the next
-    #[arg(long, value_name = "SECONDS", value_parser = interval_ms, default_value = "1")]
-    pub interval: u64,
+    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
+    pub interval: Duration,
     /// One table, then the end
     #[arg(long)]
     pub once: bool,
@@ -324,10 +324,10 @@ fn seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Seconds with a fraction, in milliseconds.
-fn interval_ms(text: &str) -> Result<u64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds).as_millis() as u64),
+/// Seconds with a fraction.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("a number of seconds from 0.1 to 3600".into()),
     }
 }
