@@ -7,6 +7,7 @@ use framewright::parameters;
 use framewright::units::MAX_NODES;
 use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Brings up a machine's physical memory and shows what became of it.
 #[derive(Parser, Debug)]
@@ -25,6 +26,8 @@ pub enum Command {
     /// Bring memory up and take commands: from a terminal with line editing, else from standard input
     #[command(after_help = parameters_help())]
     Shell(Shell),
+    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches, reporting; on a terminal live, else one table after the other
+    Top(Top),
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
@@ -53,6 +56,20 @@ pub struct Shell {
     /// What to bring up, and where
     #[command(flatten)]
     pub target: Target,
+}
+
+/// Options of `framewright top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// Time from one table to the next
+    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
+    pub interval: Duration,
+    /// One table, then the end
+    #[arg(long)]
+    pub once: bool,
+    /// The process that has the machine, by its number [default: the only one there is]
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
 }
 
 /// A machine.
@@ -304,6 +321,14 @@ fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
         0 => Err("at least one second".into()),
         seconds => Ok(seconds.min(u64::from(u32::MAX))),
+    }
+}
+
+/// Seconds with a fraction.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.1 to 3600".into()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The program `framewright`: brings up a machine's physical memory and shows it.
 
 mod args;
+mod attach;
 mod bench;
 mod boot;
 mod error;
@@ -10,6 +11,7 @@ mod interrupt;
 mod output;
 mod qemu;
 mod shell;
+mod top;
 
 use args::Command;
 use error::Error;
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let outcome = match args::read() {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
+        Ok(Some(Command::Top(top))) => top::run(&top),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),

@@ -10,6 +10,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
+use crate::watch::Watch;
 use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
@@ -37,16 +38,17 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
     if options.exec.is_none() && options.shell.is_none() {
         return;
     }
-    let host = Line {
-        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
-        driver: SpinLock::new(driver),
-        window: GuestWindow::new(manager),
-    };
     let (of_manager, of_machine) = (manager.files(), files::table());
     let pools = manager.pool_files(&smp::GuestHelpers);
     let of_pools = pools.table();
     let sources: [&dyn Source; 3] = [&of_manager, &of_pools, &of_machine];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
+    let files = FileSystem::new(&sources);
+    let host = Line {
+        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
+        background: SpinLock::new(Some(Background { driver, watch: Watch::begin(), files })),
+        window: GuestWindow::new(manager),
+    };
+    let mut shell = Shell::new(manager, files, &host, HELD.take());
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);
     let (mut out, mut errors) = (Words(&at_start), Words(&at_start));
@@ -66,9 +68,9 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
 
 /// Line after line, until somebody has had enough.
 fn converse(
-    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_>>,
+    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_, '_>>,
     input: Input,
-    host: &Line<'_, '_>,
+    host: &Line<'_, '_, '_>,
     (out, errors): (&mut Words<'_>, &mut Words<'_>),
 ) {
     let mut editor = match input {
@@ -142,24 +144,34 @@ struct Typed {
     interrupted: bool,
 }
 
+/// What is to be done in the background.
+struct Background<'a, 'b, 'c> {
+    driver: Option<&'a mut Driver<'b>>,
+    watch: Watch,
+    files: FileSystem<'c>,
+}
+
 /// The serial line as the shell's other end.
-struct Line<'a, 'b> {
+struct Line<'a, 'b, 'c> {
     typed: SpinLock<Typed>,
-    /// What is to be done in the background; nothing while somebody does it.
-    driver: SpinLock<Option<&'a mut Driver<'b>>>,
+    /// Nothing while somebody does it.
+    background: SpinLock<Option<Background<'a, 'b, 'c>>>,
     window: GuestWindow<'a>,
 }
 
-impl Line<'_, '_> {
+impl Line<'_, '_, '_> {
     /// Does what is due in the background, on the first CPU. Without the lock, because interrupts are off where that is held.
     fn background(&self) {
         if smp::index() != 0 {
             return;
         }
-        let driver = self.driver.lock(&PLATFORM).take();
-        if let Some(driver) = driver {
-            driver.poll();
-            *self.driver.lock(&PLATFORM) = Some(driver);
+        let background = self.background.lock(&PLATFORM).take();
+        if let Some(mut background) = background {
+            if let Some(driver) = &mut background.driver {
+                driver.poll();
+            }
+            background.watch.poll(&background.files);
+            *self.background.lock(&PLATFORM) = Some(background);
         }
     }
 
@@ -183,7 +195,7 @@ impl Line<'_, '_> {
     }
 }
 
-impl Host for Line<'_, '_> {
+impl Host for Line<'_, '_, '_> {
     /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far as there is room.
     fn is_interrupted(&self) -> bool {
         self.background();

@@ -78,6 +78,10 @@ impl Watch for Viewer<'_> {
         if self.boot.json { Ok(()) } else { self.output.line(&self.output.style().log_line(line)) }
     }
 
+    fn is_watchable(&self) -> bool {
+        self.boot.exec.is_some()
+    }
+
     fn shell(
         &mut self,
         transcript: &Transcript,

@@ -2,6 +2,7 @@
 
 use super::terminal::Terminal;
 use crate::args::Target;
+use crate::attach::with_watchers;
 use crate::boot::{self, Deadline};
 use crate::error::{self, Error};
 use crate::grid::size;
@@ -75,12 +76,15 @@ pub fn execute(
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
+    let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    let status = with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-        let status = shell.run(commands, out, errors);
-        shell.free_all();
-        status
+    let mut shell = Shell::new(manager, files, &host, &mut room);
+    let status = with_watchers(&|path, out| read(files, path, out), || {
+        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+            let status = shell.run(commands, out, errors);
+            shell.free_all();
+            status
+        })
     })?;
     interrupt::check()?;
     Ok(status)
@@ -110,12 +114,20 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
+    let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-        converse(&mut shell, terminal.as_ref(), &mut output)
+    let mut shell = Shell::new(manager, files, &host, &mut room);
+    with_watchers(&|path, out| read(files, path, out), || {
+        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+            converse(&mut shell, terminal.as_ref(), &mut output)
+        })
     })??;
     Ok(shell.status())
+}
+
+/// Reads a file for somebody who watches.
+fn read(files: FileSystem<'_>, path: &str, out: &mut dyn Write) -> Result<(), String> {
+    files.read(path, out).map_err(|error| error.to_string())
 }
 
 /// Line after line, until there are no more.
