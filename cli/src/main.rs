@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod boot;
+mod compare;
 mod error;
 mod grid;
 mod hosted;
@@ -11,7 +12,7 @@ mod output;
 mod qemu;
 mod shell;
 
-use args::Command;
+use args::{Command, Compare};
 use error::Error;
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
+        Ok(Some(Command::Compare(Compare::Linux(options)))) => compare::run(&options).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };
