@@ -86,9 +86,7 @@ fn commands(mib: u64, seconds: u64) -> String {
 /// A run and what the host saw of it.
 struct Observed {
     heard: Heard,
-    /// When all was freed.
-    freed: Instant,
-    /// What was resident, in MiB and by seconds from then on; before it, below zero.
+    /// What was resident, in MiB, by seconds since all was freed; before that, below zero.
     samples: Vec<(f64, f64)>,
 }
 
@@ -121,7 +119,7 @@ fn cut(heard: Heard, samples: &[(Instant, u64)]) -> Result<Observed, Error> {
     if samples.is_empty() {
         return Err(Error::Failed("the memory of a machine could not be seen in its smaps".into()));
     }
-    Ok(Observed { heard, freed, samples })
+    Ok(Observed { heard, samples })
 }
 
 fn watch(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<(Instant, u64)>>) {
@@ -193,7 +191,7 @@ mod tests {
         let mib = [7, 10, 11, 500, 1010, 1011, 800, 400, 50, 20, 3];
         let samples: Vec<_> = (0..).zip(mib).map(|(second, mib)| (at(start, second * 1000), mib << 20)).collect();
         let seen = cut(heard, &samples).ok().expect("complete");
-        assert_eq!((seen.samples.len(), seen.samples[0], seen.freed), (9, (-4.0, 10.0), at(start, 5000)));
+        assert_eq!((seen.samples.len(), seen.samples[0]), (9, (-4.0, 10.0)));
         assert_eq!((seen.top_mib(), seen.left_mib()), (1011.0, Some(10.0)));
         assert_eq!((seen.seconds_until(0.5, 1000), seen.seconds_until(0.95, 1000)), (Some(2.0), Some(3.0)));
         assert_eq!(seen.seconds_until(0.999, 1000), None);
