@@ -94,7 +94,10 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     assert_eq!((&results["format"], &results["machine"]["qemu"]), (&1.into(), &"9.9.9".into()));
     let map = row(&results, "memory map, slowest node", &[("policy", "deferred")]);
     assert_eq!((&map["linux_ms"], &map["ours_ms"], &map["ratio"]), (&60.0.into(), &30.0.into(), &2.0.into()));
-    assert_eq!((&map["demanded_ratio"], &map["met"], &map["kernel"]), (&3.0.into(), &false.into(), &"6.99-fake".into()));
+    assert_eq!(
+        (&map["demanded_ratio"], &map["met"], &map["kernel"]),
+        (&3.0.into(), &false.into(), &"6.99-fake".into())
+    );
     let fill = |reclaim, when| row(&results, "pool of 2 MiB, fill", &[("reclaim", reclaim), ("when", when)]);
     assert_eq!((&fill("off", "run time")["ratio"], &fill("off", "run time")["met"]), (&30.0.into(), &true.into()));
     assert_eq!((&fill("on", "run time")["ratio"], &fill("on", "run time")["pages"]), (&75.0.into(), &256.into()));
@@ -110,7 +113,10 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     }
     // One configuration for both, and memory that is taken before they begin.
     let machine = |call: &str| call.split(" -append ").next().unwrap_or_default().replace(" -initrd ", "").len() > 40;
-    assert!(calls.lines().all(|call| machine(call) && call.contains("-cpu max") && call.contains("-m 1024M -smp 1")), "{calls}");
+    assert!(
+        calls.lines().all(|call| machine(call) && call.contains("-cpu max,-cx16") && call.contains("-m 1024M -smp 1")),
+        "{calls}"
+    );
     let plain = calls.lines().filter(|call| !call.contains("virtio-balloon"));
     assert!(plain.clone().count() >= 10 && plain.clone().all(|call| call.contains("-mem-prealloc")), "{calls}");
     assert_eq!(calls.lines().filter(|call| call.contains("virtio-balloon")).count(), 1, "{calls}");
@@ -119,10 +125,15 @@ fn both_are_compared_and_what_falls_short_is_marked() {
 #[test]
 fn a_kernel_that_dies_is_explained_and_the_rest_goes_on() {
     let folder = Scratch::new("compare-dies");
-    let body = format!("case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; esac\n{BOTH}");
+    let body =
+        format!("case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; esac\n{BOTH}");
     let (outcome, results, _) = compare(&folder, &body);
     assert_eq!((outcome.code, results), (Some(1), Value::Null));
-    for part in ["boot: Linux did not come to the end of its script", "  [ 0.1] Kernel panic - not syncing: no luck", "not everything could be compared"] {
+    for part in [
+        "boot: Linux did not come to the end of its script",
+        "  [ 0.1] Kernel panic - not syncing: no luck",
+        "not everything could be compared",
+    ] {
         assert!(outcome.stderr.contains(part), "no {part}: {}", outcome.stderr);
     }
 }
@@ -154,7 +165,10 @@ fn wrong_options_are_refused_before_anything_runs() {
 fn without_apt_it_says_how_to_get_a_kernel() {
     let folder = Scratch::new("compare-no-apt");
     let mut command = program();
-    command.args(["compare", "linux", "--quick"]).env("PATH", folder.path("")).env("XDG_CACHE_HOME", folder.path("cache"));
+    command
+        .args(["compare", "linux", "--quick"])
+        .env("PATH", folder.path(""))
+        .env("XDG_CACHE_HOME", folder.path("cache"));
     let outcome = finish(&mut command);
     // Debian without its tools, or no Debian at all.
     assert!(matches!(outcome.code, Some(1 | 2)), "{}", outcome.stderr);
@@ -168,7 +182,10 @@ fn linux_init() -> PathBuf {
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    let built = Command::new(cargo).args(["build", "--release", "-p", "linux-init", "--message-format", "json"]).current_dir(root).output();
+    let built = Command::new(cargo)
+        .args(["build", "--release", "-p", "linux-init", "--message-format", "json"])
+        .current_dir(root)
+        .output();
     let messages = String::from_utf8(built.expect("cargo runs").stdout).expect("text");
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();

@@ -61,7 +61,11 @@ unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
         );
     }
     let negative = result.wrapping_neg();
-    if (1..=MOST_ERRNO).contains(&negative) { Err(Errno(u16::try_from(negative).unwrap_or(u16::MAX))) } else { Ok(result) }
+    if (1..=MOST_ERRNO).contains(&negative) {
+        Err(Errno(u16::try_from(negative).unwrap_or(u16::MAX)))
+    } else {
+        Ok(result)
+    }
 }
 
 /// `text` as the kernel takes it.

@@ -145,7 +145,8 @@ fn choose(shown: &str) -> Option<(String, String)> {
         .filter_map(|stanza| {
             let depends = field(stanza, "Depends")?;
             // Such as `linux-image-6.12.95+deb12-cloud-amd64 (= 6.12.95-1~bpo12+1)`.
-            let (package, rest) = depends.split(',').find(|part| part.trim().starts_with("linux-image-"))?.trim().split_once(' ')?;
+            let (package, rest) =
+                depends.split(',').find(|part| part.trim().starts_with("linux-image-"))?.trim().split_once(' ')?;
             Some((package.to_owned(), rest.strip_prefix("(= ")?.split_once(')')?.0.to_owned()))
         })
         .collect();

@@ -100,7 +100,10 @@ mod tests {
 
     #[test]
     fn a_kernel_is_known_by_its_marks() {
-        assert_eq!(version(&image("6.12.95+deb12-cloud-amd64 (x@y) #1 SMP")).as_deref(), Some("6.12.95+deb12-cloud-amd64"));
+        assert_eq!(
+            version(&image("6.12.95+deb12-cloud-amd64 (x@y) #1 SMP")).as_deref(),
+            Some("6.12.95+deb12-cloud-amd64")
+        );
         for (at, wrong) in [(0x1fe, 0), (0x202, b'h'), (0x300, 0), (0x300, 7), (0x300, 0xff)] {
             let mut bytes = image("6.1");
             bytes[at] = wrong;

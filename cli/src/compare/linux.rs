@@ -12,7 +12,9 @@ pub struct Resize {
 
 /// The sum behind a word in a file: `@sum FILE WORD SUM`.
 pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
-    heard.text().find_map(|line| line.strip_prefix("@sum ")?.strip_prefix(file)?.trim().strip_prefix(word)?.trim().parse().ok())
+    heard
+        .text()
+        .find_map(|line| line.strip_prefix("@sum ")?.strip_prefix(file)?.trim().strip_prefix(word)?.trim().parse().ok())
 }
 
 /// The writes to a file: `@resize FILE WANTED REACHED NANOSECONDS`.
@@ -41,7 +43,8 @@ fn deferred(line: &str) -> Option<f64> {
 /// What filling pools took at boot: from the call of their initialisation to the first line about what there is. Both come from the kernel's own
 /// log as `@log LINE`, with a number for the weight of the line in front.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
-    let logged = |words: &str| heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp);
+    let logged =
+        |words: &str| heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp);
     let (began, ended) = (logged("calling  hugetlb_init")?, logged("HugeTLB: registered ")?);
     Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
 }

@@ -91,6 +91,12 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
             }
         }
     }
+    if lab.deaths() > 0 {
+        results.remark(format!(
+            "Linux died {} times in the emulator and was started again; those runs do not count",
+            lab.deaths()
+        ));
+    }
     if !results.is_empty() {
         let mut output = Output::new();
         table::show(&results, &mut output)?;

@@ -66,7 +66,8 @@ fn large(memory_bytes: u64) -> Option<Pool> {
 
 /// Rows for pools that this memory is too small for.
 pub fn skipped(memory_bytes: u64) -> Vec<Row> {
-    let why = |least: &str| Some(format!("{} MiB of memory are too little, at least {least} are needed", memory_bytes >> 20));
+    let why =
+        |least: &str| Some(format!("{} MiB of memory are too little, at least {least} are needed", memory_bytes >> 20));
     let row = |name: &str, least: &str| {
         let mut row = Row::new(&format!("pool of {name}, fill"), Unit::Milliseconds);
         row.skipped = why(least);

@@ -1,8 +1,9 @@
 //! The file of results, in the form of docs/results.md.
 
-use super::lab::{LINUX_WORDS, Lab, SAME_FOR_BOTH};
+use super::lab::{EMULATED_CPU, LINUX_WORDS, Lab, SAME_FOR_BOTH};
 use crate::args::CompareLinux;
 use crate::error::Error;
+use crate::qemu::command::Accelerator;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,12 @@ impl Results {
     /// Nothing yet.
     pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
         let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for reporting";
+        let cpu = if lab.accelerator() == Accelerator::Tcg { EMULATED_CPU } else { "host" };
         let conditions = vec![
             format!("both: {SAME_FOR_BOTH}"),
             format!("Linux: {LINUX_WORDS}"),
             "ours has no mitigations and clears no memory by default; neither is told to be quiet".to_owned(),
-            format!("{taken}; both run by turns on the same machine (q35, every feature that the emulator or host has, console on the serial port)"),
+            format!("{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the serial port)"),
         ];
         Self {
             command: if options.quick { "compare linux --quick" } else { "compare linux" }.to_owned(),
@@ -64,6 +66,11 @@ impl Results {
         }));
         self.rows.append(&mut rows);
         measured.map(|_| ())
+    }
+
+    /// Adds to the conditions.
+    pub fn remark(&mut self, text: String) {
+        self.conditions.push(text);
     }
 
     /// Whether there are no rows.

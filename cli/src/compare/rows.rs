@@ -132,7 +132,10 @@ fn quotient(linux: f64, ours: f64) -> Option<f64> {
 
 fn ends(values: impl Iterator<Item = f64>) -> (Option<f64>, Option<f64>) {
     values.fold((None, None), |(least, most), value| {
-        (Some(least.map_or(value, |least: f64| least.min(value))), Some(most.map_or(value, |most: f64| most.max(value))))
+        (
+            Some(least.map_or(value, |least: f64| least.min(value))),
+            Some(most.map_or(value, |most: f64| most.max(value))),
+        )
     })
 }
 

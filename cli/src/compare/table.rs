@@ -44,7 +44,8 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
 }
 
 fn grid(rows: &[&Value]) -> Grid {
-    let mut grid = Grid::new(&["<what", "<machine", ">Linux", ">Framewright", ">Linux / ours", ">demanded", "<", ">runs"]);
+    let mut grid =
+        Grid::new(&["<what", "<machine", ">Linux", ">Framewright", ">Linux / ours", ">demanded", "<", ">runs"]);
     for row in rows {
         grid.row([
             title(row),
@@ -63,7 +64,14 @@ fn grid(rows: &[&Value]) -> Grid {
 /// What a row is about, with everything that tells it from others.
 fn title(row: &Value) -> String {
     let mut title = row["what"].as_str().unwrap_or_default().to_owned();
-    for (name, before) in [("when", ""), ("pages", "pages "), ("reclaim", "reclaim "), ("policy", ""), ("cpus_used", "CPUs "), ("pace", "")] {
+    for (name, before) in [
+        ("when", ""),
+        ("pages", "pages "),
+        ("reclaim", "reclaim "),
+        ("policy", ""),
+        ("cpus_used", "CPUs "),
+        ("pace", ""),
+    ] {
         match &row[name] {
             Value::String(text) => title += &format!(", {before}{text}"),
             Value::Number(number) => title += &format!(", {before}{number}"),
@@ -155,7 +163,8 @@ mod tests {
         fast.add([40.0, 44.0], [4.0, 4.0]);
         let mut slow = Row::new("back", Unit::Seconds).demanding(Demand::AtMost(3.0));
         slow.add([18.0], [4.0]);
-        let mut none = Row::new("pool", Unit::Milliseconds).with("pages", 64).with("reclaim", "on").demanding(Demand::Ratio(2.0));
+        let mut none =
+            Row::new("pool", Unit::Milliseconds).with("pages", 64).with("reclaim", "on").demanding(Demand::Ratio(2.0));
         none.skipped = Some("too little".into());
         let mut memory = Row::new("memory", Unit::Bytes);
         memory.add([f64::from(3 << 20)], [f64::from(1 << 20)]);

@@ -63,7 +63,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         }
         let Some(first) = first else { continue };
         for (pool, reclaim, rows) in &mut resizes {
-            let (of_linux, of_ours) = (linux::resizes(&linux, pool.linux_file()), ours::resizes(&first, pool.our_name()));
+            let (of_linux, of_ours) =
+                (linux::resizes(&linux, pool.linux_file()), ours::resizes(&first, pool.our_name()));
             pool.add(rows, &Reclaim::part(*reclaim, &of_linux), &Reclaim::part(*reclaim, &of_ours));
         }
         let mut rows = faults.iter_mut();

@@ -55,7 +55,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         half.add(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
         let mut most = row("freed memory: 95 % back", Unit::Seconds).demanding(demand);
         most.add(theirs.seconds_until(0.95, mib), ours.seconds_until(0.95, mib));
-        let mut left = row("freed memory: left with the guest", Unit::Mebibytes).demanding(Demand::AtMost(DEMANDED_LEFT_MIB));
+        let mut left =
+            row("freed memory: left with the guest", Unit::Mebibytes).demanding(Demand::AtMost(DEMANDED_LEFT_MIB));
         left.add(theirs.left_mib(), ours.left_mib());
         for mut row in [half, most, left] {
             if no_driver {
