@@ -71,8 +71,11 @@ impl Archive {
 mod tests {
     use super::*;
 
-    /// Reads an archive as Linux does: name, mode, device and contents of each entry.
-    fn read(mut bytes: &[u8]) -> Vec<(String, u32, (u32, u32), Vec<u8>)> {
+    /// Name, mode, device and contents.
+    type Entry = (String, u32, (u32, u32), Vec<u8>);
+
+    /// Reads an archive as Linux does.
+    fn read(mut bytes: &[u8]) -> Vec<Entry> {
         let mut entries = Vec::new();
         loop {
             assert_eq!(&bytes[..6], b"070701");

@@ -45,14 +45,14 @@ const SECTIONS: [Section; 4] = [
         sections::memory::run,
     ),
     (
-        "pools at boot",
-        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its first line about pools, by time stamps of its log (pages of 1 GiB are taken a little before); ours by its own clock",
-        sections::pools::run,
-    ),
-    (
         "reporting",
         "a guest whose memory comes as it is touched writes to half of it and frees all at once; the host's Rss of the guest's memory (smaps of QEMU) falls. Linux has one pace; both of ours are beside it",
         sections::reporting::run,
+    ),
+    (
+        "pools at boot",
+        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its first line about pools, by time stamps of its log (pages of 1 GiB are taken a little before); ours by its own clock",
+        sections::pools::run,
     ),
 ];
 

@@ -14,6 +14,9 @@ const LEAST_BYTES: u64 = 512 << 20;
 /// What the host keeps when QEMU takes a machine's memory.
 const HOST_KEEPS: u64 = GIB;
 
+/// After so long nothing more is begun: a comparison is to take at most ten minutes where both are emulated.
+const LONGEST: Duration = Duration::from_secs(540);
+
 /// What the user wants, and where there is nothing said what is good.
 pub struct Plan {
     memory_bytes: Option<u64>,
@@ -68,7 +71,9 @@ impl Plan {
     /// Repetitions of a section: at most so many, as long as they take no more time than it has.
     pub fn repetitions(&self, most: usize, budget_seconds: u64) -> Repetitions {
         let most = if self.quick { 1 } else { most };
-        Repetitions { most, done: 0, budget: Duration::from_secs(budget_seconds), started: Instant::now() }
+        let left = LONGEST.saturating_sub(self.started.elapsed());
+        let budget = Duration::from_secs(budget_seconds).min(left);
+        Repetitions { most, done: 0, budget, started: Instant::now() }
     }
 
     /// Tells whoever waits how far it is.
@@ -96,6 +101,11 @@ impl Repetitions {
         }
         self.done += 1;
         Some(self.done)
+    }
+
+    /// Whether there is no time left, so that the rest of a repetition is left out.
+    pub fn is_late(&self) -> bool {
+        self.started.elapsed() >= self.budget
     }
 
     /// How far it is, in words.
@@ -137,6 +147,7 @@ mod tests {
         assert_eq!([many.another(), many.another(), many.another(), many.another()], [Some(1), Some(2), Some(3), None]);
         let quick = Plan { quick: true, ..plan };
         let mut one = quick.repetitions(5, 1 << 30);
-        assert_eq!((one.another(), one.another()), (Some(1), None));
+        assert_eq!((one.another(), one.another(), one.is_late()), (Some(1), None, false));
+        assert!(quick.repetitions(5, 0).is_late());
     }
 }

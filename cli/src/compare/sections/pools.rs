@@ -34,6 +34,13 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let mut repetitions = plan.repetitions(REPETITIONS, BUDGET_SECONDS);
     while !cases.is_empty() && repetitions.another().is_some() {
         for (pool, reclaim, row) in &mut cases {
+            // A machine that is slow today has something for each of the first.
+            if repetitions.is_late() {
+                if row.linux.is_empty() {
+                    row.skipped = Some("no time was left".into());
+                }
+                continue;
+            }
             let words = pool.boot_words(*reclaim);
             let theirs = lab.linux(&shape, &format!("{LINUX_NOTES} {words}"), LINUX_SCRIPT)?;
             let guest = lab.ours(&shape, &words, Words::Commands("echo"))?;

@@ -191,7 +191,7 @@ mod tests {
         heard.lines = marks.map(|(ms, line)| (at(start, ms), line.to_owned())).to_vec();
         let mib = [7, 10, 11, 500, 1010, 1011, 800, 400, 50, 20, 3];
         let samples: Vec<_> = (0..).zip(mib).map(|(second, mib)| (at(start, second * 1000), mib << 20)).collect();
-        let seen = cut(heard, &samples).ok().expect("complete");
+        let Ok(seen) = cut(heard, &samples) else { panic!("everything was seen") };
         assert_eq!((seen.samples.len(), seen.samples[0]), (9, (-4.0, 10.0)));
         assert_eq!((seen.top_mib(), seen.left_mib()), (1011.0, Some(10.0)));
         assert_eq!((seen.seconds_until(0.5, 1000), seen.seconds_until(0.95, 1000)), (Some(2.0), Some(3.0)));
