@@ -265,7 +265,13 @@ fn is_dead(heard: &Heard) -> bool {
 }
 
 fn failed(what: &str, ended: &Ended) -> Error {
-    Error::Failed(explained(what, ended, false))
+    let how = match ended.how {
+        End::TimeOut => format!("no end within {} s", LONGEST_RUN.as_secs()),
+        End::Silence => "not a word".to_owned(),
+        // The system kills who takes too much memory.
+        End::Exit(status) => format!("QEMU: {status}"),
+    };
+    Error::Failed(explained(&format!("{what} ({how})"), ended, false))
 }
 
 /// Writes down what comes and when.
