@@ -48,10 +48,10 @@ impl Reclaim {
     }
 }
 
-/// Pools for a machine of this size: half of it in pages of 2 MiB, a quarter in those of 1 GiB.
+/// Pools for a machine of this size: a quarter of it in pages of 1 GiB, which come first, while all memory is in one piece, and half of it in pages of 2 MiB.
 pub fn all(memory_bytes: u64) -> Vec<Pool> {
     let (small, large) = (small(memory_bytes), large(memory_bytes));
-    [small, large].into_iter().flatten().collect()
+    [large, small].into_iter().flatten().collect()
 }
 
 fn small(memory_bytes: u64) -> Option<Pool> {
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn pools_fit_the_memory() {
         let pool = |size_kb, pages| Pool { size_kb, pages };
-        assert_eq!(all(8 << 30), [pool(2048, 2048), pool(1 << 20, 2)]);
-        assert_eq!(all(64 << 30), [pool(2048, 2048), pool(1 << 20, 16)]);
+        assert_eq!(all(8 << 30), [pool(1 << 20, 2), pool(2048, 2048)]);
+        assert_eq!(all(64 << 30), [pool(1 << 20, 16), pool(2048, 2048)]);
         assert_eq!(all(2 << 30), [pool(2048, 512)]);
         assert_eq!(all(256 << 20), []);
         assert_eq!((skipped(8 << 30).len(), skipped(2 << 30).len(), skipped(256 << 20).len()), (0, 1, 2));

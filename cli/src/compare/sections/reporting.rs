@@ -46,7 +46,6 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let mut rows = Vec::new();
     let mut series = vec![theirs.series("linux", "fixed", mib)];
     for (pace, seconds, demand) in PACES {
-        let seconds = if plan.quick { seconds.min(8) } else { seconds };
         let words = format!("page_reporting.pace={pace}");
         let ours = observed(&shape, || lab.ours(&shape, &words, Words::Commands(&commands(mib, seconds))))?;
         plan.tell(&format!("pages reported by ours, {pace}: {}", ours.shown(mib)));
