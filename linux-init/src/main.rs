@@ -55,8 +55,9 @@ fn first_argument(stack: *const usize) -> Option<&'static str> {
     if count < 2 {
         return None;
     }
+    let place = stack.wrapping_add(2).cast::<*const c_char>();
     // SAFETY: behind the number is the program's name, then, as there are two, the first argument.
-    let argument = unsafe { stack.add(2).cast::<*const c_char>().read() };
+    let argument = unsafe { place.read() };
     // SAFETY: the kernel's arguments end in zero and stay where they are.
     unsafe { CStr::from_ptr(argument) }.to_str().ok()
 }
