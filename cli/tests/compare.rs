@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Outcome, Scratch, finish, program};
+use common::{Outcome, Scratch, finish, is_running, program, signal, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The beginning of a kernel, as far as anybody looks at it here.
 fn kernel(folder: &Scratch) -> PathBuf {
@@ -136,6 +136,22 @@ fn a_kernel_that_dies_is_explained_and_the_rest_goes_on() {
     ] {
         assert!(outcome.stderr.contains(part), "no {part}: {}", outcome.stderr);
     }
+}
+
+#[test]
+fn an_interrupt_ends_it_and_nothing_is_left() {
+    let folder = Scratch::new("compare-interrupt");
+    let pid = folder.path("pid");
+    let body = format!("echo $$ > '{}'; echo '[ 0.1] begun'; exec sleep 300", pid.display());
+    let mut child =
+        with_fake(&folder, &body, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let pid = || fs::read_to_string(&pid).unwrap_or_default();
+    wait_until("QEMU starts", || pid().ends_with('\n'));
+    signal(&child, "INT");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    wait_until("QEMU is gone", || !is_running(&pid()));
+    let (stdout, stderr) = common::rest(&mut child);
+    assert!(stdout.is_empty() && stderr.ends_with("framewright: interrupted\n"), "{stdout}{stderr}");
 }
 
 #[test]

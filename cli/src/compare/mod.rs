@@ -93,7 +93,7 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     }
     if lab.deaths() > 0 {
         results.remark(format!(
-            "Linux died {} times in the emulator and was started again; those runs do not count",
+            "Linux died in the emulator and was started again, times: {}; those runs do not count",
             lab.deaths()
         ));
     }

@@ -46,7 +46,7 @@ pub struct Row {
     pub linux: Vec<f64>,
     pub ours: Vec<f64>,
     pub demand: Option<Demand>,
-    /// Why there is no number, where there is none.
+    /// Why there is no number, or why some runs do not count.
     pub skipped: Option<String>,
 }
 
@@ -103,11 +103,15 @@ impl Row {
                 Some(ours.is_some_and(|ours| ours <= most))
             }
         };
-        if let Some(met) = met.filter(|_| self.skipped.is_none()) {
-            row.insert("met".into(), met.into());
-        }
-        if let Some(why) = &self.skipped {
-            row.insert("skipped".into(), why.clone().into());
+        match &self.skipped {
+            // A number of one of them alone compares nothing.
+            Some(why) if self.linux.is_empty() || self.ours.is_empty() => {
+                row.insert("skipped".into(), why.clone().into());
+            }
+            why => {
+                row.extend(met.map(|met| ("met".to_owned(), met.into())));
+                row.extend(why.iter().map(|why| ("remark".to_owned(), format!("left out where {why}").into())));
+            }
         }
         row.insert("repetitions".into(), self.linux.len().min(self.ours.len()).into());
         row.extend(common.iter().map(|(name, value)| (name.clone(), value.clone())));

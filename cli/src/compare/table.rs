@@ -19,8 +19,12 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     let rows: Vec<&Value> = results.rows().iter().filter(|row| row["bench"] == "compare").collect();
     grid(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
     output.line("")?;
-    for row in rows.iter().filter(|row| row["skipped"].is_string()) {
-        output.line(&format!("{}: not compared: {}", title(row), row["skipped"].as_str().unwrap_or_default()))?;
+    for row in &rows {
+        for (name, words) in [("skipped", "not compared: "), ("remark", "")] {
+            if let Some(why) = row[name].as_str() {
+                output.line(&format!("{}: {words}{why}", title(row)))?;
+            }
+        }
     }
     let text = |name: &str| results.machine()[name].as_str().unwrap_or("unknown").to_owned();
     let first = rows.first().copied().unwrap_or(&Value::Null);

@@ -44,15 +44,13 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
             let words = pool.boot_words(*reclaim);
             let theirs = lab.linux(&shape, &format!("{LINUX_NOTES} {words}"), LINUX_SCRIPT)?;
             let guest = lab.ours(&shape, &words, Words::Commands("echo"))?;
-            for (who, heard) in [("Linux", &theirs), ("ours", &guest)] {
-                match linux::allocated_at_boot(heard, pool.our_name()) {
-                    Some(pages) if pages == pool.pages => {}
-                    pages => {
-                        row.skipped = Some(format!("{who} got {} of {} pages", pages.unwrap_or(0), pool.pages));
-                    }
-                }
+            let got = |heard| linux::allocated_at_boot(heard, pool.our_name()).unwrap_or(0);
+            let short =
+                [("Linux", got(&theirs)), ("ours", got(&guest))].into_iter().find(|(_, got)| *got != pool.pages);
+            match short {
+                Some((who, got)) => row.skipped = Some(format!("{who} got {got} of {} pages", pool.pages)),
+                None => row.add(linux::pools_at_boot_ms(&theirs), ours::pools_at_boot_ms(&guest)),
             }
-            row.add(linux::pools_at_boot_ms(&theirs), ours::pools_at_boot_ms(&guest));
         }
         plan.tell(&format!("pools at boot, {}", repetitions.shown()));
     }
