@@ -27,8 +27,8 @@ pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_secs(180);
-/// The emulator's processor for both. QEMU 7.2 computes wrong flags for `cmpxchg16b` now and then, of which Linux 6.12 dies at a random place; without the instruction it
-/// has another way.
+/// The emulator's processor for both. In QEMU 7.2 Linux 6.12 dies now and then at a random place, after a `cmpxchg16b` that left a part of a pointer in the flags; without the
+/// instruction it has another way (performance.md has the numbers).
 pub const EMULATED_CPU: &str = "max,-cx16";
 /// How often Linux may die for no reason of its own before that counts as a failure.
 const DEATHS: usize = 2;
