@@ -117,6 +117,12 @@ impl OfPolicy {
         let slowest = |times: Vec<f64>| times.into_iter().reduce(f64::max);
         let kib = |word: &str| linux::sum(linux, "/proc/meminfo", word).map(|kib| (kib << 10) as f64);
         let linux_map = slowest(linux::deferred_ms(linux));
+        if linux_map.is_none() {
+            for row in [&mut self.map, &mut self.all] {
+                row.skipped =
+                    Some("this Linux says nothing of it; with little memory it leaves nothing for later".to_owned());
+            }
+        }
         self.map.add(linux_map, slowest(ours::map_ms(ours)));
         self.all.add(linux_map, ours::total(ours, "all_memory_us").map(|us| us / 1e3));
         self.boot.add(linux.prompt_ms(), ours.prompt_ms());
@@ -211,6 +217,18 @@ mod tests {
         let all: Vec<Resize> = [1.0, 2.0, 3.0, 4.0].map(resize).to_vec();
         assert_eq!(Reclaim::Off.part(&all), [1.0, 2.0].map(resize));
         assert_eq!(Reclaim::On.part(&all), [3.0, 4.0].map(resize));
+    }
+
+    #[test]
+    fn a_linux_that_defers_nothing_is_not_compared_in_that() {
+        let mut table = OfPolicy::new("deferred", 3.0);
+        let mut ours = Heard::of(&[]);
+        ours.report = serde_json::json!({ "deferred": [{ "elapsed_ms": 2.5 }], "totals": { "all_memory_us": 4000.0 } });
+        table.add(&Heard::of(&["@init"]), &ours);
+        let value = table.map.value(&serde_json::Map::new());
+        assert!(value["skipped"].is_string() && value.get("met").is_none(), "{value}");
+        table.add(&Heard::of(&["[ 0.1] node 0 deferred pages initialised in 5ms"]), &ours);
+        assert_eq!(table.map.value(&serde_json::Map::new())["met"], false);
     }
 
     #[test]
