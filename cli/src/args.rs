@@ -31,6 +31,9 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Do the same with another kernel and with ours, in turn, on the same virtual machine
+    #[command(subcommand)]
+    Compare(Compare),
 }
 
 /// Options of `framewright boot`.
@@ -178,6 +181,39 @@ pub enum Bench {
     Hugepages(BenchHugepages),
     /// How soon freed memory is back with the host, and what that costs those who allocate
     Reporting(BenchReporting),
+}
+
+/// What to compare with.
+#[derive(Subcommand, Debug)]
+pub enum Compare {
+    /// Linux: times to boot and to make the memory map, memory left over, huge-page pools, page reports, page faults
+    Linux(CompareLinux),
+}
+
+/// Options of `framewright compare linux`.
+#[derive(Args, Debug)]
+pub struct CompareLinux {
+    /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual machines, fetched by apt on Debian]
+    #[arg(long, value_name = "VMLINUZ")]
+    pub kernel: Option<PathBuf>,
+    /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest, less where the host has less]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// CPUs of all machines [default: 2]
+    #[arg(long, value_name = "N", value_parser = cpus)]
+    pub cpus: Option<u32>,
+    /// Nodes of all machines [default: 2 for the memory map and pools, else 1]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    pub nodes: Option<u32>,
+    /// How QEMU runs both
+    #[arg(long, value_enum, default_value_t = Accel::Auto)]
+    pub accel: Accel,
+    /// One repetition of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of the benchmarks that have no others.

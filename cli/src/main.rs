@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod bench;
 mod boot;
+mod compare;
 mod error;
 mod grid;
 mod hosted;
@@ -13,7 +14,7 @@ mod qemu;
 mod shell;
 mod top;
 
-use args::Command;
+use args::{Command, Compare};
 use error::Error;
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
         Ok(Some(Command::Top(top))) => top::run(&top),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
+        Ok(Some(Command::Compare(Compare::Linux(options)))) => compare::run(&options).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };

@@ -19,7 +19,11 @@ pub const ALL: &[Step] = &[
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
-    Step { name: "guest", about: "the reference guest and the minimal kernel build and are small", run: guest_image },
+    Step {
+        name: "guest",
+        about: "the reference guest, the minimal kernel and the program for Linux build and are small",
+        run: guest_image,
+    },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
@@ -87,7 +91,10 @@ fn tests() -> Result<Passed, Failure> {
         Run::cargo(&["run", "-p", package, "--example", example]).output()?;
     }
     let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
-    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
+    let init = guest::build(&guest::LINUX_INIT)?;
+    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"])
+        .args(only(&targets))
+        .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
     match program.output() {
         Ok(output) => tally.add(Tally::of(&output)),
         Err(mut failure) => {

@@ -16,7 +16,8 @@ mod random;
 mod reporting;
 mod subject;
 
-pub use common::median;
+pub use common::{median, wrapped};
+pub use reporting::{machine_process, resident_bytes};
 
 use crate::args::Bench;
 use crate::error::Error;

@@ -8,7 +8,7 @@ mod qemu;
 mod table;
 
 pub use hosted::{Deadline, machine};
-pub use qemu::Attempts;
+pub use qemu::{Attempts, explained};
 
 use crate::args::{Boot, Target, Where};
 use crate::error::Error;

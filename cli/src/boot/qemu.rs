@@ -5,7 +5,7 @@ use crate::args::{Accel, Boot, Model, Target};
 use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::command::{Accelerator, Machine};
-use crate::qemu::guest_image;
+use crate::qemu::guest_image::{self, Package};
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::{self, End, Ended, Limits, Watch};
 use crate::shell;
@@ -134,7 +134,7 @@ impl<'a> Attempts<'a> {
             machine.add_balloon(properties);
         }
         let version = run::version()?;
-        let image = guest_image::provide()?;
+        let image = guest_image::provide(&Package::GUEST)?;
         Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
     }
 
@@ -232,7 +232,7 @@ impl<'a> Attempts<'a> {
 }
 
 /// `what`, and the end of the log unless the user has just seen it.
-fn explained(what: &str, ended: &Ended, seen: bool) -> String {
+pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
     let mut message = what.to_owned();
     for complaint in ended.complaints.lines() {
         message.push_str("\n  ");

@@ -6,6 +6,8 @@ mod hosted;
 mod qemu;
 mod table;
 
+pub use qemu::{machine_process, resident_bytes};
+
 use super::common::wrapped;
 use crate::args::{BenchReporting, Where};
 use crate::error::Error;
