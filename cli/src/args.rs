@@ -45,6 +45,9 @@ pub struct Boot {
     /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
     #[arg(long, value_name = "COMMANDS")]
     pub exec: Option<String>,
+    /// Write down what every part of memory is used for, after the commands, as JSON for `framewright report`
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
 }
 
 /// Options of `framewright shell`.

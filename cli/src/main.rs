@@ -4,12 +4,14 @@ mod args;
 mod bench;
 mod boot;
 mod error;
+mod file;
 mod grid;
 mod hosted;
 mod interrupt;
 mod output;
 mod qemu;
 mod shell;
+mod snapshot;
 
 use args::Command;
 use error::Error;
