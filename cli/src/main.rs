@@ -12,6 +12,7 @@ mod output;
 mod qemu;
 mod shell;
 mod snapshot;
+mod targets;
 
 use args::Command;
 use error::Error;

@@ -1,0 +1,49 @@
+//! The program itself, and its model.
+
+use super::Comparison::AtMost;
+use super::rows::number;
+use super::{Rows, Sample, Target};
+use serde_json::Value;
+
+const AREA: &str = "Program and model";
+
+const fn at_most(
+    id: &'static str,
+    what: &'static str,
+    (wanted, unit): (f64, &'static str),
+    (against, command): (&'static str, &'static str),
+    measure: fn(&Rows<'_>) -> Vec<Sample>,
+) -> Target {
+    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
+}
+
+pub(super) const TARGETS: &[Target] = &[
+    at_most(
+        "bench-all-quick",
+        "bench all --quick on 2 CPUs",
+        (180.0, "s"),
+        ("fixed limit", "bench all --quick"),
+        |rows| runs(rows, &["bench all", "--quick"]),
+    ),
+    at_most("compare-linux", "compare linux, emulated", (600.0, "s"), ("fixed limit", "compare linux"), |rows| {
+        runs(rows, &["compare"])
+    }),
+    at_most(
+        "model-error",
+        "Model: error against what is measured here",
+        (25.0, "%"),
+        ("measured", "bench all"),
+        |rows| {
+            let is_measured = |row: &Value| number(row, "measured_ms").is_some();
+            let samples = rows.bench("model").filter(is_measured).samples("error_percent", 1.0, &["what", "machine"]);
+            // Other machines' published times are shown, but were not measured here.
+            let here = samples.into_iter().filter(|sample| !sample.place.contains("published"));
+            here.map(|sample| Sample { value: sample.value.abs(), ..sample }).collect()
+        },
+    ),
+];
+
+/// How long whole runs took: rows that readers of files add, see `report::input`.
+fn runs(rows: &Rows<'_>, words: &[&str]) -> Vec<Sample> {
+    rows.bench("run").says("command", words).samples("run_seconds", 1.0, &["command"])
+}
