@@ -28,6 +28,8 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Make one page of results and snapshots, to look at in a browser or to print
+    Report(Report),
 }
 
 /// Options of `framewright boot`.
@@ -48,6 +50,20 @@ pub struct Boot {
     /// Write down what every part of memory is used for, after the commands, as JSON for `framewright report`
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
+}
+
+/// Options of `framewright report`.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that measure the same the last counts
+    #[arg(value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// A snapshot of memory, for its map; may be given many times
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Vec<PathBuf>,
+    /// Where to write the page
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
 }
 
 /// Options of `framewright shell`.

@@ -10,6 +10,7 @@ mod hosted;
 mod interrupt;
 mod output;
 mod qemu;
+mod report;
 mod shell;
 mod snapshot;
 mod targets;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
+        Ok(Some(Command::Report(report))) => report::run(&report).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };
