@@ -64,6 +64,9 @@ pub struct Report {
     /// Where to write the page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
+    /// Print what must be reached and what was measured as text, and make no page
+    #[arg(long, conflicts_with_all = ["output", "snapshot"])]
+    pub text: bool,
 }
 
 /// Options of `framewright shell`.

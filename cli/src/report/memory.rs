@@ -7,8 +7,6 @@ use crate::snapshot::{Run, Snapshot, Use, Zone};
 use framewright::units::{BLOCK_ORDER, BLOCK_SIZE};
 use std::collections::BTreeMap;
 
-/// Width of a field.
-const FIELD: f64 = 640.0;
 /// Width of the addresses beside it.
 const SIDE: f64 = 84.0;
 /// Rows between addresses, in points.
@@ -27,7 +25,6 @@ pub enum Detail {
 pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
     let cells: u64 =
         snapshot.zones.iter().flat_map(|zone| &zone.runs).map(|run| run.blocks.div_ceil(snapshot.cell_blocks)).sum();
-    let columns = if cells <= 512 { 32 } else { 64 };
     let mut out = String::new();
     let cell = size(snapshot.cell_blocks.saturating_mul(BLOCK_SIZE));
     put!(out, "<section class=\"snapshot\"><h3>{}</h3>", Escaped(&snapshot.machine));
@@ -42,13 +39,18 @@ pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
         nodes.dedup();
         nodes
     };
+    let layout = match (nodes.len(), cells) {
+        (1 | 2, ..=512) => Layout { columns: 32, pitch: 20 },
+        (1 | 2, _) => Layout { columns: 64, pitch: 10 },
+        _ => Layout { columns: 32, pitch: 10 },
+    };
     put!(out, "<div class=\"nodes{}\">", if nodes.len() > 2 { " many" } else { "" });
     for node in nodes {
         let zones: Vec<&Zone> = snapshot.zones.iter().filter(|zone| zone.node == node).collect();
         let present: u64 = zones.iter().map(|zone| zone.present_pages).sum();
         put!(out, "<div class=\"node\"><h4>Node {node} <small>{}</small></h4>", pages(present));
         for zone in zones {
-            field(&mut out, zone, snapshot.cell_blocks, columns, detail);
+            field(&mut out, zone, snapshot.cell_blocks, layout, detail);
         }
         out.push_str("</div>");
     }
@@ -60,11 +62,22 @@ fn pages(count: u64) -> String {
     size(count.saturating_mul(4096))
 }
 
+/// How cells lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// In a row.
+    columns: u64,
+    /// Their width.
+    pitch: u32,
+}
+
 /// A zone.
-fn field(out: &mut String, zone: &Zone, cell_blocks: u64, columns: u64, detail: Detail) {
+fn field(out: &mut String, zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) {
     let title = format!("{}, {} free of {}", zone.name, pages(zone.free_pages), pages(zone.managed_pages));
     put!(out, "<h5>{}</h5>", Escaped(&title));
-    let pitch = FIELD / columns as f64;
+    let Layout { columns, pitch: grid } = layout;
+    let pitch = f64::from(grid);
+    let width = Short(columns as f64 * pitch);
     let cell_of = |block: u64| block / cell_blocks;
     let mut body = String::new();
     let mut y = 0.0;
@@ -80,17 +93,17 @@ fn field(out: &mut String, zone: &Zone, cell_blocks: u64, columns: u64, detail: 
         let (x, height) = (Short(SIDE), Short(rows as f64 * pitch));
         put!(
             body,
-            "<rect class=\"grid\" fill=\"url(#g{columns})\" x=\"{x}\" y=\"{}\" width=\"{FIELD}\" height=\"{height}\"/>",
+            "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{}\" width=\"{width}\" height=\"{height}\"/>",
             Short(y)
         );
-        y += rows as f64 * pitch + 10.0;
+        y += (rows + 1) as f64 * pitch;
     }
     let label = format!("Node {}, zone {title}", zone.node);
-    let height = Short((y - 10.0).max(1.0));
+    let height = Short((y - pitch).max(1.0));
     put!(
         out,
         "<svg class=\"map\" viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
-        Short(SIDE + FIELD),
+        Short(SIDE + columns as f64 * pitch),
         Escaped(&label)
     );
 }
@@ -317,8 +330,8 @@ fn legend(snapshot: &Snapshot) -> String {
 
 /// Fills that a colour alone does not tell, and grids, for all maps of a page.
 pub const PATTERNS: &str = "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
-<pattern id=\"g32\" width=\"20\" height=\"20\" x=\"84\" patternUnits=\"userSpaceOnUse\"><path d=\"M20 0V20M0 20H20\" class=\"gl\"/></pattern>\
-<pattern id=\"g64\" width=\"10\" height=\"10\" x=\"84\" patternUnits=\"userSpaceOnUse\"><path d=\"M10 0V10M0 10H10\" class=\"gl\"/></pattern>\
+<pattern id=\"g20\" width=\"20\" height=\"20\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M20 0V20M0 20H20\" class=\"gl\"/></pattern>\
+<pattern id=\"g10\" width=\"10\" height=\"10\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M10 0V10M0 10H10\" class=\"gl\"/></pattern>\
 <pattern id=\"hr\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"hb f15\" width=\"5\" height=\"5\"/><circle class=\"hd\" cx=\"2.5\" cy=\"2.5\" r=\"1.1\"/></pattern>\
 <pattern id=\"hx\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"xs\" d=\"M0 0V5\"/></pattern>\
 <pattern id=\"hi\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"ib\" width=\"6\" height=\"6\"/><path class=\"is\" d=\"M0 3H6M3 0V6\"/></pattern>\

@@ -12,6 +12,8 @@ mod table;
 use crate::args::Report;
 use crate::error::{self, Error};
 use crate::file;
+use crate::output::Output;
+use crate::targets;
 use memory::Detail;
 
 /// The largest page.
@@ -26,6 +28,12 @@ pub fn run(report: &Report) -> Result<(), Error> {
         return Err(Error::Usage(
             "no results given; `framewright bench alloc --json > alloc.json` makes some, `framewright boot --snapshot memory.json` a map of memory".into(),
         ));
+    }
+    if report.text {
+        let input = input::read(&report.results, &[])?;
+        let mut output = Output::new();
+        let lines = targets::table(&targets::evaluate(&input.rows), output.style());
+        return lines.iter().try_for_each(|line| output.line(line));
     }
     file::check(&report.output)?;
     let input = input::read(&report.results, &report.snapshot)?;

@@ -126,9 +126,10 @@ fn details(out: &mut String, bench: &str, input: &Input) {
     }
     put!(
         out,
-        "<details><summary>Table: {} <small>{} rows</small></summary>{}",
+        "<details><summary>Table: {} <small>{} row{}</small></summary>{}",
         Escaped(bench),
         rows.len(),
+        if rows.len() == 1 { "" } else { "s" },
         table::table(&rows)
     );
     for note in input.notes.iter().filter(|note| note.bench == bench) {

@@ -20,10 +20,12 @@ pub fn section(outcomes: &[Outcome]) -> String {
          <th scope=\"col\" class=\"n\">Must be</th><th scope=\"col\" class=\"n\">Is</th><th scope=\"col\" class=\"bar\"><span class=\"sr\">Distance from the limit</span></th><th scope=\"col\">Outcome</th>\
          <th scope=\"col\">Compared with</th></tr></thead>",
     );
-    for area in outcomes.chunk_by(|one, other| one.target.area == other.target.area) {
-        let name = area.first().map_or("", |outcome| outcome.target.area);
+    let mut areas: Vec<&str> = outcomes.iter().map(|outcome| outcome.target.area).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    areas.retain(|area| seen.insert(*area));
+    for name in areas {
         put!(out, "<tbody><tr class=\"area\"><th colspan=\"6\" scope=\"rowgroup\">{}</th></tr>", Escaped(name));
-        area.iter().for_each(|outcome| row(&mut out, outcome));
+        outcomes.iter().filter(|outcome| outcome.target.area == name).for_each(|outcome| row(&mut out, outcome));
         out.push_str("</tbody>");
     }
     out.push_str("</table></div></section>");

@@ -52,7 +52,7 @@ pub(super) const TARGETS: &[Target] = &[
         ns(rows, "free_ns", "random", 9, 1)
     }),
     limit("order-18", "1 GiB: get", 40.0, "LLFree 2800 ns", |rows| ns(rows, "alloc_ns", "bulk", 18, 1)),
-    limit("refused", "A request that is refused, memory full, 1 TiB", 200.0, "fixed limit", |rows| {
+    limit("refused", "A request that is refused, memory full, 1 TiB", 200.0, "an absolute limit", |rows| {
         let rows = rows.is("managed_gib", 1024);
         [0, 9].into_iter().flat_map(|order| ns(&rows, "alloc_ns", "full", order, 1)).collect()
     }),

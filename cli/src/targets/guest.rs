@@ -47,7 +47,7 @@ pub(super) const TARGETS: &[Target] = &[
         comparison: AtMost,
         wanted: 100.0,
         unit: "ms",
-        against: "fixed limit",
+        against: "an absolute limit",
         measure: |rows| {
             let rows = rows.filter(|row| row.get("cpus").and_then(serde_json::Value::as_u64) == Some(16));
             let rows = rows.says("what", &["cpus up"]);

@@ -68,7 +68,7 @@ pub(super) const TARGETS: &[Target] = &[
         "reclaim-flushes",
         "Flushes for each batch of evictions",
         (2.0, "flushes"),
-        ("fixed limit", BENCH_QEMU),
+        ("an absolute limit", BENCH_QEMU),
         |rows| {
             let one = |row: &Value| {
                 let batches = number(row, "batches").filter(|&batches| batches > 0.0)?;
@@ -81,14 +81,14 @@ pub(super) const TARGETS: &[Target] = &[
         "no-map-no-flush",
         "Flushes for blocks without an array map",
         (0.0, "flushes"),
-        ("fixed limit", BENCH),
+        ("an absolute limit", BENCH),
         |rows| rows.bench("hugepages").is("policy", "on-demand").samples("flushes", 1.0, PLACE),
     ),
     at_most(
         "pool-500000",
         "500 000 pages of 2 MiB, 1 TiB, on demand, one thread: time to fill",
         (100.0, "ms"),
-        ("fixed limit", BENCH),
+        ("an absolute limit", BENCH),
         |rows| {
             let rows = rows.bench("hugepages").is("size_kb", 2048).is("pages", 500_000).is("threads", 1);
             rows.is("policy", "on-demand").samples("fill_ms", 1.0, &["tables"])

@@ -22,10 +22,10 @@ pub(super) const TARGETS: &[Target] = &[
         "bench-all-quick",
         "bench all --quick on 2 CPUs",
         (180.0, "s"),
-        ("fixed limit", "bench all --quick"),
+        ("an absolute limit", "bench all --quick"),
         |rows| runs(rows, &["bench all", "--quick"]),
     ),
-    at_most("compare-linux", "compare linux, emulated", (600.0, "s"), ("fixed limit", "compare linux"), |rows| {
+    at_most("compare-linux", "compare linux, emulated", (600.0, "s"), ("an absolute limit", "compare linux"), |rows| {
         runs(rows, &["compare"])
     }),
     at_most(

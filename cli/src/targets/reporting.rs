@@ -40,7 +40,7 @@ pub(super) const TARGETS: &[Target] = &[
         "reported-twice",
         "Pages that are reported twice",
         (0.0, "pages"),
-        ("fixed limit", "bench reporting"),
+        ("an absolute limit", "bench reporting"),
         |rows| falls(rows).samples("reported_twice", 1.0, PLACE),
     ),
     at_most(
@@ -61,7 +61,7 @@ pub(super) const TARGETS: &[Target] = &[
         "reused-early",
         "Guest: share of reported blocks that are reused while others are free",
         (0.0, "%"),
-        ("fixed limit", GUEST),
+        ("an absolute limit", GUEST),
         |rows| {
             let rows =
                 rows.filter(|row| matches!(row.get("bench").and_then(Value::as_str), Some("reporting" | "fault")));
@@ -69,13 +69,19 @@ pub(super) const TARGETS: &[Target] = &[
             if exact.is_empty() { rows.samples("reused_early", 1.0, PLACE) } else { exact }
         },
     ),
-    at_most("shuffle-1t", "Shuffle of 1 TiB on one thread", (50.0, "ms"), ("fixed limit", "bench reporting"), |rows| {
-        let rows = rows.bench("shuffle").filter(|row| number(row, "managed_gib").is_none_or(|gib| gib >= 1024.0));
-        ["milliseconds", "shuffle_ms", "time_ms"]
-            .iter()
-            .flat_map(|field| rows.samples(field, 1.0, &["managed_gib"]))
-            .collect()
-    }),
+    at_most(
+        "shuffle-1t",
+        "Shuffle of 1 TiB on one thread",
+        (50.0, "ms"),
+        ("an absolute limit", "bench reporting"),
+        |rows| {
+            let rows = rows.bench("shuffle").filter(|row| number(row, "managed_gib").is_none_or(|gib| gib >= 1024.0));
+            ["milliseconds", "shuffle_ms", "time_ms"]
+                .iter()
+                .flat_map(|field| rows.samples(field, 1.0, &["managed_gib"]))
+                .collect()
+        },
+    ),
 ];
 
 fn falls<'a>(rows: &Rows<'a>) -> Rows<'a> {

@@ -19,16 +19,18 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let least = wholes(&rows, "managed_gib").first().copied().unwrap_or(0);
     let small = rows.is("managed_gib", least);
     let threads = wholes(&small, "threads");
-    let mut groups = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut others = [grows(&rows), whole_blocks(&fragment)].into_iter();
     for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))].iter().flatten() {
         let rows = small.is("threads", *threads);
         let mut plots: Vec<String> =
             PANELS.iter().filter_map(|panel| by_order(&rows, &allocators, *panel, *threads)).collect();
         plots.extend(edges(&rows, &allocators, *threads));
+        // They fill the rows of the page.
+        plots.extend(others.next().into_iter().flatten());
         groups.push(Group::new(allocators.clone(), plots));
     }
-    groups.push(Group::new(Vec::new(), grows(&rows)));
-    groups.push(Group::new(Vec::new(), whole_blocks(&fragment)));
+    groups.push(Group::new(Vec::new(), others.flatten().collect()));
     Section {
         id: "allocation",
         title: "Allocation",
@@ -93,7 +95,6 @@ fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>
         rows,
         limits: Vec::new(),
         width: NARROW,
-        names: 96.0,
     };
     (!bars.rows.is_empty()).then(|| bars.draw())
 }
@@ -149,10 +150,7 @@ fn whole_blocks(rows: &Rows<'_>) -> Vec<String> {
     lines.sort_by_key(|(name, _)| name != OURS);
     let Some(first) = rows.iter().next() else { return Vec::new() };
     let plot = Bars {
-        title: format!(
-            "Free memory in whole 2 MiB blocks after long use, {} GiB",
-            whole(first, "managed_gib").unwrap_or(0)
-        ),
+        title: format!("Free memory that is in whole 2 MiB blocks, {} GiB", whole(first, "managed_gib").unwrap_or(0)),
         unit: Unit::Percent,
         shape: Shape::Bars,
         is_log: false,
@@ -160,7 +158,6 @@ fn whole_blocks(rows: &Rows<'_>) -> Vec<String> {
         rows: lines,
         limits: Vec::new(),
         width: NARROW,
-        names: 96.0,
     };
     vec![plot.draw()]
 }

@@ -29,7 +29,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
             .collect(),
         limits: vec![(1785.7e-3, "Linux 2020: 768 GiB".into())],
         width: NARROW,
-        names: 110.0,
     };
     let metadata = Bars {
         title: "Metadata of an idle machine, share of memory".into(),
@@ -48,7 +47,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
             .collect(),
         limits: vec![(0.01, "limit".into()), (1.56, "Linux".into())],
         width: NARROW,
-        names: 110.0,
     };
     let has = !machines.is_empty();
     Section {
@@ -57,9 +55,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         lead: "From the firmware's map to all memory available, and what the description of an idle machine takes."
             .into(),
         benches: &["bring-up"],
-        groups: vec![
-            Group::new(tables, if has { vec![times.draw()] } else { Vec::new() }),
-            Group::new(Vec::new(), if has { vec![metadata.draw()] } else { Vec::new() }),
-        ],
+        groups: vec![Group::new(tables, if has { vec![times.draw(), metadata.draw()] } else { Vec::new() })],
     }
 }

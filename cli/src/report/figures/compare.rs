@@ -22,7 +22,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         rows: lines,
         limits: vec![(1.0, "same as Linux".into())],
         width: WIDE,
-        names: 300.0,
     };
     let both: Vec<(String, Vec<Option<Mark>>)> = rows
         .iter()
@@ -44,7 +43,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         rows: both,
         limits: Vec::new(),
         width: WIDE,
-        names: 300.0,
     };
     let draw = |plot: &Bars| if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
     Section {

@@ -1,7 +1,7 @@
 //! Pools of huge pages: filled and emptied, with and without giving back their map.
 
 use super::super::svg::{Bars, Mark, Shape, Unit};
-use super::{Group, NARROW, Section, counted, mark, text, texts, whole, wholes};
+use super::{Group, NARROW, Section, counted, mark, text, texts, wholes};
 use crate::targets::Rows;
 use serde_json::Value;
 
@@ -64,7 +64,6 @@ fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<Str
         rows: lines,
         limits: Vec::new(),
         width: NARROW,
-        names: 140.0,
     };
     (!plot.rows.is_empty()).then(|| plot.draw())
 }
@@ -82,7 +81,7 @@ mod tests {
     fn rows_of_reclaim_meet_in_one_line() {
         let row = |reclaim: &str, restore: &str, ms: f64| {
             json!({ "bench": "hugepages", "on": "qemu", "policy": "eager", "size_kb": 2048, "pages": 64, "threads": 2,
-                    "reclaim": reclaim, "restore": restore, "fill_ms": ms, "empty_ms": ms, "x": whole(&json!({"a": 1}), "a") })
+                    "reclaim": reclaim, "restore": restore, "fill_ms": ms, "empty_ms": ms })
         };
         let rows = [row("off", "none", 1.0), row("on", "lazy", 2.0), row("on", "eager", 3.0)];
         let section = section(&Rows::new(&rows));

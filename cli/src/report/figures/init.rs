@@ -23,7 +23,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 rows: lines,
                 limits: vec![(0.9, if first_touch { "" } else { "must" }.into())],
                 width: NARROW,
-                names: 140.0,
             }
             .draw()
         })
@@ -44,7 +43,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 rows: lines,
                 limits: Vec::new(),
                 width: NARROW,
-                names: 140.0,
             }
             .draw()
         })

@@ -36,7 +36,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         rows: lines.into_iter().map(|(_, name, marks)| (name, marks)).collect(),
         limits: vec![(1.0, String::new())],
         width: WIDE,
-        names: 230.0,
     };
     let plots = if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
     Section {

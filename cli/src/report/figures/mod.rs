@@ -78,7 +78,7 @@ pub fn sections(rows: &[Value]) -> Vec<Section> {
 /// Width of a plot that has neighbours.
 const NARROW: f64 = 400.0;
 /// Width of a plot that has none.
-const WIDE: f64 = 760.0;
+const WIDE: f64 = 820.0;
 
 /// A field that is a text.
 fn text<'a>(row: &'a Value, field: &str) -> &'a str {

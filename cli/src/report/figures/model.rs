@@ -46,7 +46,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         rows: lines,
         limits: Vec::new(),
         width: WIDE,
-        names: 330.0,
     };
     let predicted = if predicted.rows.is_empty() { Vec::new() } else { vec![predicted.draw()] };
     Section {

@@ -37,7 +37,7 @@ fn curves(rows: &Rows<'_>) -> Vec<String> {
         let plot = Lines {
             title: format!("The host\u{2019}s view of the machine\u{2019}s memory: {what}"),
             below: ("time".into(), Unit::Time),
-            side: Unit::Mib,
+            side: Unit::Gib,
             is_log: false,
             has_signs: false,
             lines,
@@ -53,7 +53,8 @@ fn curves(rows: &Rows<'_>) -> Vec<String> {
 
 fn curve(row: &Value) -> Option<Line> {
     let series = |field: &str| -> Option<Vec<f64>> { row.get(field)?.as_array()?.iter().map(Value::as_f64).collect() };
-    let points: Vec<(f64, f64)> = series("at_seconds")?.into_iter().zip(series("rss_mib")?).collect();
+    let points: Vec<(f64, f64)> =
+        series("at_seconds")?.into_iter().zip(series("rss_mib")?.into_iter().map(|mib| mib / 1024.0)).collect();
     let each = points.len().div_ceil(MOST_POINTS).max(1);
     let last = points.last().copied();
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(each).collect();
@@ -83,9 +84,8 @@ fn falls(rows: &Rows<'_>) -> Option<String> {
         is_log: true,
         series: vec!["half".into(), "95 %".into()],
         rows: lines,
-        limits: vec![(3.0, "must, adaptive".into()), (18.0, "Linux".into())],
+        limits: vec![(3.0, "must".into()), (18.0, "Linux".into())],
         width: NARROW,
-        names: 150.0,
     };
     (!plot.rows.is_empty()).then(|| plot.draw())
 }
@@ -118,7 +118,6 @@ fn faults(rows: &Rows<'_>) -> Group {
         rows: lines,
         limits: vec![(-1.7, "must".into())],
         width: NARROW,
-        names: 132.0,
     };
     let plots = if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
     Group::new(configs, plots)
@@ -135,7 +134,9 @@ mod tests {
         let rss: Vec<f64> = at.iter().map(|at| 2048.0 - at).collect();
         let row = json!({ "bench": "series", "what": "2 GiB freed", "system": "linux", "pace": "fixed", "at_seconds": at, "rss_mib": rss });
         let line = curve(&row).expect("a curve");
-        assert!(line.points.len() <= MOST_POINTS + 1 && line.points.last() == Some(&(99.99, 2048.0 - 99.99)));
+        assert!(
+            line.points.len() <= MOST_POINTS + 1 && line.points.last() == Some(&(99.99, (2048.0 - 99.99) / 1024.0))
+        );
         assert_eq!(line.name, "linux, fixed");
         assert!(curve(&json!({ "at_seconds": 3 })).is_none());
     }

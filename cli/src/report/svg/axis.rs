@@ -11,6 +11,8 @@ pub enum Unit {
     Ratio,
     /// MiB, shown as MiB or GiB.
     Mib,
+    /// GiB.
+    Gib,
     /// Anything else.
     Number,
 }
@@ -22,6 +24,7 @@ impl Unit {
             Self::Time => time(value, |number| plain(number)),
             Self::Percent => format!("{} %", plain(value)),
             Self::Ratio => format!("{}\u{d7}", plain(value)),
+            Self::Gib => format!("{} GiB", plain(value)),
             Self::Mib if value >= 1024.0 => format!("{} GiB", plain(value / 1024.0)),
             Self::Mib => format!("{} MiB", plain(value)),
             Self::Number => plain(value),
@@ -34,6 +37,7 @@ impl Unit {
             Self::Time => time(value, three),
             Self::Percent => format!("{} %", three(value)),
             Self::Ratio => format!("{}\u{d7}", three(value)),
+            Self::Gib => format!("{} GiB", three(value)),
             Self::Mib if value.abs() >= 1024.0 => format!("{} GiB", three(value / 1024.0)),
             Self::Mib => format!("{} MiB", three(value)),
             Self::Number => three(value),
@@ -59,6 +63,11 @@ pub fn three(value: f64) -> String {
         small if small >= 99.95 => format!("{value:.0}"),
         small if small >= 9.995 => format!("{value:.1}"),
         small if small >= 0.01 => format!("{value:.2}"),
+        small if small >= 0.0001 => {
+            // Two digits that count.
+            let decimals = usize::from(small < 0.001) + 4;
+            format!("{value:.decimals$}")
+        }
         _ => format!("{value:.1e}"),
     }
 }
@@ -126,19 +135,27 @@ impl Scale {
                 .take_while(|tick| *tick <= self.most + step * 1e-6)
                 .collect();
         }
-        let decades = (self.most / self.least).log10();
-        let first = self.least.log10().floor();
-        let each = (decades / wanted).ceil().max(1.0);
-        let steps: &[f64] = if decades <= wanted * 0.4 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        // The densest of these that is not too dense.
+        let most = wanted.round().max(2.0);
+        let choices: [(&[f64], f64); 6] =
+            [(&[1.0, 2.0, 5.0], 1.0), (&[1.0, 3.0], 1.0), (&[1.0], 1.0), (&[1.0], 2.0), (&[1.0], 3.0), (&[1.0], 6.0)];
         let mut ticks = Vec::new();
-        let mut power = first;
-        while power <= self.most.log10() + 1e-9 {
-            for step in steps {
-                let tick = step * 10_f64.powf(power);
-                if tick >= self.least * 0.999_999 && tick <= self.most * 1.000_001 {
-                    ticks.push(tick);
-                }
+        for (steps, each) in choices {
+            ticks = self.powers(steps, each);
+            if ticks.len() as f64 <= most {
+                break;
             }
+        }
+        ticks
+    }
+
+    /// `steps` times the powers of ten whose exponent is a multiple of `each`.
+    fn powers(&self, steps: &[f64], each: f64) -> Vec<f64> {
+        let mut power = (self.least.log10() / each).floor() * each;
+        let mut ticks = Vec::new();
+        while power <= self.most.log10() + 1e-9 {
+            let all = steps.iter().map(|step| step * 10_f64.powf(power));
+            ticks.extend(all.filter(|tick| *tick >= self.least * 0.999_999 && *tick <= self.most * 1.000_001));
             power += each;
         }
         ticks

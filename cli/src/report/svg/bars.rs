@@ -39,11 +39,13 @@ pub struct Bars {
     pub limits: Vec<(f64, String)>,
     /// Width of the picture.
     pub width: f64,
-    /// Width of the names.
-    pub names: f64,
 }
 
 const HEAD: f64 = 26.0;
+/// Room for what limits mean.
+const MEANING: f64 = 13.0;
+/// Width of a character of a name, about.
+const CHARACTER: f64 = 6.7;
 const FOOT: f64 = 24.0;
 const VALUES: f64 = 62.0;
 const DOT_ROW: f64 = 24.0;
@@ -56,7 +58,9 @@ impl Bars {
             Shape::Dots => DOT_ROW,
             Shape::Bars => 10.0 + BAR * self.series.len().max(1) as f64,
         };
-        let bottom = HEAD + each * self.rows.len() as f64;
+        let has_meaning = self.limits.iter().any(|(_, meaning)| !meaning.is_empty());
+        let head = HEAD + if has_meaning { MEANING } else { 0.0 };
+        let bottom = head + each * self.rows.len() as f64;
         let mut svg = Svg::new(self.width, bottom + FOOT);
         let marks = || self.rows.iter().flat_map(|(_, marks)| marks.iter().flatten());
         let spreads = marks().flat_map(|mark| {
@@ -65,31 +69,40 @@ impl Bars {
         });
         let all = spreads.chain(self.limits.iter().map(|(value, _)| *value));
         let scale = if self.is_log { Scale::log(all) } else { Scale::linear(all) };
-        let (left, right) = (self.names, self.width - VALUES);
+        let longest = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let left = (longest as f64 * CHARACTER + 16.0).clamp(64.0, self.width * 0.5);
+        let right = self.width - VALUES;
         let x = |value: f64| left + scale.place(value) * (right - left);
         svg.text("ti", Anchor::Start, (0.0, 13.0), &self.title);
         for tick in scale.ticks(((right - left) / 58.0).max(2.0)) {
-            svg.line("gr", (x(tick), HEAD), (x(tick), bottom));
+            svg.line("gr", (x(tick), head), (x(tick), bottom));
             svg.text("tk", Anchor::Middle, (x(tick), bottom + 14.0), &self.unit.tick(tick));
         }
         for (row, (name, marks)) in self.rows.iter().enumerate() {
-            let top = HEAD + each * row as f64;
+            let top = head + each * row as f64;
             svg.text("lb", Anchor::End, (left - 8.0, top + each / 2.0 + 4.0), name);
             match self.shape {
                 Shape::Dots => self.dots(&mut svg, (name, marks), top + each / 2.0, &x),
                 Shape::Bars => self.bars(&mut svg, (name, marks), top + 5.0, &x),
             }
         }
-        for (value, meaning) in &self.limits {
-            svg.line("ref", (x(*value), HEAD - 4.0), (x(*value), bottom));
-            let anchor = if scale.place(*value) > 0.6 { Anchor::End } else { Anchor::Start };
-            let beside = if anchor == Anchor::End { -4.0 } else { 4.0 };
+        for (index, (value, meaning)) in self.limits.iter().enumerate() {
+            svg.line("ref", (x(*value), head - 3.0), (x(*value), bottom));
+            // What stands left of its line leaves the right to the next.
+            let ends = scale.place(*value) > 0.6 && index + 1 == self.limits.len() && self.limits.len() == 1;
+            let anchor = if ends {
+                Anchor::End
+            } else if scale.place(*value) < 0.12 {
+                Anchor::Start
+            } else {
+                Anchor::Middle
+            };
             if !meaning.is_empty() {
-                svg.text("rf", anchor, (x(*value) + beside, bottom - 3.0), meaning);
+                svg.text("rf", anchor, (x(*value), head - 6.0), meaning);
             }
         }
         let base = x(self.base());
-        svg.line("ax", (base, HEAD), (base, bottom));
+        svg.line("ax", (base, head), (base, bottom));
         svg.finish(&format!(
             "{}: {}",
             self.title,
@@ -182,7 +195,6 @@ mod tests {
             rows: vec![("order 0".into(), vec![mark(4e-9), mark(3e-8)]), ("order 9".into(), vec![None, mark(1e-6)])],
             limits: vec![(6e-9, "limit".into())],
             width: 400.0,
-            names: 80.0,
         }
         .draw()
     }
