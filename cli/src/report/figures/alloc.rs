@@ -134,7 +134,6 @@ fn grows(rows: &Rows<'_>) -> Vec<String> {
         ideal: None,
         width: NARROW,
         height: 240.0,
-        names: 84.0,
     };
     vec![plot.draw()]
 }

@@ -44,7 +44,6 @@ fn curves(rows: &Rows<'_>) -> Vec<String> {
             ideal: None,
             width: WIDE,
             height: 300.0,
-            names: 170.0,
         };
         plots.push(plot.draw());
     }
@@ -61,7 +60,13 @@ fn curve(row: &Value) -> Option<Line> {
     if kept.last() != last.as_ref() {
         kept.extend(last);
     }
-    let words = ["system", "on", "pace"].map(|field| text(row, field));
+    let system = match text(row, "system") {
+        "linux" => "Linux",
+        "framewright" => "Framewright",
+        other => other,
+    };
+    let on = if text(row, "on") == "hosted" { "in a process" } else { "" };
+    let words = [system, on, text(row, "pace")];
     let name = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ");
     Some(Line { name, points: kept, series: 0 })
 }
@@ -134,10 +139,13 @@ mod tests {
         let rss: Vec<f64> = at.iter().map(|at| 2048.0 - at).collect();
         let row = json!({ "bench": "series", "what": "2 GiB freed", "system": "linux", "pace": "fixed", "at_seconds": at, "rss_mib": rss });
         let line = curve(&row).expect("a curve");
+        let last = line.points.last().expect("there are points");
         assert!(
-            line.points.len() <= MOST_POINTS + 1 && line.points.last() == Some(&(99.99, (2048.0 - 99.99) / 1024.0))
+            line.points.len() <= MOST_POINTS + 1
+                && (last.0 - 99.99).abs() < 1e-9
+                && (last.1 * 1024.0 - 1948.01).abs() < 1e-6
         );
-        assert_eq!(line.name, "linux, fixed");
+        assert_eq!(line.name, "Linux, fixed");
         assert!(curve(&json!({ "at_seconds": 3 })).is_none());
     }
 }

@@ -39,7 +39,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 ideal: None,
                 width: NARROW,
                 height: 260.0,
-                names: 110.0,
             }
             .draw()
         })

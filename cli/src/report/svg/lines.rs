@@ -33,13 +33,13 @@ pub struct Lines {
     pub width: f64,
     /// Height of the picture.
     pub height: f64,
-    /// Width of the names at the ends.
-    pub names: f64,
 }
 
 const HEAD: f64 = 26.0;
 const FOOT: f64 = 38.0;
 const LEFT: f64 = 52.0;
+/// Width of a character of a name, which is bold, about.
+const CHARACTER: f64 = 7.6;
 
 impl Lines {
     /// The picture.
@@ -49,7 +49,9 @@ impl Lines {
         let across = points().map(|point| point.0);
         let across = if self.is_log { Scale::log(across) } else { Scale::linear(across) };
         let up = Scale::linear(points().map(|point| point.1));
-        let (right, bottom) = (self.width - self.names, self.height - FOOT);
+        let names = self.lines.iter().chain(&self.ideal).map(|line| line.name.chars().count()).max().unwrap_or(0);
+        let names = (names as f64 * CHARACTER + 14.0).min(self.width * 0.4);
+        let (right, bottom) = (self.width - names, self.height - FOOT);
         let x = |value: f64| LEFT + across.place(value) * (right - LEFT);
         let y = |value: f64| bottom - up.place(value) * (bottom - HEAD);
         svg.text("ti", Anchor::Start, (0.0, 13.0), &self.title);
@@ -140,7 +142,6 @@ mod tests {
             ideal: Some(line("ideal", 2.0, 5)),
             width: 400.0,
             height: 240.0,
-            names: 80.0,
         }
         .draw();
         let places: Vec<f64> = text
