@@ -37,7 +37,7 @@ fn row(out: &mut String, outcome: &Outcome) {
     let (class, sign) = match outcome.verdict {
         Verdict::Met => ("met", "\u{2713}"),
         Verdict::Short => ("short", "\u{2717}"),
-        Verdict::NotMeasured => ("open", "\u{2013}"),
+        Verdict::NotMeasured => ("open", ""),
     };
     put!(out, "<tr class=\"{class}\" id=\"limit-{}\"><td>{}", Escaped(target.id), Escaped(target.what));
     let place = outcome.worst.as_ref().map(|worst| worst.place.as_str()).unwrap_or_default();

@@ -90,6 +90,7 @@ fn words(row: &Value, fields: &[&str]) -> String {
             ("units", value) => counted(value, "unit"),
             ("unit_ns", value) => format!("{value} ns each"),
             ("pages", value) => counted(value, "page"),
+            ("dirtied_mib", value) => format!("{} MiB dirtied", value.as_f64()?),
             ("size_kb", value) => match value.as_u64() {
                 Some(kb) if kb >= 1 << 20 => format!("{} GiB", kb >> 20),
                 Some(kb) => format!("{} MiB", kb >> 10),
