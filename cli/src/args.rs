@@ -64,8 +64,11 @@ pub struct Report {
     /// Where to write the page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
+    /// Write each plot and map to a file of its own in this folder, too, as SVG for documents
+    #[arg(long, value_name = "FOLDER")]
+    pub pictures: Option<PathBuf>,
     /// Print what must be reached and what was measured as text, and make no page
-    #[arg(long, conflicts_with_all = ["output", "snapshot"])]
+    #[arg(long, conflicts_with_all = ["output", "snapshot", "pictures"])]
     pub text: bool,
 }
 

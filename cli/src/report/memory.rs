@@ -1,7 +1,7 @@
 //! The map of physical memory: a field of cells for each zone, coloured by what they are used for.
 
 use super::html::{Escaped, put};
-use super::svg::Short;
+use super::svg::{Anchor, Picture, Short, Svg};
 use crate::grid::size;
 use crate::snapshot::{Run, Snapshot, Use, Zone};
 use framewright::units::{BLOCK_ORDER, BLOCK_SIZE};
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Width of the addresses beside it.
 const SIDE: f64 = 84.0;
+/// Orders that blocks have.
+const ORDERS: f64 = 10.0;
 /// Rows between addresses, in points.
 const APART: f64 = 36.0;
 
@@ -23,8 +25,6 @@ pub enum Detail {
 
 /// A snapshot as a part of the page.
 pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
-    let cells: u64 =
-        snapshot.zones.iter().flat_map(|zone| &zone.runs).map(|run| run.blocks.div_ceil(snapshot.cell_blocks)).sum();
     let mut out = String::new();
     let cell = size(snapshot.cell_blocks.saturating_mul(BLOCK_SIZE));
     put!(out, "<section class=\"snapshot\"><h3>{}</h3>", Escaped(&snapshot.machine));
@@ -34,28 +34,43 @@ pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
     }
     put!(out, "From {}.</p>", Escaped(name));
     out.push_str(&legend(snapshot));
-    let nodes: Vec<u64> = {
-        let mut nodes: Vec<u64> = snapshot.zones.iter().map(|zone| zone.node).collect();
-        nodes.dedup();
-        nodes
-    };
-    let layout = match (nodes.len(), cells) {
-        (1 | 2, ..=512) => Layout { columns: 32, pitch: 20 },
-        (1 | 2, _) => Layout { columns: 64, pitch: 10 },
-        _ => Layout { columns: 32, pitch: 10 },
-    };
+    let (nodes, layout) = (nodes(snapshot), layout(snapshot));
     put!(out, "<div class=\"nodes{}\">", if nodes.len() > 2 { " many" } else { "" });
     for node in nodes {
         let zones: Vec<&Zone> = snapshot.zones.iter().filter(|zone| zone.node == node).collect();
         let present: u64 = zones.iter().map(|zone| zone.present_pages).sum();
         put!(out, "<div class=\"node\"><h4>Node {node} <small>{}</small></h4>", pages(present));
         for zone in zones {
-            field(&mut out, zone, snapshot.cell_blocks, layout, detail);
+            let field = field(zone, snapshot.cell_blocks, layout, detail);
+            put!(
+                out,
+                "<h5>{}</h5>{}",
+                Escaped(&title(zone)),
+                field.inline().replacen("class=\"plot\"", "class=\"map\"", 1)
+            );
         }
         out.push_str("</div>");
     }
     out.push_str("</div></section>");
     out
+}
+
+/// The nodes, ascending.
+fn nodes(snapshot: &Snapshot) -> Vec<u64> {
+    let mut nodes: Vec<u64> = snapshot.zones.iter().map(|zone| zone.node).collect();
+    nodes.dedup();
+    nodes
+}
+
+/// Larger cells where there are few, shorter rows where nodes stand side by side.
+fn layout(snapshot: &Snapshot) -> Layout {
+    let runs = snapshot.zones.iter().flat_map(|zone| &zone.runs);
+    let cells: u64 = runs.map(|run| run.blocks.div_ceil(snapshot.cell_blocks)).sum();
+    match (nodes(snapshot).len(), cells) {
+        (1 | 2, ..=512) => Layout { columns: 32, pitch: 20 },
+        (1 | 2, _) => Layout { columns: 64, pitch: 10 },
+        _ => Layout { columns: 32, pitch: 10 },
+    }
 }
 
 fn pages(count: u64) -> String {
@@ -72,12 +87,10 @@ struct Layout {
 }
 
 /// A zone.
-fn field(out: &mut String, zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) {
-    let title = format!("{}, {} free of {}", zone.name, pages(zone.free_pages), pages(zone.managed_pages));
-    put!(out, "<h5>{}</h5>", Escaped(&title));
+fn field(zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) -> Picture {
     let Layout { columns, pitch: grid } = layout;
     let pitch = f64::from(grid);
-    let width = Short(columns as f64 * pitch);
+    let width = columns as f64 * pitch;
     let cell_of = |block: u64| block / cell_blocks;
     let mut body = String::new();
     let mut y = 0.0;
@@ -90,22 +103,52 @@ fn field(out: &mut String, zone: &Zone, cell_blocks: u64, layout: Layout, detail
         for run in extent {
             draw(&mut body, run, &Place { base, columns, cell_blocks, pitch, y }, detail);
         }
-        let (x, height) = (Short(SIDE), Short(rows as f64 * pitch));
+        let [x, top, width, height] = [SIDE, y, width, rows as f64 * pitch].map(Short);
         put!(
             body,
-            "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{}\" width=\"{width}\" height=\"{height}\"/>",
-            Short(y)
+            "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{height}\"/>"
         );
         y += (rows + 1) as f64 * pitch;
     }
-    let label = format!("Node {}, zone {title}", zone.node);
-    let height = Short((y - pitch).max(1.0));
-    put!(
-        out,
-        "<svg class=\"map\" viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
-        Short(SIDE + columns as f64 * pitch),
-        Escaped(&label)
-    );
+    let label = format!("Node {}, zone {}", zone.node, title(zone));
+    Picture { body, width: SIDE + width, height: (y - pitch).max(1.0), label }
+}
+
+fn title(zone: &Zone) -> String {
+    format!("{}, {} free of {}", zone.name, pages(zone.free_pages), pages(zone.managed_pages))
+}
+
+/// All zones below one another, with what their colours are.
+pub fn picture(snapshot: &Snapshot) -> Picture {
+    const HEADING: f64 = 22.0;
+    const LINE: f64 = 20.0;
+    let layout = layout(snapshot);
+    // Grids lie as they do on pages: fields begin at multiples of their pitch.
+    let pitch = f64::from(layout.pitch);
+    let mut svg = Svg::new(0.0, 0.0);
+    svg.text("ti", Anchor::Start, (0.0, 13.0), &snapshot.machine);
+    let mut y = 36.0;
+    for Entry { name, fills, blocks } in entries(snapshot) {
+        let step = 13.0;
+        for (place, what) in fills.values().enumerate() {
+            let x = place as f64 * step;
+            svg.rectangle(&class(*what), (x, y - 10.0), (step, 12.0));
+        }
+        let words = format!("{name}, {}", size(blocks.saturating_mul(BLOCK_SIZE)));
+        svg.text("lb", Anchor::Start, (ORDERS * step + 8.0, y), &words);
+        y += LINE;
+    }
+    let mut width = 0.0_f64;
+    for zone in &snapshot.zones {
+        let field = field(zone, snapshot.cell_blocks, layout, Detail::Fields);
+        let top = ((y + HEADING) / pitch).ceil() * pitch;
+        svg.text("tk", Anchor::Start, (0.0, top - 6.0), &field.label);
+        svg.part((0.0, top), &field.body);
+        y = top + field.height;
+        width = width.max(field.width);
+    }
+    let done = svg.finish(format!("Physical memory: {}", snapshot.machine));
+    Picture { body: format!("{PATTERNS}{}", done.body), width, height: y, label: done.label }
 }
 
 /// Runs with no more than a row of nothing between them.
@@ -284,29 +327,41 @@ fn entry(what: Use) -> ((u8, &'static str), Option<u8>) {
     }
 }
 
-/// What is in the map, with its share of memory.
-fn legend(snapshot: &Snapshot) -> String {
-    let mut entries: BTreeMap<(u8, &str), (u64, BTreeMap<u8, Use>)> = BTreeMap::new();
-    let mut all = 0;
+/// A line of the legend.
+struct Entry {
+    name: &'static str,
+    /// The fills that stand for it, by order or eighths.
+    fills: BTreeMap<u8, Use>,
+    blocks: u64,
+}
+
+/// What is in the map.
+fn entries(snapshot: &Snapshot) -> impl Iterator<Item = Entry> {
+    let mut entries: BTreeMap<(u8, &str), Entry> = BTreeMap::new();
     for run in snapshot.zones.iter().flat_map(|zone| &zone.runs) {
         let (cell, _) = run.cells();
         for &(what, count) in &run.uses {
             let blocks = if run.uses.len() == 1 { run.blocks } else { run.blocks / cell * count };
             let (key, fill) = entry(what);
-            let (sum, fills) = entries.entry(key).or_default();
-            *sum += blocks;
-            fills.insert(fill.unwrap_or(13), what);
-            if what != Use::Hole {
-                all += blocks;
-            }
+            let entry = entries.entry(key).or_insert_with(|| Entry { name: key.1, fills: BTreeMap::new(), blocks: 0 });
+            entry.blocks += blocks;
+            entry.fills.insert(fill.unwrap_or(13), what);
         }
     }
+    entries.into_values()
+}
+
+/// What is in the map, with its share of memory.
+fn legend(snapshot: &Snapshot) -> String {
+    let is_memory = |entry: &Entry| !entry.fills.values().any(|what| *what == Use::Hole);
+    let all: u64 = entries(snapshot).filter(is_memory).map(|entry| entry.blocks).sum();
     let mut out = String::from("<ul class=\"uses\">");
-    for ((_, name), (blocks, fills)) in entries {
-        let is_hole = fills.values().any(|what| *what == Use::Hole);
+    for entry in entries(snapshot) {
+        let is_memory = is_memory(&entry);
+        let Entry { name, fills, blocks } = entry;
         out.push_str("<li><span class=\"fills\">");
         let (least, most) = (fills.keys().next().copied(), fills.keys().next_back().copied());
-        for (_, what) in &fills {
+        for what in fills.values() {
             put!(
                 out,
                 "<svg class=\"fill\" viewBox=\"0 0 14 14\" aria-hidden=\"true\"><path class=\"{}\" d=\"M0 0h14v14h-14z\"/><path class=\"edge\" d=\"M.5 .5h13v13h-13z\"/></svg>",
@@ -319,7 +374,7 @@ fn legend(snapshot: &Snapshot) -> String {
             put!(out, " <small>{least} to {most}</small>");
         }
         put!(out, " <b>{}</b>", size(blocks.saturating_mul(BLOCK_SIZE)));
-        if !is_hole {
+        if is_memory {
             put!(out, " <small>{:.1} %</small>", blocks as f64 / (all.max(1)) as f64 * 100.0);
         }
         out.push_str("</li>");

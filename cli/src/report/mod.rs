@@ -5,6 +5,7 @@ mod html;
 mod input;
 mod memory;
 mod page;
+mod pictures;
 mod ratios;
 mod svg;
 mod table;
@@ -48,5 +49,6 @@ pub fn run(report: &Report) -> Result<(), Error> {
             page.len() >> 10
         )));
     }
-    file::replace(&report.output, page.as_bytes())
+    file::replace(&report.output, page.as_bytes())?;
+    report.pictures.as_deref().map_or(Ok(()), |folder| pictures::write(folder, &input))
 }

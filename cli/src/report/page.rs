@@ -9,7 +9,7 @@ use super::{ratios, table};
 use crate::targets;
 use serde_json::Value;
 
-const STYLE: &str = include_str!("style.css");
+const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"), include_str!("style.css"));
 const SCRIPT: &str = include_str!("script.js");
 /// Nothing is fetched from anywhere, whatever is in the files.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
@@ -108,7 +108,7 @@ fn part(out: &mut String, section: &Section, input: &Input) {
         }
         put!(out, "<div class=\"plots{}\">", if group.is_wide { " wide" } else { "" });
         for plot in &group.plots {
-            put!(out, "<figure>{plot}</figure>");
+            put!(out, "<figure>{}</figure>", plot.inline());
         }
         out.push_str("</div></div>");
     }

@@ -1,6 +1,6 @@
 //! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
 
-use super::super::svg::{Bars, Line, Lines, Mark, Shape, Unit};
+use super::super::svg::{Bars, Line, Lines, Mark, Picture, Shape, Unit};
 use super::{Group, NARROW, Section, counted, mark, number, run_size, text, texts, whole, wholes};
 use crate::targets::Rows;
 
@@ -23,7 +23,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let mut others = [grows(&rows), whole_blocks(&fragment)].into_iter();
     for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))].iter().flatten() {
         let rows = small.is("threads", *threads);
-        let mut plots: Vec<String> =
+        let mut plots: Vec<Picture> =
             PANELS.iter().filter_map(|panel| by_order(&rows, &allocators, *panel, *threads)).collect();
         plots.extend(edges(&rows, &allocators, *threads));
         // They fill the rows of the page.
@@ -55,7 +55,7 @@ fn by_order(
     allocators: &[String],
     (pattern, field, title): (&str, &str, &str),
     threads: u64,
-) -> Option<String> {
+) -> Option<Picture> {
     let rows = rows.is("pattern", pattern);
     let lines: Vec<(String, Vec<Option<Mark>>)> = wholes(&rows, "order")
         .into_iter()
@@ -72,7 +72,7 @@ fn by_order(
 }
 
 /// What happens seldom and must not be slow.
-fn edges(rows: &Rows<'_>, allocators: &[String], threads: u64) -> Option<String> {
+fn edges(rows: &Rows<'_>, allocators: &[String], threads: u64) -> Option<Picture> {
     let row = |pattern: &str, order: u64, name: &str| {
         let of = |allocator: &String| {
             let row = rows.is("pattern", pattern).is("order", order).is("allocator", allocator.as_str());
@@ -85,7 +85,7 @@ fn edges(rows: &Rows<'_>, allocators: &[String], threads: u64) -> Option<String>
     plot(format!("Nearly full and full, {}", counted(threads, "thread")), allocators, lines)
 }
 
-fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>) -> Option<String> {
+fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>) -> Option<Picture> {
     let bars = Bars {
         title,
         unit: Unit::Time,
@@ -100,7 +100,7 @@ fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>
 }
 
 /// Ours by the size of the machine.
-fn grows(rows: &Rows<'_>) -> Vec<String> {
+fn grows(rows: &Rows<'_>) -> Vec<Picture> {
     let rows = rows.is("allocator", OURS).is("threads", 1);
     if wholes(&rows, "managed_gib").len() < 2 {
         return Vec::new();
@@ -138,7 +138,7 @@ fn grows(rows: &Rows<'_>) -> Vec<String> {
     vec![plot.draw()]
 }
 
-fn whole_blocks(rows: &Rows<'_>) -> Vec<String> {
+fn whole_blocks(rows: &Rows<'_>) -> Vec<Picture> {
     let mut lines: Vec<(String, Vec<Option<Mark>>)> = rows
         .iter()
         .filter_map(|row| {

@@ -1,6 +1,6 @@
 //! Pools of huge pages: filled and emptied, with and without giving back their map.
 
-use super::super::svg::{Bars, Mark, Shape, Unit};
+use super::super::svg::{Bars, Mark, Picture, Shape, Unit};
 use super::{Group, NARROW, Section, counted, mark, text, texts, wholes};
 use crate::targets::Rows;
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     }
 }
 
-fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<String> {
+fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<Picture> {
     let mut lines: Vec<(String, Vec<Option<Mark>>)> = Vec::new();
     for size_kb in wholes(rows, "size_kb") {
         let rows = rows.is("size_kb", size_kb);
@@ -87,6 +87,6 @@ mod tests {
         let section = section(&Rows::new(&rows));
         let plot = &section.groups[0].plots;
         assert_eq!(plot.len(), 1);
-        assert!(plot[0].contains("64 \u{d7} 2 MiB, fill, reclaim on, eager: 3.00 ms"), "{}", plot[0]);
+        assert!(plot[0].inline().contains("64 \u{d7} 2 MiB, fill, reclaim on, eager: 3.00 ms"), "{}", plot[0].inline());
     }
 }

@@ -10,7 +10,7 @@ mod model;
 mod reporting;
 mod scaling;
 
-use super::svg::Mark;
+use super::svg::{Mark, Picture};
 use crate::targets::Rows;
 use serde_json::Value;
 
@@ -33,17 +33,17 @@ pub struct Group {
     /// Names of the series; none where plots name their curves.
     pub series: Vec<String>,
     /// The pictures.
-    pub plots: Vec<String>,
+    pub plots: Vec<Picture>,
     /// Whether a picture takes the whole width.
     pub is_wide: bool,
 }
 
 impl Group {
-    fn new(series: Vec<String>, plots: Vec<String>) -> Self {
+    fn new(series: Vec<String>, plots: Vec<Picture>) -> Self {
         Self { series, plots, is_wide: false }
     }
 
-    fn wide(series: Vec<String>, plots: Vec<String>) -> Self {
+    fn wide(series: Vec<String>, plots: Vec<Picture>) -> Self {
         Self { series, plots, is_wide: true }
     }
 }

@@ -1,6 +1,6 @@
 //! Free page reporting: memory that goes back to the host over time, and what that costs.
 
-use super::super::svg::{Bars, Line, Lines, Mark, Shape, Unit};
+use super::super::svg::{Bars, Line, Lines, Mark, Picture, Shape, Unit};
 use super::{Group, NARROW, Section, WIDE, counted, mark, number, text, texts, whole};
 use crate::targets::Rows;
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
 }
 
 /// One plot for everything that was done, one curve for each run.
-fn curves(rows: &Rows<'_>) -> Vec<String> {
+fn curves(rows: &Rows<'_>) -> Vec<Picture> {
     let mut plots = Vec::new();
     for what in texts(rows, "what") {
         let rows = rows.is("what", what.as_str());
@@ -73,7 +73,7 @@ fn curve(row: &Value) -> Option<Line> {
     Some(Line { name, points: kept, series: 0 })
 }
 
-fn falls(rows: &Rows<'_>) -> Option<String> {
+fn falls(rows: &Rows<'_>) -> Option<Picture> {
     let lines: Vec<(String, Vec<Option<Mark>>)> = rows
         .iter()
         .map(|row| {

@@ -21,7 +21,7 @@ impl Unit {
     /// A value of an axis, without needless digits.
     pub fn tick(self, value: f64) -> String {
         match self {
-            Self::Time => time(value, |number| plain(number)),
+            Self::Time => time(value, plain),
             Self::Percent => format!("{} %", plain(value)),
             Self::Ratio => format!("{}\u{d7}", plain(value)),
             Self::Gib => format!("{} GiB", plain(value)),
@@ -76,7 +76,7 @@ pub fn three(value: f64) -> String {
 fn plain(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
-        large if large >= 1e6 || large < 1e-3 => {
+        magnitude if !(1e-3..1e6).contains(&magnitude) => {
             let text = format!("{value:.0e}");
             text.replace("e", "\u{b7}10^")
         }

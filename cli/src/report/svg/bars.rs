@@ -1,6 +1,6 @@
 //! Rows with a mark or a bar for each series: what most tables become.
 
-use super::{Anchor, Scale, Svg, Unit};
+use super::{Anchor, Picture, Scale, Svg, Unit};
 use crate::report::html::{Escaped, put};
 
 /// How values are shown.
@@ -53,7 +53,7 @@ const BAR: f64 = 12.0;
 
 impl Bars {
     /// The picture.
-    pub fn draw(&self) -> String {
+    pub fn draw(&self) -> Picture {
         let each = match self.shape {
             Shape::Dots => DOT_ROW,
             Shape::Bars => 10.0 + BAR * self.series.len().max(1) as f64,
@@ -103,7 +103,7 @@ impl Bars {
         }
         let base = x(self.base());
         svg.line("ax", (base, head), (base, bottom));
-        svg.finish(&format!(
+        svg.finish(format!(
             "{}: {}",
             self.title,
             self.rows.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
@@ -171,11 +171,9 @@ pub fn legend(series: &[String]) -> String {
     for (index, name) in series.iter().enumerate() {
         let mut svg = Svg::new(14.0, 14.0);
         svg.sign(index, (7.0, 7.0), "");
-        let sign = svg
-            .finish(name)
-            .replace("class=\"plot\"", "class=\"sign\"")
-            .replace("role=\"img\"", "aria-hidden=\"true\"");
-        put!(items, "<li>{sign}{}</li>", Escaped(name));
+        let sign = svg.finish("").body;
+        let name = Escaped(name);
+        put!(items, "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" aria-hidden=\"true\">{sign}</svg>{name}</li>");
     }
     format!("<ul class=\"legend\">{items}</ul>")
 }
@@ -197,6 +195,7 @@ mod tests {
             width: 400.0,
         }
         .draw()
+        .inline()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Curves over an axis, each named at its end.
 
-use super::{Anchor, Scale, Short, Svg, Unit};
+use super::{Anchor, Picture, Scale, Short, Svg, Unit};
 use crate::report::html::put;
 
 /// A curve.
@@ -43,7 +43,7 @@ const CHARACTER: f64 = 7.6;
 
 impl Lines {
     /// The picture.
-    pub fn draw(&self) -> String {
+    pub fn draw(&self) -> Picture {
         let mut svg = Svg::new(self.width, self.height);
         let points = || self.lines.iter().chain(&self.ideal).flat_map(|line| line.points.iter());
         let across = points().map(|point| point.0);
@@ -86,7 +86,7 @@ impl Lines {
         }
         self.names(&mut svg, right, bottom, &y);
         let names: Vec<&str> = self.lines.iter().map(|line| line.name.as_str()).collect();
-        svg.finish(&format!("{}: {}", self.title, names.join(", ")))
+        svg.finish(format!("{}: {}", self.title, names.join(", ")))
     }
 
     /// Names at the ends of curves, moved apart where they would lie on one another.
@@ -143,7 +143,8 @@ mod tests {
             width: 400.0,
             height: 240.0,
         }
-        .draw();
+        .draw()
+        .inline();
         let places: Vec<f64> = text
             .split("<text class=\"nm")
             .skip(1)

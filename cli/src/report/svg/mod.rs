@@ -104,12 +104,36 @@ impl Svg {
         self.body.push_str("</g>");
     }
 
+    /// Elements that were drawn elsewhere, moved.
+    pub fn part(&mut self, place: (f64, f64), elements: &str) {
+        put!(self.body, "<g transform=\"translate({} {})\">{elements}</g>", Short(place.0), Short(place.1));
+    }
+
     /// The picture; `label` says what it shows to whoever cannot see it.
-    pub fn finish(self, label: &str) -> String {
+    pub fn finish(self, label: impl Into<String>) -> Picture {
+        Picture { body: self.body, width: self.width, height: self.height, label: label.into() }
+    }
+}
+
+/// A picture that is done.
+pub struct Picture {
+    /// Its elements.
+    pub body: String,
+    /// Its width.
+    pub width: f64,
+    /// Its height.
+    pub height: f64,
+    /// What it shows, in words.
+    pub label: String,
+}
+
+impl Picture {
+    /// As a part of a page.
+    pub fn inline(&self) -> String {
         let (width, height) = (Short(self.width), Short(self.height));
         format!(
             "<svg class=\"plot\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">{}</svg>",
-            Escaped(label),
+            Escaped(&self.label),
             self.body
         )
     }
@@ -125,7 +149,7 @@ mod tests {
         svg.line("ax", (0.0, -0.01), (1.26, 3.0));
         svg.text("lb", Anchor::End, (1.0, 2.0), "<b>");
         svg.sign(1, (5.0, 5.0), "a & b");
-        let text = svg.finish("\"quoted\"");
+        let text = svg.finish("\"quoted\"").inline();
         assert!(
             text.starts_with(
                 "<svg class=\"plot\" viewBox=\"0 0 10 20\" role=\"img\" aria-label=\"&quot;quoted&quot;\">"

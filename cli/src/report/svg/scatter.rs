@@ -1,6 +1,6 @@
 //! One measure against another of the same kind, both logarithmic: on the diagonal they agree.
 
-use super::{Anchor, Scale, Short, Svg, Unit};
+use super::{Anchor, Picture, Scale, Short, Svg, Unit};
 
 /// A pair.
 pub struct Point {
@@ -39,7 +39,7 @@ const RIGHT: f64 = 12.0;
 
 impl Scatter {
     /// The picture.
-    pub fn draw(&self) -> String {
+    pub fn draw(&self) -> Picture {
         let mut svg = Svg::new(self.size, self.size * 0.86);
         let scale = Scale::log(self.points.iter().flat_map(|point| [point.across, point.up]));
         let (right, bottom) = (self.size - RIGHT, self.size * 0.86 - FOOT);
@@ -80,7 +80,7 @@ impl Scatter {
             );
             svg.sign(point.series, (x(point.across), y(point.up)), &words);
         }
-        svg.finish(&self.title)
+        svg.finish(self.title.as_str())
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
             points,
             size: 400.0,
         };
-        let text = plot.draw();
+        let text = plot.draw().inline();
         assert!(text.contains("fill: predicted 1.10 ms, measured 1.00 ms (+10 %)") && !text.contains("NaN"), "{text}");
     }
 }
