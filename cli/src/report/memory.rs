@@ -387,7 +387,7 @@ fn legend(snapshot: &Snapshot) -> String {
 pub const PATTERNS: &str = "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
 <pattern id=\"g20\" width=\"20\" height=\"20\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M20 0V20M0 20H20\" class=\"gl\"/></pattern>\
 <pattern id=\"g10\" width=\"10\" height=\"10\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M10 0V10M0 10H10\" class=\"gl\"/></pattern>\
-<pattern id=\"hr\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"hb f15\" width=\"5\" height=\"5\"/><circle class=\"hd\" cx=\"2.5\" cy=\"2.5\" r=\"1.1\"/></pattern>\
+<pattern id=\"hr\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"hb f15\" width=\"5\" height=\"5\"/><circle class=\"hd\" cx=\"2.5\" cy=\"2.5\" r=\"0.9\"/></pattern>\
 <pattern id=\"hx\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"xs\" d=\"M0 0V5\"/></pattern>\
 <pattern id=\"hi\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"ib\" width=\"6\" height=\"6\"/><path class=\"is\" d=\"M0 3H6M3 0V6\"/></pattern>\
 <pattern id=\"hd\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(-45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"ds\" d=\"M0 0V5\"/></pattern>\
