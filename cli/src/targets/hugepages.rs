@@ -102,6 +102,10 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| {
             let few = |row: &Value| row.get("pages").and_then(Value::as_u64).is_some_and(|pages| pages <= HANDFUL);
             let rows = rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
+            let paired = rows.samples("serial_ratio", 1.0, PLACE);
+            if !paired.is_empty() {
+                return paired;
+            }
             let one = rows.is("threads", 1);
             let more = rows.filter(|row| number(row, "threads").is_some_and(|threads| threads > 1.0));
             let same = &["on", "policy", "size_kb", "pages"];
@@ -120,6 +124,10 @@ pub(super) const TARGETS: &[Target] = &[
 fn reclaim_over_off(rows: &Rows<'_>) -> Vec<Sample> {
     let rows =
         rows.bench("hugepages").is("size_kb", 2048).filter(|row| row.get("tables") != Some(&"first touch".into()));
+    let paired = rows.is("reclaim", "on").is("restore", "lazy").samples("reclaim_ratio", 1.0, PLACE);
+    if !paired.is_empty() {
+        return paired;
+    }
     let (on, off) = (rows.is("reclaim", "on").is("restore", "lazy"), rows.is("reclaim", "off"));
     let mut samples = Vec::new();
     for (field, word) in [("fill_ms", "fill"), ("empty_ms", "empty")] {

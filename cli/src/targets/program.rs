@@ -34,11 +34,11 @@ pub(super) const TARGETS: &[Target] = &[
         (25.0, "%"),
         ("measured", "bench all"),
         |rows| {
-            let is_measured = |row: &Value| number(row, "measured_ms").is_some();
-            let samples = rows.bench("model").filter(is_measured).samples("error_percent", 1.0, &["what", "machine"]);
             // Other machines' published times are shown, but were not measured here.
-            let here = samples.into_iter().filter(|sample| !sample.place.contains("published"));
-            here.map(|sample| Sample { value: sample.value.abs(), ..sample }).collect()
+            let is_here = |row: &Value| row.get("source").and_then(Value::as_str).is_none_or(|source| source == "here");
+            let is_measured = |row: &Value| is_here(row) && number(row, "measured_ms").is_some();
+            let samples = rows.bench("model").filter(is_measured).samples("error_percent", 1.0, &["what", "machine"]);
+            samples.into_iter().map(|sample| Sample { value: sample.value.abs(), ..sample }).collect()
         },
     ),
 ];

@@ -17,9 +17,11 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     };
     let pair = |row: &Value| {
         let (across, up) = (seconds(row, "measured_ms")?, seconds(row, "predicted_ms")?);
-        Some(Point { name: name(row), across, up, series: 0 })
+        Some(Point { name: name(row), across, up, series: usize::from(text(row, "source") == "published") })
     };
     let points: Vec<Point> = rows.iter().filter_map(pair).collect();
+    let has_published = points.iter().any(|point| point.series == 1);
+    let sources = if has_published { vec!["measured here".into(), "published by others".into()] } else { Vec::new() };
     let checked = (!points.is_empty()).then(|| {
         Scatter {
             title: "Predicted and measured; the band is 25 %".into(),
@@ -53,6 +55,6 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         title: "Model",
         lead: "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the chunk rule. On the diagonal prediction and measurement agree.".into(),
         benches: &["model"],
-        groups: vec![Group::new(Vec::new(), checked.into_iter().collect()), Group::wide(Vec::new(), predicted)],
+        groups: vec![Group::new(sources, checked.into_iter().collect()), Group::wide(Vec::new(), predicted)],
     }
 }
