@@ -34,6 +34,8 @@ pub enum Command {
     /// Do the same with another kernel and with ours, in turn, on the same virtual machine
     #[command(subcommand)]
     Compare(Compare),
+    /// Make one page of results and snapshots, to look at in a browser or to print
+    Report(Report),
 }
 
 /// Options of `framewright boot`.
@@ -51,6 +53,29 @@ pub struct Boot {
     /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
     #[arg(long, value_name = "COMMANDS")]
     pub exec: Option<String>,
+    /// Write down what every part of memory is used for, after the commands, as JSON for `framewright report`
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+}
+
+/// Options of `framewright report`.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that measure the same the last counts
+    #[arg(value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// A snapshot of memory, for its map; may be given many times
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Vec<PathBuf>,
+    /// Where to write the page
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Write each plot and map to a file of its own in this folder, too, as SVG for documents
+    #[arg(long, value_name = "FOLDER")]
+    pub pictures: Option<PathBuf>,
+    /// Print what must be reached and what was measured as text, and make no page
+    #[arg(long, conflicts_with_all = ["output", "snapshot", "pictures"])]
+    pub text: bool,
 }
 
 /// Options of `framewright shell`.

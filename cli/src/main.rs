@@ -6,12 +6,16 @@ mod bench;
 mod boot;
 mod compare;
 mod error;
+mod file;
 mod grid;
 mod hosted;
 mod interrupt;
 mod output;
 mod qemu;
+mod report;
 mod shell;
+mod snapshot;
+mod targets;
 mod top;
 
 use args::{Command, Compare};
@@ -26,6 +30,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Top(top))) => top::run(&top),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
         Ok(Some(Command::Compare(Compare::Linux(options)))) => compare::run(&options).map(|()| 0),
+        Ok(Some(Command::Report(report))) => report::run(&report).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };

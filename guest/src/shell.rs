@@ -1,7 +1,7 @@
 //! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
 //!
 //! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
-//! front, so that nothing else looks like those.
+//! front, so that nothing else looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for (`snapshot=1`).
 
 use crate::balloon::Driver;
 use crate::console::{Console, plain_line};
@@ -29,6 +29,8 @@ const AHEAD: usize = 256;
 const INTERRUPT: u8 = 3;
 /// What stands for the end of what a program sends.
 const END: u8 = 4;
+/// The file that says what every part of memory is used for.
+const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
@@ -58,12 +60,23 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
     } else if let Some(input) = options.shell {
         converse(&mut shell, input, &host, (&mut out, &mut errors));
     }
-    let status = shell.status();
-    shell.free_all();
     if !at_start.get() {
         plain_line(format_args!(""));
     }
+    if options.snapshot {
+        snapshot(manager);
+    }
+    let status = shell.status();
+    shell.free_all();
     plain_line(format_args!("@status {status}"));
+}
+
+/// What memory is used for, while the shell still holds what commands allocated.
+fn snapshot(manager: &Manager<GuestPlatform>) {
+    let of_manager = manager.files();
+    let at_start = Cell::new(true);
+    // A line that cannot be written is missed by whoever looks for the last one.
+    let _ = FileSystem::new(&[&of_manager]).read(MEMORY, &mut Prefixed(&at_start));
 }
 
 /// Line after line, until somebody has had enough.
@@ -127,6 +140,22 @@ impl Write for Words<'_> {
         for piece in text.split_inclusive('\n') {
             if self.0.get() && piece.starts_with('@') {
                 Console.write_str("@")?;
+            }
+            Console.write_str(piece)?;
+            self.0.set(piece.ends_with('\n'));
+        }
+        Ok(())
+    }
+}
+
+/// The serial line for a snapshot: each line of it begins with its mark.
+struct Prefixed<'a>(&'a Cell<bool>);
+
+impl Write for Prefixed<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive('\n') {
+            if self.0.get() {
+                Console.write_str("@memory ")?;
             }
             Console.write_str(piece)?;
             self.0.set(piece.ends_with('\n'));

@@ -9,6 +9,7 @@ use crate::grid::size;
 use crate::hosted::{Session, Silent, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
+use crate::snapshot;
 use framewright::files::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Platform};
@@ -60,7 +61,7 @@ impl Host for Threads {
     }
 }
 
-/// Runs commands and gives the status of the last. What they allocated is given back.
+/// Runs commands and gives the status of the last. What they allocated is given back, after `memory` was filled with what memory is used for, if somebody wants to know.
 ///
 /// # Errors
 /// A signal that came meanwhile, or reports that the machine does not allow.
@@ -68,6 +69,7 @@ pub fn execute(
     manager: &Manager<HostedPlatform>,
     target: &Target,
     commands: &str,
+    memory: Option<&mut String>,
     out: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> Result<u8, Error> {
@@ -79,14 +81,16 @@ pub fn execute(
     let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, files, &host, &mut room);
-    let status = with_watchers(&|path, out| read(files, path, out), || {
+    let (status, read) = with_watchers(&|path, out| read(files, path, out), || {
         with_reports(manager, target.reporting.map(Into::into), &error::note, || {
             let status = shell.run(commands, out, errors);
+            let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&ours]).read(snapshot::FILE, text));
             shell.free_all();
-            status
+            (status, read)
         })
     })?;
     interrupt::check()?;
+    read.map_err(|error| Error::Failed(format!("{}: {error}", snapshot::FILE)))?;
     Ok(status)
 }
 
