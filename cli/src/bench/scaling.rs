@@ -4,16 +4,16 @@ use super::common::Spread;
 use super::host;
 use super::init::threads_of;
 use super::section::{Section, Table};
-use crate::args::{BenchScaling, Target, Where};
+use crate::args::{Accel, BenchScaling, Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::grid::Grid;
 use crate::hosted::{Lines, Session};
 use crate::progress;
+use crate::qemu::command::Accelerator;
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
 use framewright_hosted::Machine;
-use framewright_jobs::NoHelpers;
 use serde_json::{Value, json};
 use std::process::ChildStdin;
 use std::time::Duration;
@@ -96,6 +96,8 @@ pub fn run(options: &BenchScaling) -> Result<(), Error> {
         (Where::Qemu, true) => QUICK_GUEST,
     };
     let mut rows = Vec::new();
+    // Once is enough to learn that KVM does not work.
+    let mut accel = Accel::Auto;
     for what in What::ALL {
         let mut threads = threads_of(cpus, &PERCENT);
         if what == What::Deferred && options.on == Where::Hosted {
@@ -106,7 +108,7 @@ pub fn run(options: &BenchScaling) -> Result<(), Error> {
             progress::step(&format_args!("scaling: {}, {threads} threads", what.name()))?;
             let samples = match options.on {
                 Where::Hosted => hosted(what, threads, cpus, scale)?,
-                Where::Qemu => guest(what, threads, cpus, scale)?,
+                Where::Qemu => guest(what, threads, cpus, scale, &mut accel)?,
             };
             let on = if options.on == Where::Qemu { "qemu" } else { "hosted" };
             let mut row = row(what, threads, cpus, &samples, &mut first);
@@ -130,8 +132,7 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
     let mut samples = Vec::new();
     for repetition in 0..=scale.repetitions {
         let mut log = Lines::new();
-        let pass =
-            if threads == 0 { session.bring_up_with(&mut log, &NoHelpers)? } else { session.bring_up(&mut log)? };
+        let pass = if threads == 0 { session.bring_up_alone(&mut log)? } else { session.bring_up(&mut log)? };
         let sample = sample(what, &pass.report, log.into_lines().iter().map(String::as_str));
         if repetition > 0 {
             samples.push(sample.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?);
@@ -144,33 +145,35 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
 }
 
 /// Boots of the reference guest, whose memory QEMU takes from the host beforehand.
-fn guest(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<Sample>, Error> {
-    let target = Target {
-        on: Where::Qemu,
-        accel: None,
-        memory: Some(scale.memory_bytes),
-        nodes: None,
-        cpus: Some(u32::try_from(cpus).unwrap_or(1)),
-        map: None,
-        machine: None,
-        balloon: None,
-        reporting: None,
-        qemu: vec!["-mem-prealloc".to_owned()],
-        timeout: PATIENCE_SECONDS,
-        parameters: vec![what.parameters(scale.memory_bytes, threads)],
-    };
-    let attempts = Attempts::prepare(&target)?;
-    let once = |_| {
+fn guest(what: What, threads: usize, cpus: usize, scale: Scale, accel: &mut Accel) -> Result<Vec<Sample>, Error> {
+    let mut samples = Vec::new();
+    for _ in 0..scale.repetitions {
         progress::step(&format_args!("scaling: guest, {}, {threads} threads", what.name()))?;
-        let (_, ended) = attempts.run("report=json", false, &mut Nobody)?;
+        let target = Target {
+            on: Where::Qemu,
+            accel: Some(*accel),
+            memory: Some(scale.memory_bytes),
+            nodes: None,
+            cpus: Some(u32::try_from(cpus).unwrap_or(1)),
+            map: None,
+            machine: None,
+            balloon: None,
+            reporting: None,
+            qemu: vec!["-mem-prealloc".to_owned()],
+            timeout: PATIENCE_SECONDS,
+            parameters: vec![what.parameters(scale.memory_bytes, threads)],
+        };
+        let attempts = Attempts::prepare(&target)?;
+        let (used, ended) = attempts.run("report=json", false, &mut Nobody)?;
+        *accel = if used == Accelerator::Kvm { Accel::Kvm } else { Accel::Tcg };
         attempts.check(&ended, false)?;
         let Transcript { report: Some(Ok(report)), log, .. } = &ended.transcript else {
             return Err(Error::Failed("the guest ended without a report".into()));
         };
         let sample = sample(what, report, log.iter().map(String::as_str));
-        sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))
-    };
-    (0..scale.repetitions).map(once).collect()
+        samples.push(sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))?);
+    }
+    Ok(samples)
 }
 
 /// What a boot says of its times.

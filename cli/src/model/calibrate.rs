@@ -9,7 +9,7 @@ use crate::bench::common::median;
 use crate::bench::host;
 use crate::bench::init::limit::{Buffer, Fill, has_clzero};
 use crate::error::Error;
-use crate::hosted::{OnRequest, Session, Silent};
+use crate::hosted::{Session, Silent};
 use crate::progress;
 use framewright::Request;
 use framewright::pools::PoolSize;
@@ -46,8 +46,7 @@ pub fn measure() -> Result<Costs, Error> {
     progress::step(&"model: one section by request")?;
     costs.section_ns = (section_ns()? - SECTION_BYTES / costs.write.of(1.0) * 1e9).max(0.0);
     progress::step(&"model: helpers and flushes")?;
-    costs.helper_share = helper_share(threads);
-    costs.helper_ns = helper_ns(threads);
+    helpers(&mut costs, threads);
     costs.flush = flush(threads)?;
     progress::step(&"model: small pools")?;
     pools(&mut costs)?;
@@ -149,7 +148,7 @@ fn section_ns() -> Result<f64, Error> {
     let mut session = session.bring_up(&mut Silent)?.end_dirty()?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
-        let pass = session.bring_up_with(&mut Silent, OnRequest)?;
+        let pass = session.bring_up_withheld()?;
         let manager = pass.manager();
         loop {
             let before = manager.totals().deferred_pages;
@@ -165,6 +164,12 @@ fn section_ns() -> Result<f64, Error> {
         session = pass.end_dirty()?;
     }
     if best.is_finite() { Ok(best) } else { Err(Error::Failed("no section came up by request".into())) }
+}
+
+/// What helpers are worth at this moment.
+pub fn helpers(costs: &mut Costs, threads: usize) {
+    costs.helper_share = helper_share(threads);
+    costs.helper_ns = helper_ns(threads);
 }
 
 /// From asking for a helper until it works, as jobs themselves learn it.
@@ -278,7 +283,7 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     (costs.fill_two_mib, costs.empty_two_mib) = two(PoolSize::TwoMib, 4096, 16384)?;
     (costs.fill_one_gib, costs.empty_one_gib) = two(PoolSize::OneGib, 2, 40)?;
     drop(plain);
-    let machine = here::synthetic(4 << 30, 1, 1)?;
+    let machine = here::synthetic(8 << 30, 1, 1)?;
     let mapped = Pool::open(&machine, true)?;
     let pages = 128.0;
     let run = |maps| {
@@ -292,7 +297,7 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     costs.leave_two_mib_ns = ((empty - kept_empty) / pages).max(0.0);
     let (_, empty) = run(Maps::Eager)?;
     costs.restore_ns = ((empty - kept_empty - map_ns(costs.supply)) / pages).max(0.0);
-    let one = |maps| mapped.resize(PoolSize::OneGib, 1, maps, 1, RUNS).map(|(_, empty)| empty.least * 1e6);
-    costs.leave_one_gib_ns = (one(Maps::Lazy)? - one(Maps::Kept)?).max(0.0);
+    let four = |maps| mapped.resize(PoolSize::OneGib, 4, maps, 1, RUNS).map(|(_, empty)| empty.least * 1e6);
+    costs.leave_one_gib_ns = ((four(Maps::Lazy)? - four(Maps::Kept)?) / 4.0).max(0.0);
     Ok(())
 }

@@ -31,12 +31,21 @@ pub const FULL: Scale = Scale { runs: 25, memory_bytes: &[8 << 30, 32 << 30], ma
 const MACHINES: [(&str, u64, u32); 3] =
     [("8G/1 node", 8 << 30, 1), ("768G/2 nodes", 768 << 30, 2), ("24T/16 nodes", 24 << 40, 16)];
 
-/// All rows.
+/// With less of a CPU for each helper, rows of several threads would tell of the neighbours.
+const LEAST_SHARE: f64 = 0.8;
+
+/// All rows, and what is left out.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn rows(costs: &Costs, scale: Scale) -> Result<Vec<Value>, Error> {
-    let cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
+pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Error> {
+    let mut cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
+    let mut left_out = Vec::new();
+    if cpus > 1 && costs.helper_share < LEAST_SHARE {
+        let percent = costs.helper_share * 100.0;
+        left_out.push(format!("several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"));
+        cpus = 1;
+    }
     // Calls of the system that take translations away flush them, too, which is part of the rate at which they do so.
     let mut costs = Costs { flush: Line::default(), ..*costs };
     let mut rows = Vec::new();
@@ -87,7 +96,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<Vec<Value>, Error> {
             }
         }
     }
-    Ok(rows)
+    Ok((rows, left_out))
 }
 
 fn all_or_one(cpus: u32) -> Vec<u32> {

@@ -45,9 +45,9 @@ on the machine that the costs are from, and where the costs come from a file wha
 pub fn check(options: &BenchOptions) -> Result<(), Error> {
     let scale = if options.quick { checks::QUICK } else { checks::FULL };
     let costs = calibrate::measure()?;
-    let mut rows = checks::rows(&costs, scale)?;
+    let (mut rows, left_out) = checks::rows(&costs, scale)?;
     rows.extend(published::rows());
-    section(&costs, scale.runs, CHECKED, rows).print(options.json)
+    Section { left_out, ..section(&costs, scale.runs, CHECKED, rows) }.print(options.json)
 }
 
 fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> Section {
@@ -70,7 +70,7 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
         Some(known) => known,
         None => {
             let costs = calibrate::measure()?;
-            (costs, checks::rows(&costs, checks::QUICK)?)
+            (costs, checks::rows(&costs, checks::QUICK)?.0)
         }
     };
     let rows = predictions(&costs, &shape, &checked);

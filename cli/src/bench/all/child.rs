@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -64,13 +65,17 @@ fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
 /// Follows what it says of itself; the last complaint is given, notes are passed on.
 fn listen(stderr: impl Read) -> String {
     let mut complaint = String::new();
+    let mut notes = BTreeSet::new();
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         if let Some(step) = line.strip_prefix(progress::MARK) {
             // Whether a signal came is looked at where the process is waited for.
             let _ = progress::step(&step);
         } else if line.starts_with("framewright: note: ") {
-            // If standard error is gone there is nobody left to tell.
-            progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
+            // What is said at every boot is heard once.
+            if notes.insert(line.clone()) {
+                // If standard error is gone there is nobody left to tell.
+                progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
+            }
         } else {
             line.trim_start_matches("framewright: ").clone_into(&mut complaint);
         }

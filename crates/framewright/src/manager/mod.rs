@@ -29,8 +29,8 @@ pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
-use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
+use crate::memory_map::MapFallback;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::reporting::Reporting;
@@ -61,7 +61,7 @@ pub struct Node {
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
-    pub map_fallback: Option<EarlyError>,
+    pub map_fallback: Option<MapFallback>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
