@@ -100,9 +100,11 @@ impl Section {
             grid.render(style).iter().try_for_each(|line| output.line(line))?;
             output.line("")?;
         }
-        let further = self.further.iter().map(|(name, value)| match value.as_str() {
-            Some(words) => format!("{words}; "),
-            None => format!("{name}: {value}; "),
+        let further = self.further.iter().filter_map(|(name, value)| match value {
+            Value::String(words) => Some(format!("{words}; ")),
+            // Of use to programs only.
+            Value::Object(_) | Value::Array(_) | Value::Null => None,
+            other => Some(format!("{name}: {other}; ")),
         });
         let heading =
             format!("{}up to {} repetitions a row; {}.", further.collect::<String>(), self.repetitions, self.timed);

@@ -32,7 +32,7 @@ const MACHINES: [(&str, u64, u32); 3] =
     [("8G/1 node", 8 << 30, 1), ("768G/2 nodes", 768 << 30, 2), ("24T/16 nodes", 24 << 40, 16)];
 
 /// With less of a CPU for each helper, rows of several threads would tell of the neighbours.
-const LEAST_SHARE: f64 = 0.8;
+pub const LEAST_SHARE: f64 = 0.8;
 
 /// All rows, and what is left out.
 ///

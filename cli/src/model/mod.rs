@@ -13,7 +13,7 @@ mod shape;
 
 use crate::args::{BenchOptions, ModelOptions};
 use crate::bench::section::{Section, Table};
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::grid::{Grid, microseconds};
 use crate::progress;
 use costs::Costs;
@@ -73,6 +73,12 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
             (costs, checks::rows(&costs, checks::QUICK)?.0)
         }
     };
+    if costs.helper_share < checks::LEAST_SHARE {
+        let percent = costs.helper_share * 100.0;
+        error::note(&format!(
+            "the costs were measured while others were at work (a helper got {percent:.0} % of a CPU): what several threads reach, and flushes, say little"
+        ));
+    }
     let rows = predictions(&costs, &shape, &checked);
     let section = section(&costs, 1, PREDICTED, rows);
     if let Some(path) = &options.json {
