@@ -21,7 +21,7 @@ pub fn resize_threads(size: PoolSize, pages: u64, nodes: u32, with_maps: bool, m
     most.min(u32::try_from(worth).unwrap_or(u32::MAX)).max(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
