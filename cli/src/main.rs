@@ -10,7 +10,9 @@ mod file;
 mod grid;
 mod hosted;
 mod interrupt;
+mod model;
 mod output;
+mod progress;
 mod qemu;
 mod report;
 mod shell;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
         Ok(Some(Command::Compare(Compare::Linux(options)))) => compare::run(&options).map(|()| 0),
         Ok(Some(Command::Report(report))) => report::run(&report).map(|()| 0),
+        Ok(Some(Command::Model(options))) => model::run(&options).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };
