@@ -29,6 +29,8 @@ pub fn rows(rows: &[Value]) -> Grid {
         ">CPU time",
         ">limit",
         ">ratio",
+        ">quarters",
+        ">CPU / eager",
     ]);
     for row in rows {
         let touch = if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
@@ -45,6 +47,8 @@ pub fn rows(rows: &[Value]) -> Grid {
             time(row, "cpu_seconds"),
             time(row, if growth { "share_of_bulk_seconds" } else { "limit_seconds" }),
             ratio(row, if growth { "bulk_ratio" } else { "limit_ratio" }),
+            format!("{} .. {}", ratio(row, "limit_ratio_low"), ratio(row, "limit_ratio_high")),
+            ratio(row, "eager_cpu_ratio"),
         ]);
     }
     grid
