@@ -19,6 +19,17 @@ pub enum Fill {
     Movnti,
 }
 
+impl Fill {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stosb => "rep stosb",
+            Self::Memset => "memset",
+            Self::Clzero => "clzero",
+            Self::Movnti => "movnti",
+        }
+    }
+}
+
 /// Memory to fill: the page array's own, so that the limit is measured over the very bytes that bring-ups write.
 pub struct Ground {
     /// Starts and sizes, ascending.

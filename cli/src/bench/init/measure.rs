@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 const TEMPLATE: [u64; 7] = [7; 7];
 /// Bytes of a descriptor.
 pub const DESCRIPTOR: u64 = 64;
-/// How often each plain fill is tried to find the fastest.
+/// How often each plain fill is tried to find those that may be the fastest.
 const TRIALS: usize = 3;
+/// So many times slower than the best trial is clearly slower.
+const CLEARLY: f64 = 1.4;
 
 /// What rows that are measured together have in common.
 #[derive(Clone, Copy)]
@@ -72,18 +74,17 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     }
     let bytes = usize::try_from(pages.iter().max().copied().unwrap_or(0) * DESCRIPTOR).unwrap_or(0);
     let mut ground = Ground::new(&session.page_array_parts(), bytes);
-    let fill = if bytes == 0 { None } else { Some(fastest(&session, &mut ground, group)?) };
-    let (mut limits, mut runs) = (Vec::new(), vec![Vec::new(); lines.len()]);
+    let fills = if bytes == 0 { Vec::new() } else { fast_fills(&session, &mut ground, group)? };
+    let (mut limits, mut runs) = (vec![Vec::new(); fills.len()], vec![Vec::new(); lines.len()]);
+    let places = fills.len() + lines.len();
     for round in 0..scale.repetitions {
-        for turn in 0..=lines.len() {
-            let place = if round % 2 == 0 { turn } else { lines.len() - turn };
+        for turn in 0..places {
+            let place = if round % 2 == 0 { turn } else { places - 1 - turn };
             if group.first_touch {
                 session.forget_page_array()?;
             }
-            let Some(number) = place.checked_sub(1) else {
-                if let Some(fill) = fill {
-                    limits.push(plain(&session, &mut ground, fill, group)?);
-                }
+            let Some(number) = place.checked_sub(fills.len()) else {
+                limits[place].push(plain(&session, &mut ground, fills[place], group)?);
                 continue;
             };
             let pass = session.with_command_line(&lines[number]).bring_up(&mut Silent)?;
@@ -95,29 +96,46 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     let eager = group.policies.iter().position(|&policy| policy == Policy::Eager);
     let eager = eager.and_then(|place| runs.get(place));
     let title = |place: usize| (group.policies[place], pages[place]);
-    Ok((0..lines.len()).map(|place| value(group, title(place), &runs[place], &limits, eager)).collect())
+    let limit = Limit::best_of(&fills, &limits);
+    Ok((0..lines.len()).map(|place| value(group, title(place), &runs[place], limit, eager)).collect())
 }
 
-/// The fastest of the plain fills.
-fn fastest(session: &Session<'_>, ground: &mut Ground, group: Group) -> Result<Fill, Error> {
-    let (first, others) = match (group.template, has_clzero()) {
-        (true, _) => (Fill::Movnti, &[][..]),
-        (false, false) => (Fill::Stosb, &[Fill::Memset, Fill::Movnti][..]),
-        (false, true) => (Fill::Clzero, &[Fill::Stosb, Fill::Memset, Fill::Movnti][..]),
-    };
-    let (mut best, mut least) = (first, f64::INFINITY);
-    for &fill in std::iter::once(&first).chain(others) {
+/// The fill whose middle time is the least, and its runs.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    fill: Option<Fill>,
+    runs: &'a [Run],
+}
+
+impl<'a> Limit<'a> {
+    fn best_of(fills: &[Fill], runs: &'a [Vec<Run>]) -> Self {
+        let middle = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.seconds)).middle.unwrap_or(f64::INFINITY);
+        let best = fills.iter().zip(runs).min_by(|one, other| middle(one.1).total_cmp(&middle(other.1)));
+        best.map_or(Self { fill: None, runs: &[] }, |(&fill, runs)| Self { fill: Some(fill), runs })
+    }
+}
+
+/// The plain fills that may be the fastest: those that are not clearly slower than another.
+fn fast_fills(session: &Session<'_>, ground: &mut Ground, group: Group) -> Result<Vec<Fill>, Error> {
+    if group.template {
+        return Ok(vec![Fill::Movnti]);
+    }
+    let mut least = Vec::new();
+    for fill in [Fill::Clzero, Fill::Stosb, Fill::Memset, Fill::Movnti] {
+        if fill == Fill::Clzero && !has_clzero() {
+            continue;
+        }
+        let mut best = f64::INFINITY;
         for _ in 0..TRIALS {
             if group.first_touch {
                 session.forget_page_array()?;
             }
-            let seconds = plain(session, ground, fill, group)?.seconds;
-            if seconds < least {
-                (best, least) = (fill, seconds);
-            }
+            best = best.min(plain(session, ground, fill, group)?.seconds);
         }
+        least.push((fill, best));
     }
-    Ok(best)
+    let best = least.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
+    Ok(least.into_iter().filter(|&(_, seconds)| seconds < best * CLEARLY).map(|(fill, _)| fill).collect())
 }
 
 /// One plain fill; the array is dirty afterwards.
@@ -138,9 +156,10 @@ fn described(report: &Value) -> u64 {
     report["totals"]["managed_pages"].as_u64().unwrap_or(0)
 }
 
-fn value(group: Group, title: (Policy, u64), runs: &[Run], limits: &[Run], eager: Option<&Vec<Run>>) -> Value {
+fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eager: Option<&Vec<Run>>) -> Value {
     let (policy, pages) = title;
-    let limits = if pages == 0 { &[][..] } else { limits };
+    let limits = if pages == 0 { &[][..] } else { limit.runs };
+    let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
     let seconds = Spread::of(runs.iter().map(|run| run.seconds));
     let limit = Spread::of(limits.iter().map(|limit| limit.seconds));
     // Of one round each.
@@ -148,6 +167,8 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limits: &[Run], eager
     let cpu = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.cpu_seconds));
     let eager = if policy == Policy::Deferred { eager.map_or(&[][..], Vec::as_slice) } else { &[] };
     let cpu_ratio = Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
+    // Neighbours that take the CPU away do not count.
+    let limit_cpu = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
     json!({
         "bench": "init",
         "policy": policy.name(),
@@ -157,11 +178,12 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limits: &[Run], eager
         "bytes": pages * DESCRIPTOR,
         "seconds": seconds.middle, "seconds_min": seconds.least, "seconds_max": seconds.most,
         "cpu_seconds": cpu(runs).middle, "cpu_seconds_min": cpu(runs).least, "cpu_seconds_max": cpu(runs).most,
-        "limit_seconds": limit.middle, "limit_seconds_min": limit.least, "limit_seconds_max": limit.most,
+        "limit_fill": fill, "limit_seconds": limit.middle, "limit_seconds_min": limit.least, "limit_seconds_max": limit.most,
         "limit_cpu_seconds": cpu(limits).middle,
         "limit_ratio": ratio.middle, "limit_ratio_min": ratio.least, "limit_ratio_max": ratio.most,
         "limit_ratio_low": ratio.low, "limit_ratio_high": ratio.high,
         "limit_of_minima_ratio": limit.least.zip(seconds.least).map(|(limit, run)| limit / run),
+        "limit_cpu_ratio": limit_cpu.middle, "limit_cpu_ratio_low": limit_cpu.low, "limit_cpu_ratio_high": limit_cpu.high,
         "eager_cpu_ratio": cpu_ratio.middle, "eager_cpu_ratio_min": cpu_ratio.least, "eager_cpu_ratio_max": cpu_ratio.most,
         "first_touch": group.first_touch,
     })

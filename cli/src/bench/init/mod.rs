@@ -29,7 +29,7 @@ pub struct Scale {
     repetitions: usize,
 }
 
-const FULL: Scale = Scale { memory_bytes: 64 << 30, repetitions: 32 };
+const FULL: Scale = Scale { memory_bytes: 64 << 30, repetitions: 24 };
 const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 
 /// Measures everything.
