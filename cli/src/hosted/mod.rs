@@ -14,7 +14,6 @@ use framewright::report::{self, BootLog};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
-use framewright_jobs::Helpers;
 use serde_json::Value;
 use std::ptr::NonNull;
 
@@ -107,14 +106,18 @@ impl<'a> Session<'a> {
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
     pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
-        self.bring_up_with(log, &HELPERS)
+        self.bring_up_to(log, true)
     }
 
-    /// The same with `helpers` for what is deferred, where that is to come up at all.
+    /// The same without a log, and what is deferred stays withheld until somebody wants it.
     ///
     /// # Errors
     /// As [`bring_up`](Self::bring_up).
-    pub fn bring_up_with<H: MaybeHelpers>(self, log: &mut dyn BootLog, helpers: H) -> Result<Pass<'a>, Error> {
+    pub fn bring_up_withheld(self) -> Result<Pass<'a>, Error> {
+        self.bring_up_to(&mut Silent, false)
+    }
+
+    fn bring_up_to(self, log: &mut dyn BootLog, all_memory: bool) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
@@ -127,7 +130,9 @@ impl<'a> Session<'a> {
         let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
-        helpers.initialise(&manager);
+        if all_memory {
+            manager.initialise_deferred(HostedHelpers::shared());
+        }
         let cpu_seconds = cpu_seconds() - before_cpu_seconds;
         let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {
@@ -190,28 +195,6 @@ impl<'a> Pass<'a> {
         Ok(session)
     }
 }
-
-/// What is done about memory that is deferred.
-pub trait MaybeHelpers {
-    /// Does it.
-    fn initialise(&self, manager: &Manager<HostedPlatform>);
-}
-
-impl<H: Helpers> MaybeHelpers for &H {
-    fn initialise(&self, manager: &Manager<HostedPlatform>) {
-        manager.initialise_deferred(*self);
-    }
-}
-
-/// It stays withheld until somebody wants it.
-pub struct OnRequest;
-
-impl MaybeHelpers for OnRequest {
-    fn initialise(&self, _: &Manager<HostedPlatform>) {}
-}
-
-/// Who helps to initialise memory that is deferred.
-static HELPERS: HostedHelpers = HostedHelpers::new();
 
 /// Why a page array of so many bytes is more than this host should be asked for; nothing when it is not.
 fn too_much(bytes: u64) -> Option<String> {

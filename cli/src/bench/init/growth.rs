@@ -4,7 +4,7 @@ use super::Scale;
 use super::measure::DESCRIPTOR;
 use super::spread::Spread;
 use crate::error::Error;
-use crate::hosted::{OnRequest, Session, Silent};
+use crate::hosted::{Session, Silent};
 use framewright::Request;
 use framewright::units::Order;
 use framewright_hosted::Machine;
@@ -24,7 +24,7 @@ pub fn row(scale: Scale) -> Result<Value, Error> {
         let node = &pass.report["deferred"][0];
         let sections = node["pages"].as_f64().unwrap_or(0.0) / order.pages() as f64;
         by_job.push(node["elapsed_ms"].as_f64().unwrap_or(0.0) / 1e3 / sections);
-        let pass = pass.end_dirty()?.bring_up_with(&mut Silent, OnRequest)?;
+        let pass = pass.end_dirty()?.bring_up_withheld()?;
         let manager = pass.manager();
         loop {
             let before = manager.totals().deferred_pages;

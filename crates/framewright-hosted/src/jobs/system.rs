@@ -29,9 +29,9 @@ impl CpuMask {
     /// Those of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut mask = Self { words: [0; 128], used: 128 };
+        let size = size_of_val(&mask.words);
         // SAFETY: the array is live and of the size that is passed.
-        let bytes =
-            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask.words), mask.words.as_mut_ptr()) };
+        let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.words.as_mut_ptr()) };
         mask.used = usize::try_from(check(bytes)?).map_or(0, |bytes| bytes / 8).min(128);
         Ok(mask)
     }

@@ -38,9 +38,9 @@ impl Itself {
         for (place, &(start, length)) in vector.iter_mut().zip(ranges) {
             *place = libc::iovec { iov_base: start.cast(), iov_len: length };
         }
+        let (entries, call) = (vector.as_ptr(), libc::SYS_process_madvise);
         // SAFETY: the vector has as many entries as are named, and the caller vouches for the ranges; the handle is of this very process.
-        let result =
-            unsafe { libc::syscall(libc::SYS_process_madvise, handle, vector.as_ptr(), ranges.len(), advice, 0_u32) };
+        let result = unsafe { libc::syscall(call, handle, entries, ranges.len(), advice, 0_u32) };
         let Ok(mut bytes) = usize::try_from(result) else {
             // Never again, unless it was opened anew.
             self.opened = None;

@@ -22,13 +22,13 @@ fn higher(order: Order) -> Option<Order> {
 
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
 pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
-    if let Some(place) = choose(lists, migrate_type, order) {
-        return Some(take_chosen(lists, table, place, order, migrate_type));
+    if let Some((index, _)) = take_up_to(lists, table, (order, order), migrate_type, migrate_type) {
+        return Some(index);
     }
     for &foreign in migrate_type.fallbacks() {
-        if let Some(place) = choose(lists, foreign, order) {
+        if let Some((index, _)) = take_up_to(lists, table, (order, order), foreign, migrate_type) {
             lists.events.fallback_claims += 1;
-            return Some(take_chosen(lists, table, place, order, migrate_type));
+            return Some(index);
         }
     }
     None
@@ -42,49 +42,37 @@ pub(crate) fn take_up_to(
     from: MigrateType,
     migrate_type: MigrateType,
 ) -> Option<(u32, Order)> {
-    let found = lists.smallest(from, order)?;
-    let taken = found.0.min(most);
-    let head = lists.next(from, found.0, found.1);
-    let index = if found.1 { head } else { lists.marks.choose(head, found.0, taken) };
-    Some((take_chosen(lists, table, Place { head, index, found }, taken, migrate_type), taken))
+    let Place { head, index, order, reported } = choose(lists, from, order, most)?;
+    let index = cut(lists, table, head, index, order, migrate_type);
+    lists.end_marks(index, order, !reported);
+    Some((index, order))
 }
 
-/// A place to take a piece from.
+/// A piece of a free block.
 #[derive(Clone, Copy)]
 struct Place {
     head: u32,
     index: u32,
-    /// The head's order, and whether all of it was reported.
-    found: (Order, bool),
-}
-
-/// The head and the piece in it that is taken next, of blocks of one type.
-fn choose(lists: &mut FreeLists, migrate_type: MigrateType, order: Order) -> Option<Place> {
-    let found = lists.smallest(migrate_type, order)?;
-    let head = lists.next(migrate_type, found.0, found.1);
-    let index = if found.1 { head } else { lists.marks.choose(head, found.0, order) };
-    Some(Place { head, index, found })
-}
-
-fn take_chosen(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    place: Place,
     order: Order,
-    migrate_type: MigrateType,
-) -> u32 {
-    let Place { head, index, found: (_, reported) } = place;
-    let index = cut(lists, table, head, index, order, migrate_type);
-    lists.end_marks(index, order, !reported);
-    index
+    /// Whether all of the head was reported.
+    reported: bool,
+}
+
+/// The piece that is taken next, of blocks of one type: the smallest head of `order` or more, or `most` of it.
+fn choose(lists: &mut FreeLists, migrate_type: MigrateType, order: Order, most: Order) -> Option<Place> {
+    let (found, reported) = lists.smallest(migrate_type, order)?;
+    let order = found.min(most);
+    let head = lists.next(migrate_type, found, reported);
+    let index = if reported { head } else { lists.marks.choose(head, found, order) };
+    Some(Place { head, index, order, reported })
 }
 
 /// Whether the next piece of `order` comes out of a larger block, and is all reported or not at all.
 pub(crate) fn is_large_and_even(lists: &mut FreeLists, migrate_type: MigrateType, order: Order) -> bool {
     lists.smallest(migrate_type, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= order)
         && (!lists.marks.are_kept()
-            || choose(lists, migrate_type, order)
-                .is_some_and(|place| place.found.1 || lists.marks.counts(place.index, order).0 == 0))
+            || choose(lists, migrate_type, order, order)
+                .is_some_and(|place| place.reported || lists.marks.counts(place.index, order).0 == 0))
 }
 
 /// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves that are not needed go to

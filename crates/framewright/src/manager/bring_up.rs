@@ -19,7 +19,7 @@ use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::memory_map::{ArrayMemory, Part};
+use crate::memory_map::{ArrayMemory, MapFallback, Part};
 use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
@@ -410,8 +410,7 @@ fn make_map<P: Platform>(
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
     array.obtain(memory.early, space, directory, &node_of);
     if !any_free(memory.early, !array.covers_all()) {
-        let cause = memory_map::nothing_left(NodeId::ZERO);
-        array.give_back(memory.early, space, directory, &node_of, cause);
+        array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
     }
     memory_map::note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;

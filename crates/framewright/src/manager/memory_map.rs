@@ -3,7 +3,6 @@
 use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
-use crate::early::EarlyError;
 use crate::firmware::node_ranges;
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MapSpace};
 use crate::memory_map::{ArrayMemory, Sections, deferred_sections};
@@ -165,17 +164,6 @@ pub(super) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
     }
 }
 
-/// The error of an array that would leave no free page.
-pub(super) const fn nothing_left(node: NodeId) -> EarlyError {
-    EarlyError::OutOfMemory {
-        size_bytes: 0,
-        align_bytes: 0,
-        max_address: u64::MAX,
-        node: crate::early::NodeChoice::Exact(node),
-        largest_bytes: 0,
-    }
-}
-
 impl<P: Platform> Manager<P> {
     /// When page descriptors come into being. Not always what `memmap_init=` said: without an array everything is on demand.
     #[must_use]
@@ -305,9 +293,7 @@ impl<P: Platform> Manager<P> {
         }
         let given = zone.grow(self.platform, pages, max);
         if given != 0 {
-            zone.deferred_init().grown_pages.fetch_add(given, Ordering::Relaxed);
-            self.pressure.quiet.stir();
-            self.note_all_memory();
+            self.note_growth(zone, given);
             return true;
         }
         // What is left is in the hands of others.
@@ -324,18 +310,21 @@ impl<P: Platform> Manager<P> {
     /// Brings up the withheld memory among `frames`. Whether there was any.
     #[cold]
     pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) -> bool {
-        let mut any = false;
+        let mut given = 0;
         let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
         for section in BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
-            let given = zone.bring_up_sections(self.platform, section..section + 1);
-            zone.deferred_init().grown_pages.fetch_add(given, Ordering::Relaxed);
-            any |= given != 0;
+            given += zone.bring_up_sections(self.platform, section..section + 1);
         }
-        if any {
-            self.pressure.quiet.stir();
-            self.note_all_memory();
+        if given != 0 {
+            self.note_growth(zone, given);
         }
-        any
+        given != 0
+    }
+
+    fn note_growth(&self, zone: &Zone, pages: u64) {
+        zone.deferred_init().grown_pages.fetch_add(pages, Ordering::Relaxed);
+        self.pressure.quiet.stir();
+        self.note_all_memory();
     }
 }
 

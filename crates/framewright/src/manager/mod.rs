@@ -23,14 +23,15 @@ pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
+pub(crate) use pools::Loan;
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
-use crate::early::EarlyError;
 use crate::map_space::BlockNumber;
+use crate::memory_map::MapFallback;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::reporting::Reporting;
@@ -61,7 +62,7 @@ pub struct Node {
     /// How long the node's tables and memory took.
     pub init_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
-    pub map_fallback: Option<EarlyError>,
+    pub map_fallback: Option<MapFallback>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.

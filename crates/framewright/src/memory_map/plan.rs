@@ -6,14 +6,36 @@
 use super::sections::SECTION_PAGES;
 use crate::block::Segment;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
-use crate::map_space::{BLOCKS_PER_CALL, BlockRange, FrameSource, MapSpace, Unflushed};
+use crate::map_space::{BLOCKS_PER_CALL, BlockRange, FrameSource, MapSpace, OutOfFrames, Unflushed};
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use core::fmt;
 use core::ops::Range;
 
 /// Bytes of the array for one section, and their alignment.
 const PART_BYTES: u64 = SECTION_PAGES * 64;
 const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
+
+/// Why the array does not describe a node that it should. Its descriptors come on demand, inside blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapFallback {
+    /// The node has no memory for its part in one piece.
+    NoMemory(EarlyError),
+    /// The map space found no frame for a page table.
+    NoPageTable(OutOfFrames),
+    /// The array would have left no page to hand out.
+    NothingLeft,
+}
+
+impl fmt::Display for MapFallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory(error) => error.fmt(f),
+            Self::NoPageTable(error) => error.fmt(f),
+            Self::NothingLeft => f.write_str("nothing would be left to hand out"),
+        }
+    }
+}
 
 /// What became of a node's part of the array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +45,7 @@ pub(crate) enum Part {
     /// Present, made of frames of this memory; it is empty where the map space takes no frames.
     Present { memory: PhysRange, handed_pages: u64, sections: u64 },
     /// There was no memory for it.
-    Absent(EarlyError),
+    Absent(MapFallback),
 }
 
 /// The array's memory, by node. The table is not on the stack, which is small in kernels.
@@ -66,7 +88,7 @@ impl ArrayMemory {
     }
 
     /// Nodes that should have a part of the array and have none, and why.
-    pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, EarlyError)> + '_ {
+    pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, MapFallback)> + '_ {
         self.parts.iter().enumerate().filter_map(|(index, part)| match part {
             Part::Absent(cause) => Some((NodeId::new(index)?, *cause)),
             _ => None,
@@ -94,14 +116,14 @@ impl ArrayMemory {
         })
     }
 
-    /// Gives everything back, before anybody used it; all nodes are then without.
+    /// Gives everything back, before anybody used it; all nodes are then without, for `cause`.
     pub(crate) fn give_back<P: Platform>(
         &mut self,
         early: &mut EarlyAllocator<P>,
         space: &dyn MapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
-        cause: EarlyError,
+        cause: MapFallback,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
             if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) = (&mut *part, NodeId::new(index)) {
@@ -153,7 +175,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             EarlyRequest { node: NodeChoice::Exact(node), zeroed: false, ..EarlyRequest::new(size_bytes, PART_BYTES) };
         memory = match early.allocate(&request) {
             Ok(memory) => memory,
-            Err(cause) => return Part::Absent(cause),
+            Err(error) => return Part::Absent(MapFallback::NoMemory(error)),
         };
     }
     let mut frames = Frames::new(memory);
@@ -164,16 +186,10 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             // What left the tables came from this memory and is not used again.
             let _ = space.flush(core::mem::take(&mut unflushed));
         }
-        if populated.is_err() {
+        if let Err(error) = populated {
             let handed_pages = frames.handed_pages;
             give_part_back(early, space, sections().take(done), memory, handed_pages);
-            return Part::Absent(EarlyError::OutOfMemory {
-                size_bytes: memory.size() + PAGE_SIZE,
-                align_bytes: PART_BYTES,
-                max_address: u64::MAX,
-                node: NodeChoice::Exact(node),
-                largest_bytes: memory.size(),
-            });
+            return Part::Absent(MapFallback::NoPageTable(error));
         }
     }
     // One flush for all of them: nobody has looked at the array yet.

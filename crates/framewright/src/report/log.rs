@@ -85,7 +85,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager
         totals.free_pages * KIB_PER_PAGE,
         totals.present_pages * KIB_PER_PAGE,
         totals.reserved_pages * KIB_PER_PAGE,
-        manager.metadata_bytes() / 1024,
+        (manager.metadata_bytes() - manager.memory_map_bytes()) / 1024,
     ));
     memory_map(log, input.parameters, manager);
 }

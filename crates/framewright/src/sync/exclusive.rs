@@ -14,8 +14,8 @@ pub(crate) struct Exclusive {
     touched: AtomicBool,
 }
 
-// SAFETY: the cell holds nothing; two threads in it at once is what the model reports (invariant 16).
 #[cfg(loom)]
+// SAFETY: the cell holds nothing; two threads in it at once is what the model reports (invariant 16).
 unsafe impl Sync for Exclusive {}
 
 impl Exclusive {

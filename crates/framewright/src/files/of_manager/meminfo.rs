@@ -22,7 +22,10 @@ pub(super) fn meminfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dy
     line("PcpFree", manager.cached_pages())?;
     line("Isolated", totals.isolated_pages)?;
     line("MemMap", totals.map_pages)?;
-    write_kib(out, format_args!(""), "MemTables", manager.metadata_bytes() / 1024)
+    // What map reclaim has not given back.
+    line("MemMapArray", (manager.memory_map_bytes() / PAGE_SIZE).saturating_add_signed(-manager.saved_map_pages()))?;
+    let tables_bytes = manager.metadata_bytes() - manager.memory_map_bytes();
+    write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }
 
 /// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the largest reserve.
