@@ -46,7 +46,7 @@ fn mistakes_are_told() {
     assert_eq!((code, errors.as_str()), (Some(1), "reporting: no device takes reports\n"));
     let (code, said, errors) = exec(&[], "reporting; reporting now");
     assert!(said.contains("no device, pace adaptive"), "{said}");
-    assert_eq!((code, errors.as_str()), (Some(2), "reporting: status, flush, pause or resume\n"));
+    assert_eq!((code, errors.as_str()), (Some(2), "reporting: status, flush, pause, resume or pools on|off\n"));
     let (code, _, errors) = exec(&["--reporting", "page_poison=1"], "reporting");
     assert!(code != Some(0) && errors.contains("would not leave in free memory"), "{errors}");
     for (words, why) in [

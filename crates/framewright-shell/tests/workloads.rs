@@ -1,53 +1,22 @@
 //! Commands that use memory as programs do: huge pages of a pool, page faults, churn, fragmentation; and pools through their files.
 
-use framewright::early::EarlyAllocator;
+mod common;
+
+use common::{Fake, Threads, machine};
 use framewright::files::{FileSystem, Source};
 use framewright::pools::PoolSize;
-use framewright::units::PhysRange;
-use framewright::{BringUp, Manager, Parameters};
 use framewright_jobs::NoHelpers;
-use framewright_shell::{Host, Run, Shell};
-use framewright_testkit::FakeMachine;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Lets the machine's CPUs work.
-struct Threads {
-    machine: &'static FakeMachine,
-    /// Looks until somebody interrupts; never when 0.
-    patience: AtomicU32,
-}
-
-impl Host for Threads {
-    fn is_interrupted(&self) -> bool {
-        let left = self.patience.load(Ordering::Relaxed);
-        left == 1 || left > 1 && self.patience.fetch_sub(1, Ordering::Relaxed) <= 2
-    }
-
-    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
-        std::thread::scope(|scope| {
-            for cpu in 1..framewright::Platform::cpus(self.machine) {
-                scope.spawn(move || self.machine.run_on(cpu, || work(cpu)));
-            }
-            work(0);
-        });
-    }
-}
+use framewright_shell::{Run, Shell};
+use std::sync::atomic::Ordering;
 
 struct Bench {
-    manager: Manager<FakeMachine>,
+    manager: Fake,
     host: Threads,
 }
 
-/// Two nodes and two CPUs; the clock leaps whenever somebody looks at it.
 fn bench() -> Bench {
-    let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
-    let builder = FakeMachine::builder().ram(mib(0, 256)).ram(mib(4096, 4352)).cpus(1).cpus_on(1, 1);
-    let machine = builder.node(mib(0, 256), 0).node(mib(4096, 4352), 1).clock_step_ns(20_000_000).build();
-    let parameters = Parameters::parse("", &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
-    Bench { manager, host: Threads { machine, patience: AtomicU32::new(0) } }
+    let (manager, host) = machine("", [256, 256], 20_000_000);
+    Bench { manager, host }
 }
 
 impl Bench {
@@ -131,9 +100,9 @@ fn an_interrupt_gives_all_of_it_back() {
     for text in
         ["hugetlb 2M 20; echo never", "page_fault1 9; echo never", "churn 100; echo never", "fragment 64M; echo never"]
     {
-        bench.host.patience.store(7, Ordering::Relaxed);
+        bench.host.looks.store(7, Ordering::Relaxed);
         let (status, out, errors) = bench.run(text);
-        bench.host.patience.store(0, Ordering::Relaxed);
+        bench.host.looks.store(0, Ordering::Relaxed);
         assert!(
             status == 130 && errors.contains("interrupted") && !out.contains("never"),
             "{text}: {status} {out} {errors}"
