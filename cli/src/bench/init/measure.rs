@@ -5,12 +5,7 @@ use super::limit::{Fill, Ground, has_clzero};
 use super::spread::Spread;
 use crate::bench::host;
 use crate::error::Error;
-<<<<<<< HEAD
 use crate::hosted::{Session, Silent, cpu_seconds};
-=======
-use crate::hosted::{Session, Silent};
-use framewright::Request;
->>>>>>> main
 use framewright::parameters::Policy;
 use framewright_hosted::Machine;
 use serde_json::{Value, json};
@@ -193,45 +188,3 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eag
         "first_touch": group.first_touch,
     })
 }
-<<<<<<< HEAD
-=======
-
-/// Bringing up one section because a request wants it, beside its share of the same by the job.
-///
-/// # Errors
-/// As [`row`].
-pub fn growth(scale: Scale) -> Result<Value, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
-    let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
-    let mut session = Session::open(&machine, "memmap_init=deferred")?;
-    let (mut by_request, mut by_job) = (Vec::new(), Vec::new());
-    for _ in 0..=scale.repetitions {
-        let pass = session.bring_up(&mut Silent)?;
-        let node = &pass.report["deferred"][0];
-        let sections = node["pages"].as_f64().unwrap_or(0.0) / order.pages() as f64;
-        by_job.push(node["elapsed_ms"].as_f64().unwrap_or(0.0) / 1e3 / sections);
-        let pass = pass.end_dirty()?.bring_up_withheld()?;
-        let manager = pass.manager();
-        loop {
-            let before = manager.totals().deferred_pages;
-            let started = std::time::Instant::now();
-            if manager.allocate(&Request::new(order)).is_err() {
-                break;
-            }
-            let seconds = started.elapsed().as_secs_f64();
-            if before - manager.totals().deferred_pages == order.pages() {
-                by_request.push(seconds);
-            }
-        }
-        session = pass.end_dirty()?;
-    }
-    by_job.sort_by(f64::total_cmp);
-    by_request.sort_by(f64::total_cmp);
-    let (request, job) = (median(&by_request).unwrap_or(0.0), median(&by_job).unwrap_or(0.0));
-    Ok(json!({
-        "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
-        "bytes": order.pages() * DESCRIPTOR, "seconds": request, "seconds_min": by_request.first(),
-        "seconds_max": by_request.last(), "share_of_bulk_seconds": job, "bulk_ratio": request / job, "first_touch": false,
-    }))
-}
->>>>>>> main
