@@ -84,7 +84,7 @@ impl Drop for Scratch {
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

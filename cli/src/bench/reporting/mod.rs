@@ -43,7 +43,7 @@ const FULL: Scale = Scale {
     dirtied_bytes: 2 << 30,
     paces: &[Pace::Adaptive, Pace::Fixed],
     falls: 3,
-    rounds: 32,
+    rounds: 28,
     run: Duration::from_millis(100),
 };
 const QUICK: Scale = Scale {
