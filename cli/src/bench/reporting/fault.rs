@@ -6,7 +6,7 @@ use super::statistics::{Interval, bootstrap, deviation};
 use crate::bench::common::median;
 use crate::bench::host;
 use crate::error::Error;
-use crate::hosted::{Pass, Session, Silent, with_reports};
+use crate::hosted::{Session, Silent, with_reports};
 use framewright::Manager;
 use framewright::units::{Order, PAGE_SIZE};
 use framewright_hosted::{Advice, HostedPlatform, Machine};
@@ -69,43 +69,53 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     let all = u32::try_from(host::cpus()?.len()).unwrap_or(1);
     let machine = Machine::synthetic(scale.memory_bytes, 1, all).map_err(|error| Error::Failed(error.to_string()))?;
     let lines = CONFIGS.map(|config| format!("memmap_init=on-demand{}", config.line));
-    let passes = lines.iter().map(|line| Session::open(&machine, line)?.bring_up(&mut Silent));
-    let passes = passes.collect::<Result<Vec<Pass<'_>>, _>>()?;
+    let mut session = Session::open(&machine, &lines[0])?;
     let mut rows = Vec::new();
     let cpus: &[u32] = if all == 1 { &[1] } else { &[1, all] };
-    let pairs: Vec<(&Pass<'_>, &Config)> = passes.iter().zip(&CONFIGS).collect();
-    with_all(&pairs, &mut || {
-        for (pass, config) in &pairs {
-            // What is not worked with is reported before; from now on each reports only while its turn is.
-            pass.manager().reporting().pause();
-            config.advice.map_or(Ok(()), |_| flush(pass.manager()))?;
-        }
-        for workload in [Workload::PageFault1, Workload::PageFault2] {
-            for &cpus in cpus {
-                let all = by_turns(&passes, scale, workload, cpus)?;
-                let rows_of = CONFIGS.iter().zip(&all).map(|(config, of)| row(config.name, workload, cpus, of, &all[0]));
-                rows.extend(rows_of);
+    for workload in [Workload::PageFault1, Workload::PageFault2] {
+        for &cpus in cpus {
+            let mut runs: [Vec<Run>; CONFIGS.len()] = std::array::from_fn(|_| Vec::new());
+            // What comes before the first round is not measured: memory is touched for the first time.
+            (_, session) = run(session, &lines, 0, Load { workload, cpus, time: Duration::ZERO })?;
+            for at in (0..scale.rounds).flat_map(turns) {
+                let run_of;
+                (run_of, session) = run(session, &lines, at, Load { workload, cpus, time: scale.run })?;
+                runs[at].push(run_of);
             }
-        }
-        Ok(())
-    })?;
-    for (pass, config) in passes.iter().zip(&CONFIGS) {
-        pass.verify()?;
-        let early = pass.manager().reporting_counters().reused_early_pages;
-        if early != 0 {
-            let name = config.name;
-            return Err(Error::Failed(format!("{name}: {early} reported pages were handed out too early")));
+            let rows_of = CONFIGS.iter().zip(&runs).map(|(config, of)| row(config.name, workload, cpus, of, &runs[0]));
+            rows.extend(rows_of);
         }
     }
     Ok(rows)
 }
 
-/// Calls `work` while all machines that have a device for reports have it.
-fn with_all(machines: &[(&Pass<'_>, &Config)], work: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
-    match machines.split_first() {
-        None => work(),
-        Some(((pass, config), rest)) => with_reports(pass.manager(), config.advice, &|_| {}, || with_all(rest, work))?,
+/// In which order configurations take turns in a round: forwards and then backwards, so that what drifts evenly meets all alike, and each round from another one on.
+fn turns(round: usize) -> impl Iterator<Item = usize> {
+    let count = CONFIGS.len();
+    (0..count).chain((0..count).rev()).map(move |turn| (turn + round) % count)
+}
+
+/// What is done in a run.
+#[derive(Clone, Copy)]
+struct Load {
+    workload: Workload,
+    cpus: u32,
+    time: Duration,
+}
+
+/// A run of a configuration. The machine is brought up anew for it, over the same memory and so with the same frames for all: where the system's pages lie matters more than what is
+/// measured here.
+fn run<'a>(session: Session<'a>, lines: &'a [String], at: usize, load: Load) -> Result<(Run, Session<'a>), Error> {
+    let pass = session.with_command_line(&lines[at]).bring_up(&mut Silent)?;
+    let (manager, advice) = (pass.manager(), CONFIGS[at].advice);
+    let run = with_reports(manager, advice, &|_| {}, || crew(manager, advice.is_some(), load))??;
+    let early = manager.reporting_counters().reused_early_pages;
+    if early != 0 {
+        let name = CONFIGS[at].name;
+        return Err(Error::Failed(format!("{name}: {early} reported pages were handed out too early")));
     }
+    pass.verify()?;
+    Ok((run, pass.end_dirty()?))
 }
 
 /// What one run came to.
@@ -120,58 +130,53 @@ struct Run {
     reported_bytes: u64,
 }
 
-/// The runs of each configuration, two a round: in each round they take turns forwards and then backwards, so that what drifts evenly meets all alike. What comes before the
-/// first round is not measured: memory is touched for the first time.
-fn by_turns(passes: &[Pass<'_>], scale: Scale, workload: Workload, cpus: u32) -> Result<Vec<Vec<Run>>, Error> {
-    let mut runs: Vec<Vec<Run>> = passes.iter().map(|_| Vec::new()).collect();
-    for pass in passes {
-        crew(pass.manager(), workload, cpus, Duration::ZERO)?;
-    }
-    for _ in 0..scale.rounds {
-        for at in (0..passes.len()).chain((0..passes.len()).rev()) {
-            runs[at].push(crew(passes[at].manager(), workload, cpus, scale.run)?);
-        }
-    }
-    Ok(runs)
-}
-
-/// One run on so many CPUs. A turn before reports are let go on, so that what is about to be used is not taken for free, and one after, then the clocks start.
-fn crew(manager: &Manager<HostedPlatform>, workload: Workload, cpus: u32, time: Duration) -> Result<Run, Error> {
+/// One run on so many CPUs. While they hold all that they will use, everything else is reported; after another turn the clocks start.
+fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<Run, Error> {
     let hosts = host::cpus()?;
-    let (warm, start) = (Barrier::new(cpus as usize + 1), Barrier::new(cpus as usize + 1));
+    let workload = load.workload;
+    let everybody = load.cpus as usize + 1;
+    let (held, over, start) = (Barrier::new(everybody), Barrier::new(everybody), Barrier::new(everybody));
     let counted = || (host::cpu_seconds(), manager.reporting_counters().reported_pages);
     let one = |cpu: u32| -> Result<(u64, f64), Error> {
         let seated = hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
         let seat = manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
-        let first = turn(manager, workload);
-        warm.wait();
-        let second = turn(manager, workload);
         // Nobody waits for one who has failed.
+        let mut pile = Pile::near(manager, workload.order()).clearing();
+        let first = fill(&mut pile);
+        held.wait();
+        over.wait();
+        let first = first.and_then(|_| pile.free_all());
+        let second = turn(manager, workload);
         start.wait();
         seated?;
         let _seat = seat?;
         first.and(second).map_err(failed)?;
         let begun = Instant::now();
         let mut pages = 0;
-        while begun.elapsed() < time {
+        while begun.elapsed() < load.time {
             pages += turn(manager, workload).map_err(failed)?;
         }
         Ok((pages, begun.elapsed().as_secs_f64()))
     };
-    let (before, parts) = std::thread::scope(|scope| {
+    manager.reporting().pause();
+    let (before, parts, flushed) = std::thread::scope(|scope| {
         let one = &one;
-        let crew: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || one(cpu))).collect();
-        warm.wait();
+        let crew: Vec<_> = (0..load.cpus).map(|cpu| scope.spawn(move || one(cpu))).collect();
+        held.wait();
+        let flushed = if reports { flush(manager) } else { Ok(()) };
         manager.reporting().resume();
+        over.wait();
         start.wait();
         let before = counted();
         let parts = crew.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
         });
-        (before, parts.collect::<Result<Vec<_>, _>>())
+        (before, parts.collect::<Result<Vec<_>, _>>(), flushed)
     });
     let after = counted();
+    // What was used stays with the process for the next run.
     manager.reporting().pause();
+    flushed?;
     let parts = parts?;
     Ok(Run {
         pages: parts.iter().map(|part| part.0).sum(),
@@ -185,13 +190,19 @@ fn failed(error: PileError) -> Error {
     Error::Failed(error.to_string())
 }
 
-/// Allocates the working set, clears it and touches every page, frees it; how many pages it has.
-fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, PileError> {
+/// Allocates the working set, clears it and touches every page; how many pages it has.
+fn fill(pile: &mut Pile<'_, HostedPlatform>) -> Result<u64, PileError> {
     let pages = WORKING_SET_BYTES / PAGE_SIZE;
-    let mut pile = Pile::near(manager, workload.order()).clearing();
-    while pile.runs() < pages / workload.order().pages() {
+    while pile.runs() < pages / pile.pages_of_run() {
         pile.add()?;
     }
+    Ok(pages)
+}
+
+/// The same, and frees it.
+fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, PileError> {
+    let mut pile = Pile::near(manager, workload.order()).clearing();
+    let pages = fill(&mut pile)?;
     pile.free_all()?;
     Ok(pages)
 }
@@ -225,4 +236,20 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
         "against_off": middle, "against_off_low": low, "against_off_high": high,
         "against_off_min": extreme(f64::min), "against_off_max": extreme(f64::max), "against_off_deviation": deviation(&ratios),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_fair() {
+        for round in 0..5 {
+            let order: Vec<usize> = turns(round).collect();
+            let backwards: Vec<usize> = order.iter().rev().copied().collect();
+            assert_eq!(order, backwards, "what drifts evenly meets all alike");
+            assert!((0..CONFIGS.len()).all(|at| order.iter().filter(|&&turn| turn == at).count() == 2));
+        }
+        assert_ne!(turns(0).next(), turns(1).next());
+    }
 }
