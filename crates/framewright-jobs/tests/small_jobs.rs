@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Log, assert_covers};
-use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, NoHelpers, NodeSet, Placement, Post, WorkerStats};
+use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, JobError, NoHelpers, NodeSet, Placement, Post, WorkerStats};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -128,6 +128,38 @@ fn a_job_gets_as_many_helpers_as_pay() {
     let hole = |unit| if unit < 5000 { 1 } else { 10_000 };
     assert_eq!(Starved::new(20).run(&Job::new(0..10_000), hole), 20);
     assert_eq!(Starved::new(20).run(&Job::new(0..1 << 20), |unit| u64::from(unit % 64 == 0)), 0);
+}
+
+#[test]
+fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
+    // 20 us a unit: helpers are called after the first chunk. 20 ns: never.
+    for (unit_ns, is_small) in [(20, true), (20_000, false)] {
+        let platform = Starved::new(2);
+        let work =
+            |range: Range<u64>| platform.now_ns.fetch_add(unit_ns * (range.end - range.start), Ordering::Relaxed);
+        let log = Log::default();
+        let all = Job::new(10..110).align(3).run(&platform, |range, _| {
+            work(range.clone());
+            log.add(range);
+            Ok::<_, Infallible>(())
+        });
+        let chunks = log.sorted();
+        let summary = all.expect("nothing fails");
+        assert_eq!((summary.threads, summary.units, summary.chunks), (1, 100, chunks.len() as u64));
+        assert_eq!(platform.take_woken().is_empty(), is_small);
+        for bad in &chunks {
+            let mut undone = Vec::new();
+            let failing = |range: Range<u64>, _: &framewright_jobs::Worker<'_>| {
+                work(range.clone());
+                if range == *bad { Err("no") } else { Ok(()) }
+            };
+            // What chunks there are depends on times, which are the same again but for the clock's start.
+            let result = Job::new(10..110).align(3).run_or_undo(&platform, failing, |range| undone.push(range));
+            assert_eq!(result, Err(JobError::Failed { error: "no", range: bad.clone() }));
+            let succeeded: Vec<_> = std::iter::once(10..bad.start).filter(|range| !range.is_empty()).collect();
+            assert_eq!(undone, succeeded, "{bad:?} of {chunks:?}");
+        }
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@
 //! What is not done: quotas of threaded control groups that only some threads of the process are in; and what the caller changes about itself while its job
 //! runs reaches only helpers that come later.
 
+mod clock;
 mod context;
 mod loan;
 mod nodes;
@@ -156,7 +157,7 @@ impl Helpers for HostedHelpers {
     }
 
     fn now_ns(&self) -> Option<u64> {
-        Some(system::now_ns())
+        Some(clock::now_ns())
     }
 
     /// What was measured, within bounds. While CPUs are busy helpers come late or never and the mean grows; a job that therefore asks for none would never find out

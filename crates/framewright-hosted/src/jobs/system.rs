@@ -187,6 +187,24 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
+/// The processor's counter, where there is one that programs can read.
+#[inline]
+pub(super) fn counter() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such processor has the instruction, and it touches no memory.
+    return Some(unsafe { core::arch::x86_64::_rdtsc() });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// Whether this process may read [`counter`]: a process can be forbidden to.
+pub(super) fn may_read_counter() -> bool {
+    let mut answer: libc::c_int = 0;
+    // SAFETY: the call writes an integer to the place that it is given, which is live.
+    let result = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut answer) };
+    result == 0 && answer == libc::PR_TSC_ENABLE
+}
+
 /// Sleeps while `word` is `seen`, at most so long; may return early for no reason.
 pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>) {
     let time = longest.map(|longest| libc::timespec {

@@ -1,5 +1,6 @@
 //! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and calls them.
 
+use super::alone::Begun;
 use super::pace::Pace;
 use super::track::{Rule, Track};
 use super::{Own, Shared, WATCHED_CHUNKS};
@@ -41,16 +42,24 @@ where
         Self { shared, recruits, registration: None, together: false, target: 0, allowance: None, next_look: 0 }
     }
 
-    /// Works until nothing is left to claim. Returns the caller's own chunk that failed.
-    pub(super) fn lead(mut self) -> Option<Range<u64>> {
+    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the caller's own chunk that failed.
+    pub(super) fn lead(mut self, begun: Option<Begun>) -> Option<Range<u64>> {
         let shared = self.shared;
         let node = || shared.helpers.current_node();
         let mut own = shared.worker(0, &node);
         let timed = shared.job.is_guided() && self.could_have_helpers();
         let recorded = !shared.job.statistics.is_empty();
-        let began = if timed || recorded { shared.helpers.now_ns() } else { None };
-        own.pace = began.filter(|_| timed).map(Pace::start);
-        self.call_at_once(&own);
+        let mut began = None;
+        if let Some(Begun { pace, tally }) = begun {
+            own.tally = tally;
+            self.estimate(own.pace.insert(pace), shared.rest());
+        } else {
+            if timed || recorded {
+                began = shared.helpers.now_ns();
+            }
+            own.pace = began.filter(|_| timed).map(Pace::start);
+            self.call_at_once(&own);
+        }
         let mut failed = None;
         while !shared.stopped() {
             let claimed = if self.together { shared.claim_together(&mut own) } else { self.claim_alone(&mut own) };
@@ -72,8 +81,7 @@ where
 
     /// How many threads there could be at most, before anybody was asked.
     fn possible_threads(&self) -> u32 {
-        let helpers = self.shared.crew.map_or(0, |crew| crew.posts.len());
-        u32::try_from(helpers).unwrap_or(u32::MAX).saturating_add(1).min(self.shared.job.max_threads)
+        self.shared.crew.map_or(1, |crew| self.shared.job.possible_threads(crew))
     }
 
     /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be measured, and fixes the size of its chunks.
@@ -139,10 +147,7 @@ where
     fn estimate(&mut self, pace: &Pace, rest: u64) {
         let shared = self.shared;
         let Some(crew) = shared.crew else { return };
-        let start_cost = shared.helpers.start_cost_ns().unwrap_or_else(|| crew.desk.start_cost_ns());
-        // A helper for each share of the rest, and not more than there are chunks.
-        let worth = pace.worthwhile_helpers(rest, start_cost).min(rest / shared.job.align);
-        let worth = u32::try_from(worth).unwrap_or(u32::MAX).min(shared.job.max_threads - 1);
+        let worth = shared.job.worthwhile_helpers(shared.helpers, crew, pace, rest);
         // Few large calls rather than many small ones: the estimate creeps up and down.
         if worth > self.target + self.target / 2 {
             self.target = worth;

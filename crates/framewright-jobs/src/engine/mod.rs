@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! job.run -> run_whole                      one thread: one call, no atomics
+//!         -> begin_alone               adaptive, nobody looks: until helpers are worth it, which small jobs never see
 //!         -> Shared -> with_recruits -> Leader: alone -> (helpers are worth it) -> together -> settle -> undo
 //!                                   \-> Shared::help on each helper's thread
 //! ```
 
+mod alone;
 mod indices;
 mod leader;
 mod pace;
@@ -20,6 +22,7 @@ use crate::raw::{Ended, FirstError, Work, with_recruits};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::token::{Cancel, Tally};
 use crate::worker::Worker;
+use alone::Begun;
 use core::mem;
 use core::ops::Range;
 use indices::Indices;
@@ -97,9 +100,28 @@ impl Job<'_> {
             if whole {
                 return self.run_whole(helpers, chunk, range);
             }
-            return self.run_on_tracks(helpers, crew, chunk, undo, &[self.track(range, 0)], size);
+            let start = range.start;
+            let track = self.track(range, 0);
+            let mut begun = None;
+            if let Some(crew) = possible.filter(|_| self.can_begin_alone())
+                && let Some(now_ns) = helpers.now_ns()
+            {
+                match self.begin_alone(helpers, crew, chunk, &track, now_ns) {
+                    Ok((Begun { tally, .. }, true)) => {
+                        return Ok(Summary { threads: 1, chunks: tally.chunks, units: tally.units });
+                    }
+                    Ok((some, false)) => begun = Some(some),
+                    Err((error, range)) => {
+                        if let Some(mut undo) = undo.filter(|_| range.start > start) {
+                            undo(start..range.start);
+                        }
+                        return Err(JobError::Failed { error, range });
+                    }
+                }
+            }
+            return self.run_on_tracks(helpers, crew, chunk, undo, &[track], begun);
         }
-        self.run_parts(helpers, crew, chunk, undo, size)
+        self.run_parts(helpers, crew, chunk, undo)
     }
 
     /// A function of its own, so that the room for [`MAX_PARTS`] parts is on the stack only when there are parts.
@@ -110,7 +132,6 @@ impl Job<'_> {
         crew: Option<Crew<'_>>,
         chunk: &F,
         undo: Option<U>,
-        size: u64,
     ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
@@ -127,7 +148,7 @@ impl Job<'_> {
             *track = self.track(part.range.clone(), part.node);
         }
         let tracks = tracks.get(..self.parts.len()).unwrap_or(&tracks);
-        self.run_on_tracks(helpers, crew, chunk, undo, tracks, size)
+        self.run_on_tracks(helpers, crew, chunk, undo, tracks, None)
     }
 
     fn track(&self, range: Range<u64>, node: u32) -> Track {
@@ -166,6 +187,7 @@ impl Job<'_> {
         }
     }
 
+    #[inline(never)]
     fn run_on_tracks<H, F, U, E>(
         &self,
         helpers: &H,
@@ -173,7 +195,7 @@ impl Job<'_> {
         chunk: &F,
         undo: Option<U>,
         tracks: &[Track],
-        size: u64,
+        begun: Option<Begun>,
     ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
@@ -182,10 +204,11 @@ impl Job<'_> {
         E: Send,
     {
         let posts = crew.map_or(&[][..], |crew| crew.posts);
+        let size = tracks.iter().map(|track| track.end - track.start).sum();
         let shared = Shared::new(self, helpers, crew, chunk, tracks, size);
         let wait = |helper: usize, done: &dyn Fn() -> bool| helpers.wait_for(helper, done);
         let complete = with_recruits(posts, &shared, &wait, |recruits| {
-            let failed = Leader::new(&shared, recruits).lead();
+            let failed = Leader::new(&shared, recruits).lead(begun);
             recruits.settle();
             if let Some(helper) = recruits.panicked() {
                 helpers.resume_panic(helper);

@@ -90,6 +90,14 @@ impl Search {
         let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
         Self { first, exact: false, highest, max_address, migrate_type }
     }
+
+    pub(super) const fn first(&self) -> NodeId {
+        self.first
+    }
+
+    pub(super) const fn migrate_type(&self) -> MigrateType {
+        self.migrate_type
+    }
 }
 
 /// Why a request was not served. Nothing was changed.

@@ -18,8 +18,10 @@ use crate::zone::ZoneKind;
 const RECLAIM_ROUNDS: u32 = 16;
 /// Tasks that can be in the hook at once; others go on without it.
 const RECLAIM_TASKS: usize = 16;
-/// Requests that are remembered to have failed.
+/// Requests of unusual kinds that are remembered to have failed.
 const FAILURES: usize = 4;
+/// The same for usual requests, one place for some orders.
+const USUAL_FAILURES: usize = 8;
 /// How often somebody else's drain is waited for before the request goes on without one of its own.
 const DRAIN_TRIES: u32 = 8;
 /// Who is in the hook on a platform that cannot tell its tasks apart.
@@ -65,6 +67,28 @@ struct Key {
     reserves: bool,
 }
 
+/// Bits of a [`Key::usual`] word for order, type and node.
+const ORDER_BITS: u32 = 5;
+const TYPE_BITS: u32 = 3;
+const NODE_BITS: u32 = 8;
+
+impl Key {
+    /// A usual request that failed in the quiet of this number, in one word that no other has; nothing for an unusual one, or when the number has become too large.
+    fn usual(&self, quiet: u64) -> Option<u64> {
+        let &Self { order, search, reserves } = self;
+        let migrate_type = search.migrate_type();
+        if reserves
+            || search != Search::near(search.first(), migrate_type)
+            || quiet >> (64 - ORDER_BITS - TYPE_BITS - NODE_BITS) != 0
+        {
+            return None;
+        }
+        let what =
+            (u64::from(order.get()) << TYPE_BITS | migrate_type as u64) << NODE_BITS | search.first().index() as u64;
+        Some(quiet << (ORDER_BITS + TYPE_BITS + NODE_BITS) | what)
+    }
+}
+
 /// Failed requests; each holds for the quiet of its number.
 struct Failures {
     kept: [Option<(u64, Key)>; FAILURES],
@@ -105,6 +129,8 @@ pub(super) struct Pressure {
     counters: Counters,
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
+    /// Usual requests that failed, by order: who fails again and again takes no lock. Each word says for itself in which quiet that was; none is 0, the first quiet's number being 1.
+    usual_failures: [AtomicU64; USUAL_FAILURES],
     hook: SpinLock<Option<&'static dyn Reclaim>>,
     /// Whether there is a hook, for who would fail at once without one.
     has_hook: AtomicBool,
@@ -118,6 +144,7 @@ impl Pressure {
             counters: Counters::default(),
             quiet: Quiet::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
+            usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: SpinLock::new(None),
             has_hook: AtomicBool::new(false),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -130,11 +157,21 @@ impl Pressure {
 
     fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
         let Some(quiet) = self.quiet.number() else { return false };
-        self.failures.lock(platform).kept.contains(&Some((quiet, *key)))
+        match key.usual(quiet) {
+            Some(word) => self.usual_failure(key).load(Ordering::Relaxed) == word,
+            None => self.failures.lock(platform).kept.contains(&Some((quiet, *key))),
+        }
+    }
+
+    fn usual_failure(&self, key: &Key) -> &AtomicU64 {
+        &self.usual_failures[usize::from(key.order.get()) % USUAL_FAILURES]
     }
 
     fn note_failure<P: Platform>(&self, platform: &P, quiet: Option<u64>, key: Key) {
         let Some(quiet) = quiet else { return };
+        if let Some(word) = key.usual(quiet) {
+            return self.usual_failure(&key).store(word, Ordering::Relaxed);
+        }
         let mut failures = self.failures.lock(platform);
         let next = failures.next;
         failures.kept[next] = Some((quiet, key));
@@ -312,5 +349,42 @@ impl<P: Platform> Manager<P> {
             // Somebody else drains, and may have passed the cache that has what we lack: wait, and look again.
             self.wait_for_drain();
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::units::NodeId;
+    use std::collections::BTreeSet;
+
+    fn near(order: u8, node: usize, migrate_type: MigrateType) -> Key {
+        let order = Order::new(order).expect("an order");
+        let node = NodeId::new(node).expect("a node");
+        Key { order, search: Search::near(node, migrate_type), reserves: false }
+    }
+
+    #[test]
+    fn every_usual_request_has_a_word_of_its_own() {
+        let types = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Isolate];
+        let mut words = BTreeSet::from([0]);
+        let mut keys = 1;
+        for quiet in [1, 2, 1 << 40, (1 << 48) - 1] {
+            for order in 0..=Order::MAX.get() {
+                for node in [0, 1, 63] {
+                    words.extend(types.iter().filter_map(|&kind| near(order, node, kind).usual(quiet)));
+                    keys += types.len();
+                }
+            }
+        }
+        assert_eq!(words.len(), keys);
+    }
+
+    #[test]
+    fn what_does_not_fit_a_word_has_none() {
+        let usual = near(0, 0, MigrateType::Movable);
+        assert!(usual.usual(1).is_some());
+        assert_eq!(usual.usual(1 << 48), None);
+        assert_eq!(Key { reserves: true, ..usual }.usual(1), None);
     }
 }
