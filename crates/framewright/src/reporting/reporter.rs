@@ -361,6 +361,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if self.reporting().is_paused() && !flushing {
             self.end_pass();
             self.looked_ns = None;
+            // Once it goes on it looks at once.
+            (self.look_due_ns, self.vain_looks) = (0, 0);
             return Next::Wait(now_ns + self.idle_ns());
         }
         if now_ns < self.not_before_ns {
