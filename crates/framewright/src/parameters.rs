@@ -436,7 +436,10 @@ mod tests {
         let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed, pools: true };
         assert_eq!((parameters.reporting, parameters.shuffle, parameters.shuffle_seed), (reporting, true, Some(77)));
         let defaults = Parameters::default();
-        assert_eq!(defaults.reporting, ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false });
+        assert_eq!(
+            defaults.reporting,
+            ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
+        );
         assert!(!defaults.shuffle);
         for order in 0..=18 {
             let line = std::format!("page_reporting.page_reporting_order={order}");

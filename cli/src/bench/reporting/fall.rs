@@ -87,13 +87,13 @@ pub fn row(falls: &[Fall]) -> Value {
         "dirtied_mib": falls.first().map(|fall| mib(fall.dirtied_bytes)), "falls": falls.len(),
         "reported_twice": falls.iter().map(Fall::reported_twice).max(),
     });
-    let measured: [(&str, &dyn Fn(&Fall) -> Option<f64>); 3] = [
-        ("t50_s", &|fall| fall.seconds_until(0.5)),
-        ("t95_s", &|fall| fall.seconds_until(0.95)),
-        ("left_mib", &|fall| Some(fall.left_mib())),
-    ];
-    for (name, of) in measured {
-        let mut values = falls.iter().map(of).collect::<Option<Vec<f64>>>().unwrap_or_default();
+    let of = |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
+    for (name, values) in [
+        ("t50_s", of(|fall| fall.seconds_until(0.5))),
+        ("t95_s", of(|fall| fall.seconds_until(0.95))),
+        ("left_mib", of(|fall| Some(fall.left_mib()))),
+    ] {
+        let mut values = values.unwrap_or_default();
         values.sort_by(f64::total_cmp);
         row[name] = json!(median(&values));
         row[format!("{name}_min")] = json!(values.first());

@@ -219,7 +219,8 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
         values
     };
     // Of the two runs of a round together.
-    let ratios: Vec<f64> = runs.chunks(2).zip(off.chunks(2)).map(|(runs, off)| cpu_rate(runs) / cpu_rate(off)).collect();
+    let ratios: Vec<f64> =
+        runs.chunks(2).zip(off.chunks(2)).map(|(runs, off)| cpu_rate(runs) / cpu_rate(off)).collect();
     let Interval { middle, low, high } = bootstrap(&ratios);
     let extreme = |of: fn(f64, f64) -> f64| ratios.iter().copied().reduce(of);
     let rates = sorted(&|run| run.pages as f64 / run.seconds);

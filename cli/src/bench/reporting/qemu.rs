@@ -1,7 +1,7 @@
 //! The fall of a machine in QEMU, seen from here: a thread reads the share of the machine's memory while the guest follows a script.
 
-use super::{FULL, Scale};
 use super::fall::{Fall, Sample};
+use super::{FULL, Scale};
 use crate::args::{Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;

@@ -56,7 +56,7 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     let sum = |of: fn(&Zone) -> u64| manager.zones().iter().map(of).sum::<u64>();
     for (name, pages) in [
         ("reported so far", counters.reported_pages),
-        ("of pools",  counters.pool_pages),
+        ("of pools", counters.pool_pages),
         ("handed out again", counters.reused_pages),
         ("free, reported", sum(Zone::reported_pages)),
         ("free, not reported", sum(Zone::unreported_pages)),

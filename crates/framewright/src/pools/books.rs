@@ -162,7 +162,11 @@ impl Books {
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
         let fresh: u64 = self.lists.iter().skip(size.index()).step_by(PoolSize::COUNT).map(FreeList::fresh_pages).sum();
         let counts = self.counts(size);
-        if self.node(size, node).surplus != 0 { 0 } else { fresh.saturating_sub(counts.reserved).min(counts.available()) }
+        if self.node(size, node).surplus != 0 {
+            0
+        } else {
+            fresh.saturating_sub(counts.reserved).min(counts.available())
+        }
     }
 
     /// Frames of reported pages that were handed out again.

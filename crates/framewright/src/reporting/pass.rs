@@ -1,9 +1,9 @@
 //! One pass over all zones: how much of each may be reported, and how far it has got.
 
 use super::settings::Pace;
+use crate::manager::{Loan, Manager};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
-use crate::manager::{Loan, Manager};
 use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
 
 /// Calls that an adaptive pass may make at least in each zone, where that much stayed free: 1 GiB.

@@ -1,8 +1,8 @@
 //! Pages to users and back (SPEC 6.5), and pages with memory errors (SPEC 6.9).
 
 use super::{Manager, Pool};
-use crate::block::{BlockState, State};
 use crate::block::lists::NONE;
+use crate::block::{BlockState, State};
 use crate::early::NodeChoice;
 use crate::platform::Platform;
 use crate::pools::{Books, Chain, IN_USE, LENT, PoolError, PoolSize, RESTORE, Taken, is_in_use};
