@@ -28,6 +28,8 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a flush of all its CPUs
+    Model(ModelOptions),
 }
 
 /// Options of `framewright boot`.
@@ -161,6 +163,12 @@ pub enum Bench {
     Hugepages(BenchHugepages),
     /// How soon freed memory is back with the host, and what that costs those who allocate
     Reporting(BenchReporting),
+    /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for pools
+    Scaling(BenchScaling),
+    /// How far the model's predictions are from what is measured here and from what others published
+    Model(BenchOptions),
+    /// All of these, one after the other
+    All(BenchAll),
 }
 
 /// Options of the benchmarks that have no others.
@@ -211,7 +219,7 @@ pub struct BenchInit {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
-    /// Time by threads, as a share of a node's CPUs, instead
+    /// The same as `framewright bench scaling`
     #[arg(long)]
     pub table: bool,
 }
@@ -228,6 +236,57 @@ pub struct BenchReporting {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `framewright bench scaling`.
+#[derive(Args, Debug)]
+pub struct BenchScaling {
+    /// Where: in this process, or in the reference guest
+    #[arg(long, value_enum, default_value_t = Where::Hosted)]
+    pub on: Where,
+    /// Less of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `framewright bench all`.
+#[derive(Args, Debug)]
+pub struct BenchAll {
+    /// Less of everything: three minutes at most on two idle CPUs
+    #[arg(long)]
+    pub quick: bool,
+    /// Keep the results in this file, section by section; a run that was interrupted goes on with what is missing
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Start over, whatever is in the file
+    #[arg(long, requires = "json")]
+    pub fresh: bool,
+}
+
+/// Options of `framewright model`.
+#[derive(Args, Debug)]
+pub struct ModelOptions {
+    /// A boot log (dmesg), /proc/iomem or description of the machine, as `boot --map` takes
+    #[arg(long, value_name = "FILE", required_unless_present = "memory")]
+    pub machine: Option<PathBuf>,
+    /// How many CPUs it has [default: what the file says]
+    #[arg(long, value_name = "N", value_parser = cpus)]
+    pub cpus: Option<u32>,
+    /// Spread its memory over this many nodes [default: what the file says]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    pub nodes: Option<u32>,
+    /// A machine with so much memory in the place of a file, such as 24T
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "machine")]
+    pub memory: Option<u64>,
+    /// Costs from the `model` section of this file of results rather than measured now
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+    /// Write predictions and constants to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Reads the command line. `None`: it asked for help, which has been printed.

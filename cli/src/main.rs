@@ -7,7 +7,9 @@ mod error;
 mod grid;
 mod hosted;
 mod interrupt;
+mod model;
 mod output;
+mod progress;
 mod qemu;
 mod shell;
 
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
         Ok(Some(Command::Bench(bench))) => bench::run(&bench).map(|()| 0),
+        Ok(Some(Command::Model(options))) => model::run(&options).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),
     };

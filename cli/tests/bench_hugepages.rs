@@ -4,7 +4,7 @@ mod common;
 
 use common::run;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 18] = [
     "bench",
     "on",
     "policy",
@@ -15,7 +15,11 @@ const KEYS: [&str; 14] = [
     "restore",
     "threads",
     "fill_ms",
+    "fill_ms_min",
+    "fill_ms_max",
     "empty_ms",
+    "empty_ms_min",
+    "empty_ms_max",
     "flushes",
     "ipis",
     "saved_bytes",

@@ -36,6 +36,14 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     Err(Error::Failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
 }
 
+/// Time that CPUs have spent on the calling thread.
+pub fn thread_cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the argument is a live value of the type that the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 fn empty() -> libc::cpu_set_t {
     // SAFETY: a set is an array of integers, for which zero is a value: the empty set.
     unsafe { std::mem::zeroed() }

@@ -2,12 +2,13 @@
 
 mod qemu;
 
-use super::common::{median, wrapped};
+use super::common::Spread;
+use super::section::Section;
 use crate::args::{BenchHugepages, Where};
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
-use crate::output::Output;
+use crate::progress;
 use framewright::Manager;
 use framewright::pools::PoolSize;
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
@@ -93,7 +94,7 @@ pub fn run(options: &BenchHugepages) -> Result<(), Error> {
         Where::Hosted => hosted(options),
         Where::Qemu => {
             let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            show(&rows, repetitions, &timed, options.json)
+            Section::new("hugepages", repetitions, timed, rows).print(options.json)
         }
     }
 }
@@ -129,21 +130,7 @@ fn hosted(options: &BenchHugepages) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    show(&rows, repetitions, &timed, options.json)
-}
-
-/// Prints rows for people or for programs.
-fn show(rows: &[Value], repetitions: usize, timed: &str, json: bool) -> Result<(), Error> {
-    let mut output = Output::new();
-    if json {
-        let object = json!({ "bench": "hugepages", "repetitions": repetitions, "timed": timed, "rows": rows });
-        return output.line(&object.to_string());
-    }
-    let style = output.style();
-    table(rows).render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    let heading = format!("{repetitions} runs a row; {timed}.");
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    Section::new("hugepages", repetitions, timed, rows).print(options.json)
 }
 
 fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {
@@ -161,6 +148,7 @@ fn rows_of(
     let mut rows = Vec::new();
     for size in PoolSize::ALL {
         for pages in pages_of(listed, size, memory_bytes) {
+            progress::step(&format_args!("hugepages: {pages} pages of {size}"))?;
             for &reclaim in reclaims {
                 for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
                     let case = Case { size, pages, threads, tables: "backed", reclaim };
@@ -216,13 +204,12 @@ fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> R
     }
     manager.set_optimize_vmemmap(false);
     manager.set_eager_restore(false);
-    times.fill.sort_by(f64::total_cmp);
-    times.empty.sort_by(f64::total_cmp);
     Ok(times)
 }
 
 fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
     let (reclaim, restore) = case.reclaim.names();
+    let (fill, empty) = (Spread::of(times.fill.iter().copied()), Spread::of(times.empty.iter().copied()));
     json!({
         "bench": "hugepages",
         "on": on,
@@ -233,8 +220,12 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
         "reclaim": reclaim,
         "restore": restore,
         "threads": case.threads,
-        "fill_ms": median(&times.fill),
-        "empty_ms": median(&times.empty),
+        "fill_ms": fill.middle,
+        "fill_ms_min": fill.least,
+        "fill_ms_max": fill.most,
+        "empty_ms": empty.middle,
+        "empty_ms_min": empty.least,
+        "empty_ms_max": empty.most,
         "flushes": times.flushes,
         // In a process they are the system's, which does not say.
         "ipis": times.ipis,
@@ -242,7 +233,8 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
     })
 }
 
-fn table(rows: &[Value]) -> Grid {
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&[
         ">page size",
         ">pages",

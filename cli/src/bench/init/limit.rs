@@ -1,4 +1,4 @@
-//! What initialising the memory map is measured against: the best plain fill of the same bytes by as many threads.
+//! What initialising the memory map is measured against: the best plain fill of as many bytes, by as many threads, over memory of the same kind.
 
 use super::super::host;
 use crate::error::Error;
@@ -30,84 +30,99 @@ impl Fill {
     }
 }
 
-/// Memory to fill: the page array's own, so that the limit is measured over the very bytes that bring-ups write.
-pub struct Ground {
-    /// Starts and sizes, ascending.
-    parts: Vec<(NonNull<u8>, usize)>,
+/// Memory of its own to fill.
+pub struct Buffer {
+    start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: addresses and lengths; threads fill parts that do not overlap.
-unsafe impl Sync for Ground {}
+// SAFETY: an address and a length; threads fill parts that do not overlap.
+unsafe impl Sync for Buffer {}
 
-impl Ground {
-    /// The first `bytes` bytes of `parts`, or all of them; each begins at a multiple of 64 and has a multiple of that.
-    pub fn new(parts: &[(NonNull<u8>, usize)], bytes: usize) -> Self {
-        let mut left = bytes;
-        let mut taken = Vec::new();
-        for &(start, size) in parts {
-            let size = size.min(left);
-            left -= size;
-            if size != 0 {
-                taken.push((start, size));
-            }
-        }
-        Self { parts: taken, bytes: bytes - left }
-    }
-
-    /// What is between two offsets, in pieces.
-    fn between(&self, from: usize, to: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
-        let mut at = 0;
-        self.parts.iter().filter_map(move |&(start, size)| {
-            let (begin, end) = (from.clamp(at, at + size) - at, to.clamp(at, at + size) - at);
-            at += size;
-            // SAFETY: an offset inside the part.
-            (begin < end).then(|| (unsafe { start.add(begin) }, end - begin))
-        })
-    }
-
-    /// Fills all of it with `threads` threads, each on a part of its own, of which the caller is the first; how long that took in seconds.
+impl Buffer {
+    /// `bytes` bytes, a multiple of 4096, not touched yet.
     ///
-    /// # Safety
-    /// The parts are writable, and nobody else reads or writes them meanwhile or relies on their content.
+    /// # Errors
+    /// The system has not so many.
+    pub fn new(bytes: usize) -> Result<Self, Error> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the system's choice.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        match NonNull::new(address.cast()) {
+            Some(start) if address != libc::MAP_FAILED => Ok(Self { start, bytes }),
+            _ => Err(Error::Failed(format!("no {bytes} bytes to fill: {}", std::io::Error::last_os_error()))),
+        }
+    }
+
+    /// Drops what is behind it, so that the next fill touches it first.
+    pub fn forget(&mut self) {
+        // SAFETY: the mapping is ours, and nobody fills it now.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
+    /// Makes it backed and dirty.
+    pub fn dirty(&mut self) {
+        // SAFETY: the mapping is ours, and nobody else fills it now.
+        unsafe { self.start.write_bytes(0xa5, self.bytes) };
+    }
+
+    /// Fills all of it with `threads` threads, each on a CPU and a part of its own; how long that took in seconds.
     ///
     /// # Errors
     /// Threads that cannot be kept on their CPUs.
-    pub unsafe fn fill(&mut self, fill: Fill, threads: usize) -> Result<f64, Error> {
+    pub fn fill(&mut self, fill: Fill, threads: usize) -> Result<f64, Error> {
+        // SAFETY: each part is one thread's own.
+        self.by_parts(threads, |own, bytes| unsafe { write(fill, own, bytes) })
+    }
+
+    /// Drops what is behind it by `threads` threads, each a part; how long that took in seconds.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn release(&mut self, threads: usize) -> Result<f64, Error> {
+        self.by_parts(threads, |own, bytes| {
+            // SAFETY: the mapping is ours, and each part is one thread's own.
+            unsafe { libc::madvise(own.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        })
+    }
+
+    /// Calls `work` for the parts of as many threads, which begin together.
+    fn by_parts(&mut self, threads: usize, work: impl Fn(NonNull<u8>, usize) + Sync) -> Result<f64, Error> {
+        if threads == 1 {
+            // Wherever the system lets it run, as the bring-ups that it is compared with.
+            let began = Instant::now();
+            work(self.start, self.bytes);
+            return Ok(began.elapsed().as_secs_f64());
+        }
         let cpus = host::cpus()?;
         let arrived = AtomicUsize::new(0);
-        let share = self.bytes.div_ceil(threads).next_multiple_of(4096);
-        let this = &*self;
-        let one = |index: usize| {
-            // Spinning, so that none begins much later than the others.
-            arrived.fetch_add(1, Ordering::AcqRel);
-            while arrived.load(Ordering::Acquire) < threads {
-                std::hint::spin_loop();
-            }
-            let began = Instant::now();
-            for (start, bytes) in this.between(index * share, (index + 1) * share) {
-                // SAFETY: this thread's own part, which the caller gave.
-                unsafe { write(fill, start, bytes) };
-            }
-            (began, Instant::now())
-        };
+        let part = self.bytes / threads / 4096 * 4096;
+        let (this, work) = (&*self, &work);
         let times = std::thread::scope(|scope| {
-            let one = &one;
-            let workers: Vec<_> = (1..threads)
+            let workers: Vec<_> = (0..threads)
                 .map(|index| {
-                    let cpu = cpus[index % cpus.len()];
+                    let (arrived, cpu) = (&arrived, cpus[index % cpus.len()]);
+                    let bytes = if index + 1 == threads { this.bytes - part * index } else { part };
                     scope.spawn(move || {
-                        let seated = host::stay_on(cpu);
-                        // Nobody waits for one that could not be seated.
-                        let time = one(index);
-                        seated.map(|()| time)
+                        host::stay_on(cpu)?;
+                        // Spinning, so that none begins much later than the others.
+                        arrived.fetch_add(1, Ordering::AcqRel);
+                        while arrived.load(Ordering::Acquire) < threads {
+                            std::hint::spin_loop();
+                        }
+                        let began = Instant::now();
+                        // SAFETY: inside the buffer.
+                        work(unsafe { this.start.add(part * index) }, bytes);
+                        Ok((began, Instant::now()))
                     })
                 })
                 .collect();
-            let own = one(0);
             let failed = || Error::Failed("a thread that fills memory panicked".into());
-            let others = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(failed())));
-            std::iter::once(Ok(own)).chain(others).collect::<Result<Vec<(Instant, Instant)>, Error>>()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(failed())))
+                .collect::<Result<Vec<(Instant, Instant)>, Error>>()
         })?;
         let began = times.iter().map(|time| time.0).min();
         let ended = times.iter().map(|time| time.1).max();
@@ -115,9 +130,16 @@ impl Ground {
     }
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: mapped once, unmapped once.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
 /// # Safety
 /// `bytes` bytes from `start` on, aligned to 64 and a multiple of that, are the caller's alone.
-unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
+pub(super) unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
     match fill {
         // SAFETY: passed on.
         Fill::Memset => unsafe { start.write_bytes(0, bytes) },
@@ -217,27 +239,22 @@ unsafe fn movnti(start: NonNull<i64>, words: usize) {
 mod tests {
     use super::*;
 
-    #[repr(C, align(4096))]
-    #[derive(Clone)]
-    struct Frame([u64; 512]);
-
     #[test]
     fn every_byte_is_filled() {
+        let bytes = 5 * 4096;
+        let mut buffer = Buffer::new(bytes).expect("memory");
         for (fill, word) in [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)] {
             if fill == Fill::Clzero && !has_clzero() {
                 continue;
             }
             for threads in [1, 2, 3] {
-                let mut frames = vec![Frame([u64::MAX; 512]); 9];
-                // Two parts with a frame between them; the second is not used to its end.
-                let (low, high) = frames.split_at_mut(4);
-                let parts = [(NonNull::from(low).cast(), 4 * 4096), (NonNull::from(&mut high[1..]).cast(), 4 * 4096)];
-                let mut ground = Ground::new(&parts, 7 * 4096);
-                // SAFETY: the frames are this test's own.
-                assert!(unsafe { ground.fill(fill, threads) }.expect("threads") > 0.0);
-                for (index, frame) in frames.iter().enumerate() {
-                    let expected = if index == 4 || index == 8 { u64::MAX } else { word };
-                    assert!(frame.0.iter().all(|&found| found == expected), "{fill:?} {threads} {index}");
+                buffer.dirty();
+                assert!(buffer.fill(fill, threads).expect("threads") > 0.0);
+                for index in 0..bytes / 8 {
+                    // SAFETY: inside the buffer, which nobody writes now.
+                    let place = unsafe { buffer.start.cast::<u64>().add(index) };
+                    // SAFETY: the same.
+                    assert_eq!(unsafe { place.read() }, word, "{fill:?} {threads} {index}");
                 }
             }
         }

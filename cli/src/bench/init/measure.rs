@@ -1,7 +1,8 @@
 //! Ways of making the memory map, measured in turn with their limit over the same bytes of the same process.
 
 use super::Scale;
-use super::limit::{Fill, Ground, has_clzero};
+use super::ground::Ground;
+use super::limit::{Fill, has_clzero};
 use super::spread::Spread;
 use crate::bench::host;
 use crate::error::Error;
@@ -41,6 +42,9 @@ struct Run {
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+    for policy in group.policies {
+        crate::progress::step(&format_args!("init: {}, {} threads", policy.name(), group.threads))?;
+    }
     if group.threads > 1 {
         return on_this_thread(group, scale);
     }

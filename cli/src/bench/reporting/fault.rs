@@ -74,6 +74,7 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     let cpus: &[u32] = if all == 1 { &[1] } else { &[1, all] };
     for workload in [Workload::PageFault1, Workload::PageFault2] {
         for &cpus in cpus {
+            crate::progress::step(&format_args!("reporting: {}, {cpus} CPUs", workload.name()))?;
             let mut runs: [Vec<Run>; CONFIGS.len()] = std::array::from_fn(|_| Vec::new());
             // What comes before the first round is not measured: memory is touched for the first time.
             (_, session) = run(session, &lines, 0, Load { workload, cpus, time: Duration::ZERO })?;

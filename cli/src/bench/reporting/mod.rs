@@ -7,13 +7,13 @@ mod qemu;
 mod statistics;
 mod table;
 
-use super::common::wrapped;
+use super::section::{Section, Table};
 use crate::args::{BenchReporting, Where};
 use crate::error::Error;
-use crate::output::Output;
+use crate::progress;
 use fall::Fall;
 use framewright::reporting::Pace;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -64,6 +64,7 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
     let mut rows = Vec::new();
     if options.on != Some(Where::Qemu) {
         for &pace in scale.paces {
+            progress::step(&format_args!("reporting: {} pace", pace.name()))?;
             // One at Linux's pace takes half a minute.
             let count = if pace == Pace::Fixed { 1 } else { scale.falls };
             let falls = (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
@@ -72,18 +73,15 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
     }
     if options.on != Some(Where::Hosted) {
         for &pace in scale.paces {
+            progress::step(&format_args!("reporting: guest, {} pace", pace.name()))?;
             add(&mut rows, &[qemu::fall(scale, pace)?]);
         }
     }
     if options.on != Some(Where::Qemu) {
         rows.extend(fault::rows(scale)?);
     }
-    let mut output = Output::new();
-    if options.json {
-        let object = json!({ "bench": "reporting", "repetitions": scale.rounds, "timed": TIMED, "rows": rows });
-        return output.line(&object.to_string());
-    }
-    show(&rows, scale, &mut output)
+    let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("reporting", scale.rounds, timed, rows).print(options.json)
 }
 
 /// The row of these courses, and the first of them over time.
@@ -92,14 +90,9 @@ fn add(rows: &mut Vec<Value>, falls: &[Fall]) {
     rows.extend(falls.first().map(Fall::series));
 }
 
-fn show(rows: &[Value], scale: Scale, output: &mut Output) -> Result<(), Error> {
-    let style = output.style();
+/// Rows for people.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
     let (falls, faults) = (of("reporting"), of("fault"));
-    for grid in [table::falls(&falls), table::faults(&faults)].into_iter().flatten() {
-        grid.render(style).iter().try_for_each(|line| output.line(line))?;
-        output.line("")?;
-    }
-    let heading = format!("machines of {} GiB, {} rounds; {TIMED}.", scale.memory_bytes >> 30, scale.rounds);
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    [table::falls(&falls), table::faults(&faults)].into_iter().flatten().map(Table::from).collect()
 }

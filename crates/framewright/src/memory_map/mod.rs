@@ -7,7 +7,7 @@
 mod plan;
 mod sections;
 
-pub use plan::MapFallback;
-pub(crate) use plan::{ArrayMemory, Part, deferred_sections};
+pub(crate) use plan::{ArrayMemory, Part};
+pub use plan::{MapFallback, deferred_sections};
 pub use sections::SectionState;
 pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};
