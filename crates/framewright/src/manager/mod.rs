@@ -23,6 +23,7 @@ pub use bring_up::{BringUp, BringUpError};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
+pub(crate) use pools::Loan;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;

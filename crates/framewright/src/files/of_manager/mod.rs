@@ -67,6 +67,7 @@ impl<P: Platform> Manager<P> {
             reporting::order,
             reporting::set_order,
         ),
+        File::read_write("/sys/module/page_reporting/parameters/pools", reporting::pools, reporting::set_pools),
         File::read_write(
             "/sys/module/page_reporting/parameters/timeout_ms",
             reporting::timeout_ms,
