@@ -4,10 +4,55 @@ mod common;
 
 use common::{Fake, Threads, machine};
 use framewright::files::{FileSystem, Source};
+use framewright::platform::Platform;
 use framewright::pools::PoolSize;
+use framewright::units::PfnRange;
 use framewright_jobs::NoHelpers;
 use framewright_shell::{Run, Shell};
-use std::sync::atomic::Ordering;
+use framewright_testkit::FakeMachine;
+use framewright_testkit::stress::{Window, WindowError};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What is wrong with a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// It shows what was at the place before.
+    Stale,
+    /// It forgets to give tables back.
+    KeepsTables,
+    /// It has few places.
+    Small,
+}
+
+/// A window that is the direct map.
+struct FakeWindow {
+    machine: &'static FakeMachine,
+    fault: Fault,
+    shown: Mutex<BTreeMap<u64, u64>>,
+    hidden: AtomicU32,
+}
+
+// SAFETY: pages are shown where the machine has them all the time; a faulty window shows another page of the same user.
+unsafe impl Window for FakeWindow {
+    fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
+        let mut shown = self.shown.lock().expect("nobody panics");
+        if self.fault == Fault::Small && place > 3 {
+            return Err(WindowError::NoPlace);
+        }
+        let address = page.start.address();
+        let old = shown.insert(place, address).filter(|_| self.fault == Fault::Stale);
+        Ok(self.machine.direct(old.unwrap_or(address)))
+    }
+
+    fn hide_all(&self) -> u64 {
+        self.hidden.fetch_add(1, Ordering::Relaxed);
+        u64::from(self.fault == Fault::KeepsTables) * 3
+    }
+}
 
 struct Bench {
     manager: Fake,
@@ -64,18 +109,51 @@ fn huge_pages_are_reserved_used_and_freed() {
         ("hugetlb 2M 1 node 7", 1, "there is no node 7"),
         ("hugetlb 4M 1", 2, "pools are of pages of 2M and 1G"),
         ("hugetlb 2M many", 2, "how many pages is a number"),
-        ("hugetlb 2M", 2, "SIZE COUNT"),
+        ("hugetlb 2M 1 1 1", 2, "SIZE, COUNT and SECONDS"),
+        ("hugetlb 2M 1 soon", 2, "a time in seconds is a number"),
         ("hugetlb 2M 1 node x", 2, "node is the number of a node"),
     ] {
         let (code, _, errors) = bench.run(text);
         assert!(code == status && errors.contains(error), "{text}: {code} {errors}");
     }
+    // What is left out is all that is free, once.
+    assert!(bench.says("hugetlb").starts_with("20 pages of 2.00 MiB"));
+    assert!(bench.says("hugetlb 1G").starts_with("0 pages of 1.00 GiB"));
+    assert!(bench.says("hugetlb 2M 3 1").ends_with(" rounds\n"));
     // As far as overcommit allows there is more, and it goes away again.
     assert!(bench.says("echo 5 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 25").starts_with("25 pages"));
     assert_eq!(bench.says("cat /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "20\n");
     let (status, _, errors) = bench.run("hugetlb 2M 26");
     assert!(status == 1 && errors.contains("26 pages: "), "{errors}");
     bench.says("echo 0 > /proc/sys/vm/nr_hugepages");
+}
+
+#[test]
+fn pages_are_used_where_a_window_shows_them_and_a_wrong_window_is_found() {
+    for (fault, error) in [
+        (Fault::Nothing, None),
+        (Fault::Stale, Some("does not hold what was written there")),
+        (Fault::KeepsTables, Some("still have 3 frames")),
+        (Fault::Small, Some("the window has no such place")),
+    ] {
+        let mut bench = bench();
+        let machine = bench.host.machine;
+        let window = Arc::new(FakeWindow { machine, fault, shown: Mutex::default(), hidden: AtomicU32::new(0) });
+        bench.host.window = Some(window.clone());
+        bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
+        let (status, out, errors) = bench.run("hugetlb 2M 10");
+        let hidden = window.hidden.load(Ordering::Relaxed);
+        match error {
+            None => {
+                assert!(status == 0 && out.contains(", used at addresses of their own"), "{out} {errors}");
+                assert_eq!(hidden, 2);
+            }
+            Some(error) => {
+                assert!(status == 1 && errors.contains(error), "{error}: {status} {out} {errors}");
+                assert_ne!(hidden, 0, "what was shown is taken away all the same");
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@ use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_shell::Host;
 use framewright_testkit::FakeMachine;
+use framewright_testkit::stress::Window;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub type Fake = Manager<FakeMachine>;
@@ -18,6 +20,7 @@ pub struct Threads {
     /// Looks that a command may take until somebody interrupts; never when 0.
     pub looks: AtomicU32,
     pub interrupted: AtomicU32,
+    pub window: Option<Arc<dyn Window + Send>>,
 }
 
 impl Host for Threads {
@@ -29,6 +32,10 @@ impl Host for Threads {
         let left = self.looks.load(Ordering::Relaxed);
         let looked_enough = left == 1 || left > 1 && self.looks.fetch_sub(1, Ordering::Relaxed) <= 2;
         looked_enough || self.interrupted.load(Ordering::Relaxed) != 0
+    }
+
+    fn window(&self) -> Option<&dyn Window> {
+        self.window.as_ref().map(|window| &**window as &dyn Window)
     }
 
     fn begin_command(&self) {
@@ -59,5 +66,5 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
     let zero = || AtomicU32::new(0);
-    (manager, Threads { machine, patience: zero(), looks: zero(), interrupted: zero() })
+    (manager, Threads { machine, patience: zero(), looks: zero(), interrupted: zero(), window: None })
 }

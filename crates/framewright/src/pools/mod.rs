@@ -11,16 +11,18 @@ mod list;
 mod nodes;
 mod parameters;
 mod spread;
+mod taken;
 
 pub use books::{NodeCounts, PoolCounts, PoolFault};
 pub use error::{PoolError, parse_count};
 pub use nodes::NodeMask;
 pub use parameters::{HugePageParameters, Requested};
 
-pub(crate) use books::{Books, NodeBook, Taken};
+pub(crate) use books::{Books, NodeBook};
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, is_in_use};
 pub(crate) use list::FreeList;
 pub(crate) use spread::{Shares, spread};
+pub(crate) use taken::Taken;
 
 use crate::units::{MAX_NODES, Order};
 use core::fmt;

@@ -14,12 +14,19 @@ use framewright_jobs::{Helpers, Job, Part};
 
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// The same where descriptors are given up, which takes about a microsecond a block.
+/// The same where descriptors are made again, which takes some microseconds a block.
 const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 /// Pages that are published together at most.
-const PAGES_AT_ONCE: u64 = 4096;
+const PAGES_AT_ONCE: u64 = 16384;
 /// Units of one node's part of a job; no node has so many pages.
 const PART_SHIFT: u32 = 40;
+
+/// Where pages go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
 
 /// What a resize led to. A pool that could not grow as far as was wanted is no error: what was reached is its target now (SPEC 6.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,7 +200,7 @@ impl<P: Platform> Manager<P> {
     ) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
-        self.work(size, shares, helpers, threads, &|node, range| {
+        self.work(size, shares, helpers, threads, Way::In, &|node, range| {
             let most = range.end - range.start;
             let mut done = 0;
             while done < most {
@@ -240,7 +247,7 @@ impl<P: Platform> Manager<P> {
                 }
                 shares
             };
-            self.work(size, &shares, helpers, threads, &|node, range| {
+            self.work(size, &shares, helpers, threads, Way::Out, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
                     let taken = self.remove_pages(size, node, count, left.min(PAGES_AT_ONCE));
@@ -269,7 +276,7 @@ impl<P: Platform> Manager<P> {
         taken
     }
 
-    fn managed_on(&self, node: NodeId) -> u64 {
+    pub(super) fn managed_on(&self, node: NodeId) -> u64 {
         self.node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
     }
 
@@ -280,12 +287,13 @@ impl<P: Platform> Manager<P> {
         shares: &Shares,
         helpers: &H,
         threads: u32,
+        way: Way,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
     ) {
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
-        let worth = if self.pools.has_maps.load(Ordering::Relaxed) || self.optimize_vmemmap() {
+        let worth = if self.is_much_for_maps(way) {
             blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
         } else {
             // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one.
@@ -314,6 +322,12 @@ impl<P: Platform> Manager<P> {
             })
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+    }
+
+    /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one
+    /// call of the system, which several threads at once make no shorter.
+    fn is_much_for_maps(&self, way: Way) -> bool {
+        self.pools.has_maps.load(Ordering::Relaxed) || way == Way::Out && self.eager_restore()
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();
