@@ -14,7 +14,7 @@ pub type Fake = Manager<FakeMachine>;
 
 /// Lets the machine's CPUs work, and time pass.
 pub struct Threads {
-    machine: &'static FakeMachine,
+    pub machine: &'static FakeMachine,
     /// Commands that may begin before somebody interrupts; none when 0.
     pub patience: AtomicU32,
     /// Looks that a command may take until somebody interrupts; never when 0.
