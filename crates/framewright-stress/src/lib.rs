@@ -38,7 +38,7 @@ mod window;
 mod worker;
 
 pub use failure::Failure;
-pub use pile::{Pile, PileError};
+pub use pile::{OnEachCpu, Pile, PileError};
 pub use random::Random;
 pub use shared::Shared;
 pub use stamp::Held;

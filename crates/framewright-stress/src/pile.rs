@@ -2,6 +2,8 @@
 
 mod shown;
 
+pub use shown::OnEachCpu;
+
 use crate::random::mix;
 use crate::stamp::word;
 use crate::window::WindowError;
