@@ -26,6 +26,15 @@ pub fn has_come() -> bool {
     RECEIVED.load(Ordering::Relaxed) != 0
 }
 
+/// Sends the signal that has come to a process that this one started and has not waited for.
+pub fn pass_on(child: u32) {
+    let (signal, child) = (RECEIVED.load(Ordering::Relaxed), libc::pid_t::try_from(child));
+    if let (1.., Ok(child @ 1..)) = (signal, child) {
+        // SAFETY: no memory is involved; the process is a child that was not waited for, so that its number is not another's.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
 /// Forgets an interrupt from the keyboard, which has ended what it was meant for, and watches for the next. Other signals stay.
 pub fn forget_keyboard() {
     if RECEIVED.compare_exchange(libc::SIGINT, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

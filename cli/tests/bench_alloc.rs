@@ -98,8 +98,14 @@ fn fragment_tells_how_much_is_whole() {
                 "allocator",
                 "managed_gib",
                 "allocated_percent",
+                "allocated_percent_min",
+                "allocated_percent_max",
                 "free_in_whole_blocks_percent",
-                "own_count_percent"
+                "free_in_whole_blocks_percent_min",
+                "free_in_whole_blocks_percent_max",
+                "own_count_percent",
+                "own_count_percent_min",
+                "own_count_percent_max"
             ]
         );
         let percent = |name: &str| row[name].as_f64();

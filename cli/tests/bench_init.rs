@@ -3,7 +3,6 @@
 mod common;
 
 use common::run;
-use serde_json::Value;
 
 #[test]
 fn every_policy_is_measured_beside_its_limit() {
@@ -27,14 +26,4 @@ fn every_policy_is_measured_beside_its_limit() {
         // 8 GiB, but for frame 0 and the library's own tables.
         assert!(!limited || number("pages").is_some_and(|pages| (2_090_000.0..=2_097_152.0).contains(&pages)), "{row}");
     }
-}
-
-#[test]
-fn time_by_threads() {
-    let report = run(&["bench", "init", "--quick", "--table", "--json"]).json();
-    let rows = report["rows"].as_array().expect("rows");
-    let policies: Vec<&Value> = rows.iter().map(|row| &row["policy"]).collect();
-    assert!(policies[0] == "eager" && policies.len() > 1 && policies[1..].iter().all(|&policy| policy == "deferred"));
-    let outcome = run(&["bench", "init", "--quick", "--table"]);
-    assert!(outcome.stdout.contains("speed-up") && outcome.stdout.contains("deviation"), "{}", outcome.stdout);
 }

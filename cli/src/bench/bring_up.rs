@@ -1,11 +1,13 @@
 //! `framewright bench bring-up`: how long bringing up all memory takes on made-up machines.
 
-use super::common::{median, wrapped};
+use super::common::Spread;
+use super::section::Section;
 use crate::args::BenchBringUp;
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
 use crate::output::Output;
+use crate::progress;
 use framewright::units::PAGE_SIZE;
 use framewright_hosted::Machine;
 use serde_json::{Value, json};
@@ -48,28 +50,28 @@ impl Subject {
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchBringUp) -> Result<(), Error> {
-    let mut output = Output::new();
     if let Some(index) = options.first_touch_of {
         let subject = SUBJECTS.get(index).ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
         let machine = subject.machine()?;
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
-        return output.line(&pass.report["totals"].to_string());
+        return Output::new().line(&pass.report["totals"].to_string());
     }
-    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+    section(options.quick)?.print(options.json)
+}
+
+/// Measures all machines.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+fn section(quick: bool) -> Result<Section, Error> {
+    let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
     let mut rows = Vec::new();
     for (index, subject) in SUBJECTS.iter().enumerate() {
+        progress::step(&format_args!("bring-up: {}", subject.name))?;
         rows.push(row(subject, "backed", &backed(subject, repetitions)?)?);
         rows.push(row(subject, "first touch", &first_touch(index, repetitions)?)?);
     }
-    if options.json {
-        let object = json!({ "bench": "bring-up", "repetitions": repetitions, "timed": TIMED, "rows": rows });
-        return output.line(&object.to_string());
-    }
-    let style = output.style();
-    table(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    let heading = format!("{repetitions} runs a row; {TIMED}.");
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    Ok(Section::new("bring-up", repetitions, TIMED, rows))
 }
 
 /// Totals of several bring-ups over memory that is backed and dirty.
@@ -106,13 +108,9 @@ fn first_touch_once(index: usize) -> Result<Value, Error> {
 
 /// One row of results.
 fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error> {
-    let sorted = |name: &str| {
-        let mut values: Vec<f64> = totals.iter().filter_map(|total| total[name].as_f64()).collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
-    let (bring_up, first_alloc) = (sorted("bring_up_us"), sorted("first_alloc_us"));
-    let (Some(last), Some(&least), Some(&most)) = (totals.last(), bring_up.first(), bring_up.last()) else {
+    let spread = |name: &str| Spread::of(totals.iter().filter_map(|total| total[name].as_f64()));
+    let (bring_up, first_alloc) = (spread("bring_up_us"), spread("first_alloc_us"));
+    let (Some(last), Some(_)) = (totals.last(), bring_up.middle) else {
         return Err(Error::Failed("the library measured nothing".into()));
     };
     let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
@@ -123,17 +121,20 @@ fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error
         "machine": subject.name,
         "threads": 1,
         "tables": tables,
-        "bring_up_us": median(&bring_up),
-        "bring_up_us_min": least,
-        "bring_up_us_max": most,
-        "first_alloc_us": median(&first_alloc),
+        "bring_up_us": bring_up.middle,
+        "bring_up_us_min": bring_up.least,
+        "bring_up_us_max": bring_up.most,
+        "first_alloc_us": first_alloc.middle,
+        "first_alloc_us_min": first_alloc.least,
+        "first_alloc_us_max": first_alloc.most,
         "metadata_bytes": bytes("metadata_bytes"),
         "metadata_ratio": bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64,
         "managed_gib": managed_gib,
     }))
 }
 
-fn table(rows: &[Value]) -> Grid {
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&[
         "<machine",
         "<tables",

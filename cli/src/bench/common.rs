@@ -1,4 +1,4 @@
-//! What all benchmarks share: the middle of measurements, and text for people.
+//! What all benchmarks share: the middle of measurements and their spread, and text for people.
 
 /// The middle of sorted values; of an even number the mean of the two in the middle.
 pub fn median(sorted: &[f64]) -> Option<f64> {
@@ -7,6 +7,33 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
         0 => None,
         odd if odd % 2 == 1 => Some(sorted[middle]),
         _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// The middle of measurements, with the least and the most of them. All are absent where nothing was measured.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Spread {
+    /// The median.
+    pub middle: Option<f64>,
+    /// The least.
+    pub least: Option<f64>,
+    /// The most.
+    pub most: Option<f64>,
+}
+
+impl Spread {
+    /// Of these values, in any order.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        Self { middle: median(&sorted), least: sorted.first().copied(), most: sorted.last().copied() }
+    }
+
+    /// Puts it into a row as `name`, `name_min` and `name_max`.
+    pub fn put(self, row: &mut serde_json::Value, name: &str) {
+        for (end, value) in [("", self.middle), ("_min", self.least), ("_max", self.most)] {
+            row[format!("{name}{end}")] = serde_json::json!(value);
+        }
     }
 }
 
@@ -37,6 +64,15 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
         assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), Some(3.0));
+    }
+
+    #[test]
+    fn a_spread_is_three_fields() {
+        let mut row = serde_json::json!({});
+        Spread::of([3.0, 1.0, 9.0]).put(&mut row, "fill_ms");
+        Spread::of([]).put(&mut row, "none_ms");
+        let expected = r#"{"fill_ms":3.0,"fill_ms_min":1.0,"fill_ms_max":9.0,"none_ms":null,"none_ms_min":null,"none_ms_max":null}"#;
+        assert_eq!(row.to_string(), expected);
     }
 
     #[test]

@@ -1,24 +1,27 @@
 //! `framewright bench fragment`: how much free memory is left in whole 2 MiB blocks after long random use.
 
 use super::alloc::crew;
-use super::common::wrapped;
+use super::common::Spread;
 use super::page_set::PageSet;
 use super::random::Random;
+use super::section::Section;
 use super::subject::{self, Buddy, Depot, Free, Ours, Subject};
 use crate::args::BenchOptions;
 use crate::error::Error;
 use crate::grid::Grid;
-use crate::output::Output;
+use crate::progress;
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use serde_json::{Value, json};
 
 /// What is done and counted, in words that go with the numbers.
 const DONE: &str = "\
 one thread fills the memory page by page, frees half of the pages at random, then frees a random page and allocates one, twice as often as \
-there are pages, then frees at random until a tenth stays allocated. Random is the same in every run. A block is whole when none of \
+there are pages, then frees at random until a tenth stays allocated. Each repetition is another history, the same in every run of this program. A block is whole when none of \
 its 512 pages is allocated, which is told from the pages that were handed out, the same for all; own count is what the allocator itself \
 counts as free in blocks of 2 MiB and more, with its per-CPU caches emptied";
 
+/// Each is a repetition.
+const SEEDS: [u64; 3] = [1, 2, 3];
 const MANAGED_GIB: u64 = 8;
 const QUICK_GIB: u64 = 1;
 
@@ -27,39 +30,40 @@ const QUICK_GIB: u64 = 1;
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    let managed_gib = if options.quick { QUICK_GIB } else { MANAGED_GIB };
-    let bytes = managed_gib << 30;
-    let rows = [
-        Ours::with(bytes, 1, |ours| row(ours, managed_gib))?,
-        row(&Buddy::new(bytes), managed_gib)?,
-        row(&Depot::new(bytes)?, managed_gib)?,
-    ];
-    let mut output = Output::new();
-    let done = format!("{DONE}. {}", subject::CONDITIONS);
-    if options.json {
-        let object =
-            json!({ "bench": "fragment", "repetitions": 1, "timed": format!("nothing: {done}"), "rows": rows });
-        return output.line(&object.to_string());
-    }
-    let style = output.style();
-    table(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    wrapped(&format!("What is done: {done}.")).iter().try_for_each(|line| output.line(&style.dim(line)))
+    section(options.quick)?.print(options.json)
 }
 
-fn row<S: Subject>(subject: &S, managed_gib: u64) -> Result<Value, Error> {
-    let outcome = crew::alone(subject, || wear(subject))?;
-    let Outcome { used, allocated, whole_pages, own } =
-        outcome.ok_or_else(|| Error::Failed(format!("{} refused a page while half of them were free", S::NAME)))?;
-    let free = used - allocated;
-    Ok(json!({
-        "bench": "fragment",
-        "allocator": S::NAME,
-        "managed_gib": managed_gib,
-        "allocated_percent": percent(allocated, used),
-        "free_in_whole_blocks_percent": percent(whole_pages, free),
-        "own_count_percent": own.map(|own| percent(own.whole_pages, own.pages)),
-    }))
+fn section(quick: bool) -> Result<Section, Error> {
+    let managed_gib = if quick { QUICK_GIB } else { MANAGED_GIB };
+    let bytes = managed_gib << 30;
+    let rows = vec![
+        row(managed_gib, |seed| Ours::with(bytes, 1, |ours| worn(ours, seed)))?,
+        row(managed_gib, |seed| worn(&Buddy::new(bytes), seed))?,
+        row(managed_gib, |seed| worn(&Depot::new(bytes)?, seed))?,
+    ];
+    let done = format!("nothing: {DONE}. {}", subject::CONDITIONS);
+    Ok(Section::new("fragment", SEEDS.len(), done, rows))
+}
+
+/// What one history leaves of an allocator's memory, and the allocator's name.
+fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), Error> {
+    progress::step(&format_args!("fragment: {}", S::NAME))?;
+    let outcome = crew::alone(subject, || wear(subject, seed))?;
+    let refused = || Error::Failed(format!("{} refused a page while half of them were free", S::NAME));
+    Ok((S::NAME, outcome.ok_or_else(refused)?))
+}
+
+fn row(managed_gib: u64, run: impl Fn(u64) -> Result<(&'static str, Outcome), Error>) -> Result<Value, Error> {
+    let runs = SEEDS.into_iter().map(run).collect::<Result<Vec<_>, _>>()?;
+    let spread =
+        |get: &dyn Fn(&Outcome) -> Option<f64>| Spread::of(runs.iter().filter_map(|(_, outcome)| get(outcome)));
+    let name = runs.first().map(|(name, _)| *name);
+    let mut row = json!({ "bench": "fragment", "allocator": name, "managed_gib": managed_gib });
+    spread(&|run| Some(percent(run.allocated, run.used))).put(&mut row, "allocated_percent");
+    spread(&|run| Some(percent(run.whole_pages, run.used - run.allocated)))
+        .put(&mut row, "free_in_whole_blocks_percent");
+    spread(&|run| run.own.map(|own| percent(own.whole_pages, own.pages))).put(&mut row, "own_count_percent");
+    Ok(row)
 }
 
 /// What is left of the memory.
@@ -75,8 +79,8 @@ struct Outcome {
 }
 
 /// Uses all memory for a while. Nothing when the allocator refuses a page that it must have.
-fn wear<S: Subject>(subject: &S) -> Option<Outcome> {
-    let mut random = Random::new(1);
+fn wear<S: Subject>(subject: &S, seed: u64) -> Option<Outcome> {
+    let mut random = Random::new(seed);
     let mut used = PageSet::default();
     while let Some(pfn) = subject.get(Order::PAGE) {
         assert!(used.insert(pfn), "frame {pfn} was allocated twice");
@@ -114,7 +118,8 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64 * 100.0
 }
 
-fn table(rows: &[Value]) -> Grid {
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&["<allocator", ">managed", ">allocated", ">free in whole blocks", ">own count"]);
     for row in rows {
         let percent = |name: &str| row[name].as_f64().map_or("-".to_owned(), |percent| format!("{percent:.2} %"));
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_tenth_stays_and_the_rest_is_counted() {
-        let outcome = wear(&Buddy::new(64 << 20)).expect("it has the pages");
+        let outcome = wear(&Buddy::new(64 << 20), 1).expect("it has the pages");
         assert_eq!((outcome.used, outcome.allocated), (16384, 1638));
         assert!(outcome.whole_pages <= 16384 - 1638 && outcome.own.is_none());
     }

@@ -37,9 +37,18 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
 
 /// Time that CPUs have spent on this process.
 pub fn cpu_seconds() -> f64 {
+    seconds_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Time that CPUs have spent on the calling thread.
+pub fn thread_cpu_seconds() -> f64 {
+    seconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn seconds_of(clock: libc::clockid_t) -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the argument is a live value of the type that the call fills.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 

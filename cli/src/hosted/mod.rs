@@ -14,6 +14,7 @@ use framewright::report::{self, BootLog};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_jobs::{Helpers, NoHelpers};
 use serde_json::Value;
 
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
@@ -86,7 +87,15 @@ impl<'a> Session<'a> {
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
     pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
-        self.bring_up_to(log, true)
+        self.bring_up_to(log, Some(HostedHelpers::shared()))
+    }
+
+    /// The same where there are no helpers at all for what is deferred.
+    ///
+    /// # Errors
+    /// As [`bring_up`](Self::bring_up).
+    pub fn bring_up_alone(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
+        self.bring_up_to(log, Some(&NoHelpers))
     }
 
     /// The same without a log, and what is deferred stays withheld until somebody wants it.
@@ -94,10 +103,10 @@ impl<'a> Session<'a> {
     /// # Errors
     /// As [`bring_up`](Self::bring_up).
     pub fn bring_up_withheld(self) -> Result<Pass<'a>, Error> {
-        self.bring_up_to(&mut Silent, false)
+        self.bring_up_to(&mut Silent, None)
     }
 
-    fn bring_up_to(self, log: &mut dyn BootLog, all_memory: bool) -> Result<Pass<'a>, Error> {
+    fn bring_up_to(self, log: &mut dyn BootLog, helpers: Option<&dyn Helpers>) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
@@ -109,8 +118,8 @@ impl<'a> Session<'a> {
         let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
         let manager = Manager::bring_up(&mut early, &input)
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
-        if all_memory {
-            manager.initialise_deferred(HostedHelpers::shared());
+        if let Some(helpers) = helpers {
+            manager.initialise_deferred(helpers);
         }
         let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {

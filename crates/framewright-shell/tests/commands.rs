@@ -7,8 +7,7 @@ use framewright::{BringUp, Manager, Parameters};
 use framewright_shell::{Command, Failed, Host, Io, LONGEST_LINE, Run, Shell};
 use framewright_testkit::FakeMachine;
 use proptest::prelude::*;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 type Fake = Manager<FakeMachine>;
 
@@ -295,13 +294,13 @@ fn the_machine_is_shown() {
 }
 
 /// A module of its own, with a file and a command.
-struct Pool(Cell<u64>);
+struct Pool(AtomicU64);
 
 impl Pool {
     const FILES: &'static [File<Self>] = &[File::read_write(
         "/proc/sys/vm/nr_pool",
-        |pool, _, out| Ok(writeln!(out, "{}", pool.0.get())?),
-        |pool, _, text| parse_number(text).map(|number| pool.0.set(number)),
+        |pool, _, out| Ok(writeln!(out, "{}", pool.0.load(Ordering::Relaxed))?),
+        |pool, _, text| parse_number(text).map(|number| pool.0.store(number, Ordering::Relaxed)),
     )];
 }
 
@@ -321,16 +320,16 @@ impl Command for Pool {
     fn run(&self, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
         if let [number] = arguments {
             let number = parse_number(number).map_err(|_| io.wrong(format_args!("{number}: a number")))?;
-            self.0.set(number);
+            self.0.store(number, Ordering::Relaxed);
         }
-        Ok(writeln!(io.out, "{} in the pool", self.0.get())?)
+        Ok(writeln!(io.out, "{} in the pool", self.0.load(Ordering::Relaxed))?)
     }
 }
 
 #[test]
 fn others_add_files_and_commands() {
     let mut bench = bench("");
-    let pool = Pool(Cell::new(3));
+    let pool = Pool(AtomicU64::new(3));
     let (ours, theirs) = (bench.manager.files(), Table::new(&pool, Pool::FILES));
     let sources: [&dyn Source; 2] = [&ours, &theirs];
     let commands: [&dyn Command; 1] = [&pool];

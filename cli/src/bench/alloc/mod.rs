@@ -7,15 +7,14 @@ mod patterns;
 mod rows;
 mod table;
 
-use super::common::wrapped;
 use super::host;
+use super::section::{Section, Table};
 use super::subject::{self, Buddy, Depot, Ours};
 use crate::args::BenchOptions;
 use crate::error::Error;
-use crate::output::Output;
 use measure::Effort;
 use rows::Rows;
-use serde_json::json;
+use serde_json::Value;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -67,41 +66,35 @@ const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    let scale = if options.quick { QUICK } else { FULL };
-    let mut output = Output::new();
-    let style = output.style();
+    section(options.quick)?.print(options.json)
+}
+
+fn section(quick: bool) -> Result<Section, Error> {
+    let scale = if quick { QUICK } else { FULL };
     let threads = thread_counts(host::cpus()?.len());
     let cpus = threads.last().copied().unwrap_or(1);
     let mut rows = Rows::default();
     for managed_gib in MANAGED_GIB {
         let bytes = managed_gib << 30;
-        let begin = rows.rows.len();
         let cpus = u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
         Ours::with(bytes, cpus, |ours| rows.measure(ours, managed_gib, &threads, scale))?;
         rows.measure(&Buddy::new(bytes), managed_gib, &threads, scale)?;
         rows.measure(&Depot::new(bytes)?, managed_gib, &threads, scale)?;
-        if !options.json {
-            output.line(&style.bold(&format!("{managed_gib} GiB managed")))?;
-            table::grid(&rows.rows[begin..]).render(style).iter().try_for_each(|line| output.line(line))?;
-            output.line("")?;
-        }
     }
     let timed = format!("{TIMED}. {}", subject::CONDITIONS);
-    if options.json {
-        let object = json!({
-            "bench": "alloc",
-            "repetitions": scale.effort.repetitions,
-            "timed": timed,
-            "left_out": rows.left_out,
-            "rows": rows.rows,
-        });
-        return output.line(&object.to_string());
-    }
-    for reason in &rows.left_out {
-        wrapped(&format!("Left out: {reason}.")).iter().try_for_each(|line| output.line(&style.dim(line)))?;
-    }
-    let heading = format!("Up to {} repetitions a row; {timed}.", scale.effort.repetitions);
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    let Rows { rows, left_out } = rows;
+    Ok(Section { left_out, ..Section::new("alloc", scale.effort.repetitions, timed, rows) })
+}
+
+/// Rows for people, a table for each machine.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
+    let machine = |row: &Value| row["managed_gib"].as_u64();
+    rows.chunk_by(|one, next| machine(one) == machine(next))
+        .map(|rows| Table {
+            title: rows.first().and_then(machine).map(|gib| format!("{gib} GiB managed")),
+            grid: table::grid(rows),
+        })
+        .collect()
 }
 
 /// 1, 2, 4 and so on, and all CPUs.

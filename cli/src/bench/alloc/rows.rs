@@ -7,6 +7,7 @@ use super::measure::{Sample, spread};
 use super::patterns::{self, Freeing, Load};
 use crate::bench::subject::{Ours, Subject};
 use crate::error::Error;
+use crate::progress;
 use framewright::units::{Order, PAGE_SHIFT};
 use serde_json::{Value, json};
 
@@ -51,10 +52,12 @@ impl Rows {
         scale: Scale,
     ) -> Result<(), Error> {
         for order in ORDERS.into_iter().filter_map(Order::new) {
+            progress::step(&format_args!("alloc: {}, {managed_gib} GiB, order {}", S::NAME, order.get()))?;
             for &threads in threads {
                 self.order(subject, managed_gib, order, threads, scale)?;
             }
         }
+        progress::step(&format_args!("alloc: {}, {managed_gib} GiB, last pages", S::NAME))?;
         let mut blocks = vec![scale.one_left_blocks];
         if scale.one_left_large && managed_gib == LARGE_GIB && S::NAME == Ours::NAME {
             blocks.push((managed_gib << 30 >> PAGE_SHIFT) / Order::BLOCK.pages() / 2);

@@ -2,12 +2,13 @@
 
 mod qemu;
 
-use super::common::{median, wrapped};
+use super::common::Spread;
+use super::section::Section;
 use crate::args::{BenchHugepages, Where};
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
-use crate::output::Output;
+use crate::progress;
 use framewright::Manager;
 use framewright::block::State;
 use framewright::map_space::{BlockNumber, BlockRange};
@@ -108,7 +109,7 @@ pub fn run(options: &BenchHugepages) -> Result<(), Error> {
         Where::Hosted => hosted(options),
         Where::Qemu => {
             let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            show(&rows, repetitions, &timed, options.json)
+            Section::new("hugepages", repetitions, timed, rows).print(options.json)
         }
     }
 }
@@ -144,21 +145,7 @@ fn hosted(options: &BenchHugepages) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    show(&rows, repetitions, &timed, options.json)
-}
-
-/// Prints rows for people or for programs.
-fn show(rows: &[Value], repetitions: usize, timed: &str, json: bool) -> Result<(), Error> {
-    let mut output = Output::new();
-    if json {
-        let object = json!({ "bench": "hugepages", "repetitions": repetitions, "timed": timed, "rows": rows });
-        return output.line(&object.to_string());
-    }
-    let style = output.style();
-    table(rows).render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    let heading = format!("{repetitions} runs a row; {timed}.");
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    Section::new("hugepages", repetitions, timed, rows).print(options.json)
 }
 
 fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {
@@ -176,6 +163,7 @@ fn rows_of(
     let mut rows = Vec::new();
     for size in PoolSize::ALL {
         for pages in pages_of(listed, size, memory_bytes) {
+            progress::step(&format_args!("hugepages: {pages} pages of {size}"))?;
             for &reclaim in reclaims {
                 for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
                     let case = Case { size, pages, threads, tables: "backed", reclaim };
@@ -306,11 +294,7 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
         ("madvise_ratio", &times.madvise_ratio),
         ("reclaim_ratio", &times.reclaim_ratio),
     ] {
-        let mut sorted = values.clone();
-        sorted.sort_by(f64::total_cmp);
-        row[name] = json!(median(&sorted));
-        row[format!("{name}_min")] = json!(sorted.first());
-        row[format!("{name}_max")] = json!(sorted.last());
+        Spread::of(values.iter().copied()).put(&mut row, name);
     }
     row["flushes"] = json!(times.flushes);
     // In a process they are the system's, which does not say.
@@ -319,7 +303,8 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
     row
 }
 
-fn table(rows: &[Value]) -> Grid {
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&[
         ">page size",
         ">pages",

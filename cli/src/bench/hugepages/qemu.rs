@@ -52,6 +52,7 @@ pub fn rows(quick: bool) -> Result<(Vec<Value>, usize, String), Error> {
     for reclaim in [Reclaim::Off, Reclaim::Lazy, Reclaim::Eager] {
         for &(size, pages) in &counts {
             let case = Case { size, pages, threads: CPUS, tables: "backed", reclaim };
+            crate::progress::step(&format_args!("hugepages: guest, {pages} pages of {size}"))?;
             let (times, used) = measure(case, memory_bytes, repetitions, accel)?;
             // Once is enough to learn that KVM does not work.
             accel = if used == Accelerator::Kvm { Accel::Kvm } else { Accel::Tcg };

@@ -61,10 +61,33 @@ impl Buffer {
     /// # Errors
     /// Threads that cannot be kept on their CPUs.
     pub fn fill(&mut self, fill: Fill, threads: usize) -> Result<f64, Error> {
+        // SAFETY: each part is one thread's own.
+        self.by_parts(threads, |own, bytes| unsafe { write(fill, own, bytes) })
+    }
+
+    /// Drops what is behind it by `threads` threads, each a part; how long that took in seconds.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn release(&mut self, threads: usize) -> Result<f64, Error> {
+        self.by_parts(threads, |own, bytes| {
+            // SAFETY: the mapping is ours, and each part is one thread's own.
+            unsafe { libc::madvise(own.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        })
+    }
+
+    /// Calls `work` for the parts of as many threads, which begin together.
+    fn by_parts(&mut self, threads: usize, work: impl Fn(NonNull<u8>, usize) + Sync) -> Result<f64, Error> {
+        if threads == 1 {
+            // Wherever the system lets it run, as the bring-ups that it is compared with.
+            let began = Instant::now();
+            work(self.start, self.bytes);
+            return Ok(began.elapsed().as_secs_f64());
+        }
         let cpus = host::cpus()?;
         let arrived = AtomicUsize::new(0);
         let part = self.bytes / threads / 4096 * 4096;
-        let this = &*self;
+        let (this, work) = (&*self, &work);
         let times = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads)
                 .map(|index| {
@@ -79,9 +102,7 @@ impl Buffer {
                         }
                         let began = Instant::now();
                         // SAFETY: inside the buffer.
-                        let own = unsafe { this.start.add(part * index) };
-                        // SAFETY: this thread's own part of the buffer.
-                        unsafe { write(fill, own, bytes) };
+                        work(unsafe { this.start.add(part * index) }, bytes);
                         Ok((began, Instant::now()))
                     })
                 })

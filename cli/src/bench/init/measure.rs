@@ -2,7 +2,7 @@
 
 use super::Scale;
 use super::limit::{Buffer, Fill, has_clzero};
-use crate::bench::common::median;
+use crate::bench::common::Spread;
 use crate::bench::host::cpu_seconds;
 use crate::error::Error;
 use crate::hosted::{Session, Silent};
@@ -39,6 +39,7 @@ struct Run {
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn row(title: Title, scale: Scale) -> Result<Value, Error> {
+    crate::progress::step(&format_args!("init: {}, {} threads", title.policy.name(), title.threads))?;
     let cpus = u32::try_from(title.threads).unwrap_or(1);
     let machine = Machine::synthetic(scale.memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
     let line = format!("memmap_init={} memmap_init_threads={cpus}", title.policy.name());
@@ -97,30 +98,24 @@ fn described(report: &Value) -> u64 {
 }
 
 fn value(title: Title, runs: &[Run]) -> Value {
-    let sorted = |get: &dyn Fn(&Run) -> f64| {
-        let mut values: Vec<f64> = runs.iter().map(get).collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
-    let seconds = sorted(&|run| run.seconds);
-    let limit = sorted(&|run| run.limit_seconds);
-    let ratios = sorted(&|run| run.limit_seconds / run.seconds);
     let pages = runs.last().map_or(0, |run| run.pages);
-    json!({
+    let mut row = json!({
         "bench": "init",
         "policy": title.policy.name(),
         "init": if title.template { "template" } else { "zero" },
         "threads": title.threads,
         "pages": pages,
         "bytes": pages * DESCRIPTOR,
-        "seconds": median(&seconds),
-        "seconds_min": seconds.first(),
-        "seconds_max": seconds.last(),
-        "cpu_seconds": median(&sorted(&|run| run.cpu_seconds)),
-        "limit_seconds": if pages == 0 { None } else { median(&limit) },
-        "limit_ratio": if pages == 0 { None } else { median(&ratios) },
         "first_touch": title.first_touch,
-    })
+    });
+    let spread = |get: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(get));
+    // A policy that writes no descriptor has no limit.
+    let limited = |get: &dyn Fn(&Run) -> f64| if pages == 0 { Spread::default() } else { spread(get) };
+    spread(&|run| run.seconds).put(&mut row, "seconds");
+    spread(&|run| run.cpu_seconds).put(&mut row, "cpu_seconds");
+    limited(&|run| run.limit_seconds).put(&mut row, "limit_seconds");
+    limited(&|run| run.limit_seconds / run.seconds).put(&mut row, "limit_ratio");
+    row
 }
 
 /// Bringing up one section because a request wants it, beside its share of the same by the job.
@@ -152,12 +147,14 @@ pub fn growth(scale: Scale) -> Result<Value, Error> {
         }
         session = pass.end_dirty()?;
     }
-    by_job.sort_by(f64::total_cmp);
-    by_request.sort_by(f64::total_cmp);
-    let (request, job) = (median(&by_request).unwrap_or(0.0), median(&by_job).unwrap_or(0.0));
-    Ok(json!({
+    let job = Spread::of(by_job);
+    let mut row = json!({
         "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
-        "bytes": order.pages() * DESCRIPTOR, "seconds": request, "seconds_min": by_request.first(),
-        "seconds_max": by_request.last(), "share_of_bulk_seconds": job, "bulk_ratio": request / job, "first_touch": false,
-    }))
+        "bytes": order.pages() * DESCRIPTOR, "first_touch": false,
+    });
+    let ratios = by_request.iter().map(|seconds| seconds / job.middle.unwrap_or(f64::NAN));
+    Spread::of(ratios).put(&mut row, "bulk_ratio");
+    Spread::of(by_request).put(&mut row, "seconds");
+    job.put(&mut row, "share_of_bulk_seconds");
+    Ok(row)
 }

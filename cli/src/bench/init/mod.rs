@@ -1,17 +1,18 @@
 //! `framewright bench init`: how long the memory map takes, by policy, first value and threads, beside a plain fill of as many bytes.
 
-mod limit;
+pub mod limit;
 mod measure;
 mod table;
 
-use super::common::wrapped;
 use super::host;
-use crate::args::BenchInit;
+use super::scaling;
+use super::section::Section;
+use crate::args::{BenchInit, BenchScaling, Where};
 use crate::error::Error;
-use crate::output::Output;
+use crate::grid::Grid;
 use framewright::parameters::Policy;
 use measure::Title;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
@@ -34,20 +35,18 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 3 };
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchInit) -> Result<(), Error> {
-    let scale = if options.quick { QUICK } else { FULL };
-    let cpus = host::cpus()?.len();
-    let rows = if options.table { scaling(scale, cpus)? } else { all(scale, cpus)? };
-    let mut output = Output::new();
-    if options.json {
-        let object = json!({ "bench": "init", "repetitions": scale.repetitions, "timed": TIMED, "rows": rows });
-        return output.line(&object.to_string());
+    if options.table {
+        return scaling::run(&BenchScaling { on: Where::Hosted, quick: options.quick, json: options.json });
     }
-    let style = output.style();
-    let grid = if options.table { table::scaling(&rows) } else { table::rows(&rows) };
-    grid.render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    let heading = format!("{} GiB, middle of {} runs; {TIMED}.", scale.memory_bytes >> 30, scale.repetitions);
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    let scale = if options.quick { QUICK } else { FULL };
+    let rows = all(scale, host::cpus()?.len())?;
+    let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("init", scale.repetitions, timed, rows).print(options.json)
+}
+
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
+    table::rows(rows)
 }
 
 fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
@@ -70,20 +69,8 @@ fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// The sources' table: threads as a share of a node's CPUs, the boot CPU alone first.
-fn scaling(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
-    let title = |policy, threads| Title { policy, template: false, threads, first_touch: false };
-    let mut rows = vec![measure::row(title(Policy::Eager, 1), scale)?];
-    for threads in threads_of(cpus, &[0, 12, 25, 37, 50, 75, 100]) {
-        let mut row = measure::row(title(Policy::Deferred, threads), scale)?;
-        row["cpus_percent"] = json!(threads as f64 / cpus as f64 * 100.0);
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
 /// Numbers of threads that are these shares of the CPUs, at least one, each once.
-fn threads_of(cpus: usize, percent: &[usize]) -> Vec<usize> {
+pub fn threads_of(cpus: usize, percent: &[usize]) -> Vec<usize> {
     let mut threads: Vec<usize> = percent.iter().map(|percent| (cpus * percent / 100).max(1)).collect();
     threads.dedup();
     threads

@@ -49,29 +49,3 @@ pub fn rows(rows: &[Value]) -> Grid {
     }
     grid
 }
-
-/// Time by threads. The deviation is half the distance between the extremes.
-pub fn scaling(rows: &[Value]) -> Grid {
-    let mut grid = Grid::new(&["<policy", ">% of CPUs", ">threads", ">speed-up", ">time", ">deviation"]);
-    let base = rows.first().and_then(|row| row["seconds"].as_f64());
-    for row in rows {
-        let seconds = row["seconds"].as_f64();
-        let speed_up = match (base, seconds) {
-            (Some(base), Some(seconds)) => format!("{:.2}", base / seconds),
-            _ => "-".to_owned(),
-        };
-        let deviation = match (row["seconds_min"].as_f64(), row["seconds_max"].as_f64()) {
-            (Some(least), Some(most)) => microseconds((most - least) / 2.0 * 1e6),
-            _ => "-".to_owned(),
-        };
-        grid.row([
-            text(row, "policy"),
-            row["cpus_percent"].as_f64().map_or("0".to_owned(), |percent| format!("{percent:.0}")),
-            row["threads"].to_string(),
-            speed_up,
-            time(row, "seconds"),
-            deviation,
-        ]);
-    }
-    grid
-}

@@ -6,11 +6,12 @@ mod engines;
 mod measure;
 mod table;
 
-use super::common::wrapped;
 use super::host;
+use super::section::Section;
 use crate::args::BenchOptions;
 use crate::error::Error;
-use crate::output::Output;
+use crate::grid::Grid;
+use crate::progress;
 use cases::Case;
 use engines::Pools;
 use framewright_hosted::HostedHelpers;
@@ -57,9 +58,11 @@ const QUICK: Scale = Scale {
 /// # Errors
 /// Threads or the other process cannot be started.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    let scale = if options.quick { QUICK } else { FULL };
-    let mut output = Output::new();
-    let style = output.style();
+    section(options.quick)?.print(options.json)
+}
+
+fn section(quick: bool) -> Result<Section, Error> {
+    let scale = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?;
     let pools = Pools::new(cpus.len())?;
     let memory: Vec<u64> = (0..scale.memory_bytes as u64 / 8).collect();
@@ -67,32 +70,24 @@ pub fn run(options: &BenchOptions) -> Result<(), Error> {
     let mut rows: Vec<Value> = Vec::new();
     let (quiet, busy): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| !case.busy);
     for case in quiet {
+        progress::step(&format_args!("jobs: {}, {} units", case.name, case.units))?;
         rows.extend(measure::rows(case, &pools, &memory, scale.effort));
     }
     if let Some(&last) = cpus.last() {
         let _spinning = busy::Spinner::on(last)?;
         for case in busy {
+            progress::step(&format_args!("jobs: {}, {} units", case.name, case.units))?;
             rows.extend(measure::rows(case, &pools, &memory, scale.effort));
         }
     }
     let priority = HostedHelpers::shared().priority();
-    if options.json {
-        let object = json!({
-            "bench": "jobs",
-            "repetitions": scale.effort.repetitions,
-            "cpus": cpus.len(),
-            "priority": priority.to_string(),
-            "timed": TIMED,
-            "left_out": left_out,
-            "rows": rows,
-        });
-        return output.line(&object.to_string());
-    }
-    table::grid(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
-    output.line("")?;
-    for reason in &left_out {
-        wrapped(&format!("Left out: {reason}.")).iter().try_for_each(|line| output.line(&style.dim(line)))?;
-    }
-    let heading = format!("{} CPUs; {priority}. Up to {} repetitions; {TIMED}.", cpus.len(), scale.effort.repetitions);
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    let mut section = Section { left_out, ..Section::new("jobs", scale.effort.repetitions, TIMED, rows) };
+    section.further.insert("cpus".into(), json!(cpus.len()));
+    section.further.insert("priority".into(), json!(priority.to_string()));
+    Ok(section)
+}
+
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
+    table::grid(rows)
 }

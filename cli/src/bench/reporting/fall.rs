@@ -1,5 +1,6 @@
 //! How the host's share of a machine's memory falls.
 
+use crate::bench::common::Spread;
 use framewright::reporting::Pace;
 use framewright::units::PAGE_SIZE;
 use serde_json::{Value, json};
@@ -45,11 +46,16 @@ impl Fall {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let left = self.samples.last().map_or(0, |sample| sample.bytes.saturating_sub(self.before_bytes));
         let beyond = self.reported_pages.saturating_sub(self.dirtied_bytes / PAGE_SIZE);
-        json!({
+        let mut row = json!({
             "bench": "reporting", "on": self.on, "pace": self.pace.name(), "dirtied_mib": mib(self.dirtied_bytes),
             "t50_s": self.seconds_until(0.5), "t95_s": self.seconds_until(0.95), "left_mib": mib(left),
             "reported_twice": beyond.max(self.idle_pages),
-        })
+        });
+        // A fall is one run.
+        for name in ["t50_s", "t95_s", "left_mib"] {
+            Spread::of(row[name].as_f64()).put(&mut row, name);
+        }
+        row
     }
 }
 

@@ -1,7 +1,7 @@
 //! What reports cost those who allocate: page faults in the manner of will-it-scale, with and without reports, by turns.
 
 use super::Scale;
-use crate::bench::common::median;
+use crate::bench::common::{Spread, median};
 use crate::bench::host;
 use crate::error::Error;
 use crate::hosted::{Pass, Session, Silent, with_reports};
@@ -66,6 +66,7 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     let cpus: &[u32] = if all == 1 { &[1] } else { &[1, all] };
     for workload in [Workload::PageFault1, Workload::PageFault2] {
         for &cpus in cpus {
+            crate::progress::step(&format_args!("reporting: {}, {cpus} CPUs", workload.name()))?;
             let all = by_turns(&passes, scale, workload, cpus)?;
             let rows_of = CONFIGS.iter().zip(&all).map(|(config, of)| row(config.name, workload, cpus, of, &all[0]));
             rows.extend(rows_of);
@@ -209,13 +210,19 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
     let cpu_rates = sorted(runs.iter().map(|run| run.cpu_rate).collect());
     let reported = sorted(runs.iter().map(|run| run.reported_mib_per_s).collect());
     let (low, high) = interval(&ratios);
-    json!({
+    let mut row = json!({
         "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus, "config": config,
         "iterations_per_s": median(&rates), "deviation": deviation(&rates),
         "iterations_per_cpu_s": median(&cpu_rates), "cpu_deviation": deviation(&cpu_rates),
         "reported_mib_per_s": median(&reported),
         "against_off": median(&ratios), "against_off_low": low, "against_off_high": high,
-    })
+    });
+    for (name, values) in
+        [("iterations_per_s", &rates), ("iterations_per_cpu_s", &cpu_rates), ("reported_mib_per_s", &reported)]
+    {
+        Spread::of(values.iter().copied()).put(&mut row, name);
+    }
+    row
 }
 
 /// The standard deviation of a sample.

@@ -6,12 +6,14 @@ mod hosted;
 mod qemu;
 mod table;
 
-use super::common::wrapped;
+pub use qemu::{machine_process, resident_bytes};
+
+use super::section::{Section, Table};
 use crate::args::{BenchReporting, Where};
 use crate::error::Error;
-use crate::output::Output;
+use crate::progress;
 use framewright::reporting::Pace;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -58,32 +60,25 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
     let mut rows = Vec::new();
     if options.on != Some(Where::Qemu) {
         for &pace in scale.paces {
+            progress::step(&format_args!("reporting: {} pace", pace.name()))?;
             rows.push(hosted::row(scale, pace)?);
         }
     }
     if options.on != Some(Where::Hosted) {
         for &pace in scale.paces {
+            progress::step(&format_args!("reporting: guest, {} pace", pace.name()))?;
             rows.push(qemu::row(scale, pace)?);
         }
     }
     if options.on != Some(Where::Qemu) {
         rows.extend(fault::rows(scale)?);
     }
-    let mut output = Output::new();
-    if options.json {
-        let object = json!({ "bench": "reporting", "runs": scale.runs, "timed": TIMED, "rows": rows });
-        return output.line(&object.to_string());
-    }
-    show(&rows, scale, &mut output)
+    let timed = format!("machines of {} GiB; a fall is one run; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("reporting", scale.runs, timed, rows).print(options.json)
 }
 
-fn show(rows: &[Value], scale: Scale, output: &mut Output) -> Result<(), Error> {
-    let style = output.style();
+/// Rows for people.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
     let (falls, faults): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["bench"] == "reporting");
-    for grid in [table::falls(&falls), table::faults(&faults)].into_iter().flatten() {
-        grid.render(style).iter().try_for_each(|line| output.line(line))?;
-        output.line("")?;
-    }
-    let heading = format!("machines of {} GiB, {} runs a row; {TIMED}.", scale.memory_bytes >> 30, scale.runs);
-    wrapped(&heading).iter().try_for_each(|line| output.line(&style.dim(line)))
+    [table::falls(&falls), table::faults(&faults)].into_iter().flatten().map(Table::from).collect()
 }

@@ -140,7 +140,7 @@ fn fall(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Option
 fn watch_memory(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
     let mut pid = None;
     while !over.load(Ordering::Relaxed) {
-        pid = pid.or_else(machine);
+        pid = pid.or_else(machine_process);
         if let Some(bytes) = pid.and_then(|pid| resident_bytes(pid, memory_bytes))
             && let Ok(mut samples) = samples.lock()
         {
@@ -154,7 +154,7 @@ fn watch_memory(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<Sample
 }
 
 /// The process of a machine that this one has started.
-fn machine() -> Option<u32> {
+pub fn machine_process() -> Option<u32> {
     let ours = std::process::id();
     let is_ours = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -168,7 +168,7 @@ fn machine() -> Option<u32> {
 }
 
 /// How much of a process's mapping of this size is in memory.
-fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
+pub fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
     share(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, memory_bytes)
 }
 

@@ -9,7 +9,7 @@ mod plan;
 mod sections;
 
 pub(crate) use boot_pages::{BootPages, BootRange, most_frames};
-pub use plan::MapFallback;
-pub(crate) use plan::{ArrayMemory, Part, deferred_sections, sections_of_node};
+pub(crate) use plan::{ArrayMemory, Part, sections_of_node};
+pub use plan::{MapFallback, deferred_sections};
 pub use sections::SectionState;
 pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};

@@ -1,7 +1,8 @@
 //! Huge-page pools: pages of 2 MiB and 1 GiB that are set aside, counted by node, and reserved before they are used (SPEC 6).
 //!
 //! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`), free pages as chains through the block table (`chain`), the
-//! counters with their rules (`books`), and how numbers are dealt out over nodes (`spread`). What happens to memory is in `manager::pools`:
+//! counters with their rules (`books`), and how numbers are dealt out over nodes (`spread`), and by how many
+//! threads (`threads`). What happens to memory is in `manager::pools`:
 //! [`Manager::pool`](crate::Manager::pool) is the way in.
 
 mod books;
@@ -11,11 +12,13 @@ mod nodes;
 mod parameters;
 mod spread;
 mod taken;
+mod threads;
 
 pub use books::{NodeCounts, PoolCounts, PoolFault};
 pub use error::{PoolError, parse_count};
 pub use nodes::NodeMask;
 pub use parameters::{HugePageParameters, Requested};
+pub use threads::resize_threads;
 
 pub(crate) use books::{Books, NodeBook};
 pub(crate) use chain::{Chain, IN_USE, RESTORE, is_in_use};

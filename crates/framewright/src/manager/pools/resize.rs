@@ -5,17 +5,13 @@
 
 use super::{Manager, Pool};
 use crate::platform::Platform;
-use crate::pools::{NodeMask, PoolError, PoolSize, Shares, Taken};
+use crate::pools::{NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
+use crate::units::{MAX_NODES, NodeId};
 use core::fmt;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part};
 
-/// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
-const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// The same where descriptors are made again, which takes some microseconds a block.
-const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 /// Pages that are published together at most.
 const PAGES_AT_ONCE: u64 = 16384;
 /// Units of one node's part of a job; no node has so many pages.
@@ -292,14 +288,8 @@ impl<P: Platform> Manager<P> {
     ) {
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
-        let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
-        let worth = if self.is_much_for_maps(way) {
-            blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
-        } else {
-            // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one.
-            (blocks / BLOCKS_OF_A_THREAD).min(nodes().count() as u64)
-        };
-        let threads = threads.min(u32::try_from(worth).unwrap_or(u32::MAX));
+        let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
+        let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;

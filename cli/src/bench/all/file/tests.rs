@@ -1,0 +1,84 @@
+//! What is done with an earlier file.
+
+use super::*;
+
+fn header() -> Header {
+    let machine = json!({ "cpu": "x", "cpus": 2, "memory_bytes": 1, "kernel": "Linux 6", "qemu": null, "build": "release", "load_average": 0.5 });
+    Header { command: "bench all".into(), machine }
+}
+
+fn section(rows: usize) -> Outcome {
+    let rows = (0..rows).map(|index| json!({ "bench": "alloc", "index": index })).collect();
+    Outcome::Measured { section: Section::new("alloc", 3, "time", rows), seconds: 1.5 }
+}
+
+/// A file with one section that was measured and one that failed.
+fn some() -> ResultsFile {
+    let mut file = ResultsFile::new(header());
+    file.add("alloc", "alloc", None, section(2)).expect("goes nowhere");
+    file.add("init", "init", None, Outcome::Failed("no memory".into())).expect("goes nowhere");
+    file
+}
+
+#[test]
+fn the_same_run_goes_on_without_what_failed() {
+    let file = some();
+    assert_eq!(file.failed(), ["init"]);
+    let mut other_load = header();
+    other_load.machine["load_average"] = json!(7.0);
+    match earlier(&file.to_json().to_string(), &other_load).expect("is a file of results") {
+        Earlier::GoOn { started, sections, rows } => {
+            assert_eq!((started, sections.len(), rows.len()), (file.started, 1, 2));
+            assert_eq!((&sections[0]["section"], &sections[0]["seconds"]), (&json!("alloc"), &json!(1.5)));
+        }
+        Earlier::Anew(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn another_run_begins_anew_and_says_why() {
+    let with = |name: &str, value: Value| {
+        let mut json = some().to_json();
+        json[name] = value;
+        json.to_string()
+    };
+    let mut machine = header().machine;
+    machine["cpus"] = json!(4);
+    for (text, expected) in [
+        (with("framewright", json!("0.0.9")), "version 0.0.9"),
+        (with("command", json!("bench all --quick")), "another command"),
+        (with("machine", machine), "another machine (cpus: 4, now 2)"),
+        (with("machine", json!(null)), "another machine (cpu: null"),
+    ] {
+        match earlier(&text, &header()) {
+            Ok(Earlier::Anew(why)) => assert!(why.contains(expected), "{why}"),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_whole_file_is_not_gone_on_with() {
+    let mut file = ResultsFile::new(header());
+    for part in PARTS {
+        let outcome = if part.needs_qemu() { Outcome::LeftOut("no QEMU".into()) } else { section(1) };
+        file.add(&part.name(), part.bench, part.on, outcome).expect("goes nowhere");
+    }
+    assert!(file.failed().is_empty() && PARTS.into_iter().all(|part| file.has(&part.name())));
+    let found = earlier(&file.to_json().to_string(), &header());
+    assert!(matches!(&found, Ok(Earlier::Anew(why)) if why == "nothing is missing"), "{found:?}");
+}
+
+#[test]
+fn what_is_no_file_of_results_is_not_written_over() {
+    let whole = some().to_json().to_string();
+    for text in
+        ["", "[]", "{}", "hello", r#"{"format":2,"sections":[],"rows":[]}"#, r#"{"format":1,"sections":3,"rows":[]}"#]
+    {
+        assert!(earlier(text, &header()).is_err(), "{text}");
+    }
+    // No prefix of one is taken for one.
+    for length in 0..whole.len() {
+        assert!(earlier(&whole[..length], &header()).is_err(), "{length}");
+    }
+}

@@ -1,0 +1,220 @@
+//! The model itself: pure functions of costs and of a machine's shape. How work is divided is asked of the functions that the code itself asks.
+
+use super::costs::{Costs, Rate};
+use super::shape::{Node, Shape};
+use framewright::pools::{PoolSize, resize_threads};
+use framewright::units::{Order, PAGES_PER_BLOCK};
+use framewright_jobs::plan::{Grid, chunk_units, threads_wanted};
+
+/// Bytes of a page's descriptor.
+const DESCRIPTOR_BYTES: f64 = 64.0;
+/// Bytes of the map for 2 MiB.
+const BLOCK_MAP_BYTES: f64 = PAGES_PER_BLOCK as f64 * DESCRIPTOR_BYTES;
+/// Zones of the smallest machine that calibrates.
+const SMALLEST_ZONES: f64 = 2.0;
+/// Pages of a section.
+pub const SECTION_PAGES: u64 = 1 << 15;
+
+/// How a job is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Division {
+    /// Threads, the caller among them.
+    pub threads: u32,
+    /// Sections of a chunk.
+    pub chunk_sections: u64,
+}
+
+/// What happens to the memory map of pages in a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Maps {
+    /// It stays, or there is none.
+    Kept,
+    /// It is given up, and not restored.
+    Lazy,
+    /// It is given up, and restored when the pool is emptied.
+    Eager,
+}
+
+impl Maps {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Kept, Self::Lazy, Self::Eager];
+
+    /// What rows call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "reclaim off",
+            Self::Lazy => "reclaim on, lazy",
+            Self::Eager => "reclaim on, eager",
+        }
+    }
+}
+
+/// All memory available, on demand: nanoseconds.
+pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
+    let gib = shape.present_bytes as f64 / f64::from(1 << 30);
+    let further_zones = f64::from(shape.zones) - SMALLEST_ZONES;
+    let further_nodes = shape.nodes.len().saturating_sub(1) as f64;
+    let further_cpus = f64::from(shape.cpus.saturating_sub(1)) * f64::from(shape.zones);
+    costs.bring_up.of(gib)
+        + costs.zone_ns * further_zones
+        + costs.node_ns * further_nodes
+        + costs.cpu_zone_ns * further_cpus
+}
+
+/// Writing one page's descriptor and its share of handing its section out, where `threads` threads do so at the same time.
+fn page_ns(costs: &Costs, threads: f64) -> f64 {
+    let rate = costs.write.of(threads) / threads;
+    DESCRIPTOR_BYTES / rate * 1e9 + costs.section_ns / SECTION_PAGES as f64
+}
+
+/// How the job of a node is divided when it may have `most` threads (SPEC 1.2, as `Manager::initialise_deferred` has it: chunks of at least one section).
+pub fn division(node: &Node, most: u32) -> Division {
+    let sections = node.sections();
+    let threads = threads_wanted(sections, 1, 1, most);
+    Division { threads, chunk_sections: chunk_units(sections, threads, 1, 1) }
+}
+
+/// The job of one node, while `others` threads work on the same memory for others: nanoseconds.
+///
+/// Threads take chunk after chunk. How fast each of them is depends on how many are at work at that moment.
+pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
+    if node.deferred.is_empty() {
+        return 0.0;
+    }
+    let Division { threads, chunk_sections } = division(node, most);
+    let grid = Grid::new(u64::from(node.deferred.start)..u64::from(node.deferred.end), chunk_sections);
+    let chunks = (0..grid.count()).filter_map(|index| grid.piece(index));
+    let mut chunks =
+        chunks.map(|chunk| node.pages_within(chunk.start * SECTION_PAGES..chunk.end * SECTION_PAGES) as f64);
+    // The caller is there at once, its helpers some time later, with the share of a CPU that they get.
+    let share = |thread: usize| if thread == 0 { 1.0 } else { costs.helper_share };
+    let mut left: Vec<Option<f64>> = vec![None; if costs.helper_share > 0.0 { threads as usize } else { 1 }];
+    let mut now = 0.0;
+    let mut helpers_came = left.len() == 1;
+    loop {
+        let present = if helpers_came { left.len() } else { 1 };
+        for thread in &mut left[..present] {
+            *thread = thread.or_else(|| chunks.next());
+        }
+        let at_work = |(thread, pages): (usize, &Option<f64>)| pages.map(|pages| (thread, pages));
+        let busy: f64 = left.iter().enumerate().filter_map(at_work).map(|(thread, _)| share(thread)).sum();
+        if busy == 0.0 {
+            return now;
+        }
+        let each_ns = page_ns(costs, busy + others);
+        // Until the first of them is through, or the helpers come.
+        let ends = left.iter().enumerate().filter_map(at_work).map(|(thread, pages)| pages * each_ns / share(thread));
+        let mut step = ends.fold(f64::INFINITY, f64::min);
+        if !helpers_came && now + step >= costs.helper_ns {
+            (step, helpers_came) = (costs.helper_ns - now, true);
+        }
+        now += step;
+        for (thread, pages) in left.iter_mut().enumerate() {
+            let done = step * share(thread) / each_ns;
+            // What is less than a thousandth of a page is nothing.
+            *pages = pages.map(|pages| pages - done).filter(|&pages| pages > 1e-3);
+        }
+    }
+}
+
+/// All memory available, deferred: what the boot CPU does first, and then the slowest node. Each node has memory of its own unless `shared`.
+pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, shared: bool) -> f64 {
+    let threads =
+        |node: &Node| if node.deferred.is_empty() { 0.0 } else { effective(costs, division(node, most(node)).threads) };
+    let all: f64 = shape.nodes.iter().map(threads).sum();
+    let job = |node: &Node| node_job(costs, node, most(node), if shared { all - threads(node) } else { 0.0 });
+    let slowest = shape.nodes.iter().map(job).fold(0.0, f64::max);
+    let early_pages = shape.pages() - shape.nodes.iter().map(Node::deferred_pages).sum::<u64>();
+    // The node jobs themselves are a job with a helper for each further node.
+    let others =
+        if shape.nodes.iter().filter(|node| !node.deferred.is_empty()).count() > 1 { costs.helper_ns } else { 0.0 };
+    bring_up(costs, shape) + early_pages as f64 * page_ns(costs, 1.0) + others + slowest
+}
+
+/// What so many threads come to when helpers have a part of their CPUs only.
+fn effective(costs: &Costs, threads: u32) -> f64 {
+    1.0 + f64::from(threads.saturating_sub(1)) * costs.helper_share
+}
+
+/// All memory available, eager: one CPU writes everything.
+pub fn eager(costs: &Costs, shape: &Shape) -> f64 {
+    bring_up(costs, shape) + shape.pages() as f64 * page_ns(costs, 1.0)
+}
+
+/// One flush of all CPUs.
+pub fn flush(costs: &Costs, cpus: u32) -> f64 {
+    costs.flush.of(f64::from(cpus.saturating_sub(1)))
+}
+
+/// Flushes that giving up the map of so many blocks takes: one, as nearly all lie in whole sections.
+pub fn flushes(blocks: u64) -> u64 {
+    blocks.min(1)
+}
+
+/// A pool's resize from or to nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Resize {
+    /// Which pool.
+    pub size: PoolSize,
+    /// Pages that come or go.
+    pub pages: u64,
+    /// What happens to their map.
+    pub maps: Maps,
+    /// Threads at most.
+    pub most: u32,
+    /// CPUs whose translations are flushed.
+    pub cpus: u32,
+    /// Nodes from which pages come.
+    pub nodes: u32,
+}
+
+impl Resize {
+    fn blocks(&self) -> u64 {
+        self.pages * (self.size.frames() / Order::BLOCK.pages())
+    }
+
+    /// Threads that fill.
+    pub fn fill_threads(&self) -> u32 {
+        resize_threads(self.size, self.pages, self.nodes, false, self.most)
+    }
+
+    /// Threads that empty: more where the map is made again.
+    pub fn empty_threads(&self) -> u32 {
+        resize_threads(self.size, self.pages, self.nodes, self.maps == Maps::Eager, self.most)
+    }
+
+    /// Nanoseconds that the system or the memory needs for the map, and that `threads` CPUs need besides for each block.
+    fn maps_ns(&self, costs: &Costs, threads: u32, rate: Rate, block_ns: f64) -> f64 {
+        let (blocks, threads) = (self.blocks() as f64, effective(costs, threads));
+        // A helper comes late, and what it would have done until then is done by the others.
+        let late = costs.helper_ns * (threads - 1.0) / threads;
+        blocks * BLOCK_MAP_BYTES / rate.of(threads) * 1e9 + blocks * block_ns / threads + late
+    }
+
+    /// Filling: nanoseconds.
+    pub fn fill(&self, costs: &Costs) -> f64 {
+        let line = if self.size.is_gigantic() { costs.fill_one_gib } else { costs.fill_two_mib };
+        let pages = line.of(self.pages as f64);
+        if self.maps == Maps::Kept {
+            return pages;
+        }
+        pages
+            + self.maps_ns(costs, self.fill_threads(), costs.release, costs.withdraw_ns)
+            + flushes(self.blocks()) as f64 * flush(costs, self.cpus)
+    }
+
+    /// Emptying: nanoseconds.
+    pub fn empty(&self, costs: &Costs) -> f64 {
+        let line = if self.size.is_gigantic() { costs.empty_one_gib } else { costs.empty_two_mib };
+        let pages = line.of(self.pages as f64);
+        match self.maps {
+            Maps::Kept => pages,
+            Maps::Lazy if self.size.is_gigantic() => pages + self.pages as f64 * costs.leave_one_gib_ns,
+            Maps::Lazy => pages + self.pages as f64 * costs.leave_two_mib_ns,
+            Maps::Eager => pages + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
