@@ -4,7 +4,7 @@ mod common;
 
 use common::run;
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 30] = [
     "bench",
     "on",
     "policy",
@@ -20,6 +20,18 @@ const KEYS: [&str; 18] = [
     "empty_ms",
     "empty_ms_min",
     "empty_ms_max",
+    "serial_ratio",
+    "serial_ratio_min",
+    "serial_ratio_max",
+    "madvise_ms",
+    "madvise_ms_min",
+    "madvise_ms_max",
+    "madvise_ratio",
+    "madvise_ratio_min",
+    "madvise_ratio_max",
+    "reclaim_ratio",
+    "reclaim_ratio_min",
+    "reclaim_ratio_max",
     "flushes",
     "ipis",
     "saved_bytes",
@@ -35,6 +47,15 @@ fn pools_are_filled_and_emptied() {
         assert_eq!(names, KEYS);
         assert!(row["fill_ms"].as_f64() > Some(0.0) && row["empty_ms"].as_f64() > Some(0.0), "{row}");
         assert!(row["bench"] == "hugepages" && row["on"] == "hosted", "{row}");
+        for name in ["fill_ms", "empty_ms", "serial_ratio", "madvise_ms", "madvise_ratio"] {
+            let [least, middle, most] =
+                [format!("{name}_min"), name.to_owned(), format!("{name}_max")].map(|name| row[name].as_f64());
+            assert!(least <= middle && middle <= most && (least > Some(0.0) || middle.is_none()), "{name}: {row}");
+        }
+        // Each ratio where it says something.
+        let (off, alone) = (row["reclaim"] == "off", row["threads"] == 1);
+        assert_eq!(row["serial_ratio"].is_null(), !off || alone, "{row}");
+        assert_eq!(row["madvise_ratio"].is_null(), off, "{row}");
         let blocks = row["pages"].as_i64().unwrap() * row["size_kb"].as_i64().unwrap() / 2048;
         let saved = row["saved_bytes"].as_i64().unwrap();
         if row["reclaim"] == "off" {

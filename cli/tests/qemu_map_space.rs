@@ -79,6 +79,19 @@ fn the_tables_of_an_older_machine_with_everything_described_at_once() {
 }
 
 #[test]
+fn boot_pages_have_no_part_of_the_array() {
+    for policy in ["eager", "deferred"] {
+        let policy = format!("memmap_init={policy}");
+        let words = ["hugetlb_free_vmemmap=on", "hugepagesz=1G", "hugepages=1", "hugepagesz=2M", "hugepages=300"];
+        let lines = examine(&[&["--memory", "4G", "--cpus", "2", &policy][..], &words[..]].concat());
+        // Of 32 sections 8 are a GiB, 4 more are of pages of 2 MiB alone, and one is in pieces.
+        let (_, present) = check(&lines);
+        assert_eq!(present, 64 - (812 * 32) / 1024 - 1, "{lines:?}");
+        assert_eq!(number_before(&lines[0], " sections absent"), 512 - 32 + 12, "{lines:?}");
+    }
+}
+
+#[test]
 fn an_array_that_nobody_uses_is_absent() {
     for words in [["--memory", "2G", "memmap_init=on-demand"], ["--memory", "2G", "pages=none"]] {
         let lines = examine(&words);

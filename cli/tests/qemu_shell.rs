@@ -110,6 +110,33 @@ fn pools_grow_shrink_and_give_their_memory_map_back() {
 }
 
 #[test]
+fn huge_pages_are_used_at_addresses_of_their_own() {
+    // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go with them.
+    let commands = "cat /proc/meminfo; hugetlb 2M 40 1; hugetlb 1G; hugetlb; cat /proc/meminfo; \
+                    echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M 13; verify";
+    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "4G", "--cpus", "4", "--timeout", "600"];
+    let words = ["hugetlb_free_vmemmap=on", "hugepagesz=1G", "hugepages=1", "hugepagesz=2M", "hugepages=70"];
+    let outcome = finish(program().args(machine).args(["--json", "--exec", commands]).args(words));
+    let report = outcome.json();
+    let said = report["exec"]["output"].as_str().expect("text");
+    for expected in
+        ["\n40 pages of 2.00 MiB: ", "\n1 pages of 1.00 GiB: ", "\n70 pages of 2.00 MiB: ", "\n12 pages of 2.00 MiB: "]
+    {
+        let line = said.split(expected).nth(1).and_then(|rest| rest.lines().next());
+        assert!(line.is_some_and(|line| line.contains(", used at addresses of their own")), "{expected}: {said}");
+    }
+    let rounds = said.matches(" rounds\n").count();
+    assert_eq!(rounds, 2, "{said}");
+    assert!(said.contains("13 pages: no 2.00 MiB page is free") && said.contains("\nverified: "), "{said}");
+    for (name, pages) in [("HugePages_Total", 70), ("HugePages_Free", 70), ("HugePages_Rsvd", 0), ("HugePages_Surp", 0)]
+    {
+        assert_eq!(shown(said, name), [pages, pages], "{said}");
+    }
+    let [before, after] = shown(said, "MemFree")[..] else { panic!("{said}") };
+    assert!(after.abs_diff(before) <= 256, "tables came back: {said}");
+}
+
+#[test]
 fn a_quick_bench_of_pools_has_all_rows() {
     let report = finish(program().args(["bench", "hugepages", "--on", "qemu", "--quick", "--json"])).json();
     let rows = report["rows"].as_array().expect("rows");
@@ -123,6 +150,7 @@ fn a_quick_bench_of_pools_has_all_rows() {
         if row["reclaim"] == "off" {
             assert!(flushes == Some(0) && saved == 0, "{row}");
         } else {
+            assert_eq!(row["reclaim_ratio"].is_number(), row["restore"] == "lazy", "{row}");
             // 32 KiB a page, less page tables.
             assert!(flushes > Some(0) && (7 << 20..=8 << 20).contains(&saved), "{row}");
         }

@@ -13,10 +13,11 @@ pub struct Machine;
 type Counter = fn(&Counters) -> &AtomicU64;
 
 /// Flushes by the names that Linux has for them, and the time they took, as it has none.
-const FLUSHES: [(&str, Counter); 5] = [
+const FLUSHES: [(&str, Counter); 6] = [
     ("nr_tlb_remote_flush", |counters| &counters.flushes),
     ("nr_tlb_remote_flush_received", |counters| &counters.flushes_received),
     ("nr_tlb_local_flush_all", |counters| &counters.flushed_whole),
+    ("nr_tlb_remote_flush_put_off", |counters| &counters.flushes_put_off),
     ("nr_tlb_local_flush_one", |counters| &counters.flushed_single),
     ("tlb_remote_flush_cycles", |counters| &counters.flush_cycles),
 ];

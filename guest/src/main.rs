@@ -26,6 +26,7 @@ mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
+mod window;
 
 use console::{Console, Log, log, plain_line};
 use core::fmt::{self, Write};

@@ -10,6 +10,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
+use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use framewright::Manager;
@@ -17,6 +18,7 @@ use framewright::files::{FileSystem, Source};
 use framewright::platform::Platform;
 use framewright::sync::SpinLock;
 use framewright_shell::{Editor, Event, Host, Run, Shell};
+use framewright_stress::Window;
 
 /// Groups of runs that the shell can hold.
 const ROOM: usize = 2048;
@@ -38,6 +40,7 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
     let host = Line {
         typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
         driver: SpinLock::new(driver),
+        window: GuestWindow::new(manager),
     };
     let (of_manager, of_machine) = (manager.files(), files::table());
     let pools = manager.pool_files(&smp::GuestHelpers);
@@ -144,6 +147,7 @@ struct Line<'a, 'b> {
     typed: SpinLock<Typed>,
     /// What is to be done in the background; nothing while somebody does it.
     driver: SpinLock<Option<&'a mut Driver<'b>>>,
+    window: GuestWindow<'a>,
 }
 
 impl Line<'_, '_> {
@@ -206,6 +210,10 @@ impl Host for Line<'_, '_> {
 
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         smp::run_on(smp::others(), &|| work(smp::index()), || work(smp::index()));
+    }
+
+    fn window(&self) -> Option<&dyn Window> {
+        self.window.exists().then_some(&self.window)
     }
 
     fn begin_command(&self) {

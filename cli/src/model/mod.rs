@@ -150,8 +150,8 @@ fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
         for maps in Maps::ALL.into_iter().filter(|_| pages != 0) {
             let resize = Resize { size, pages, maps, most: shape.cpus, cpus: shape.cpus, nodes };
             let what = |action: &str| format!("pool {size}, {action}, {}", maps.name());
-            add(&what("fill"), resize.threads(), None, resize.fill(costs));
-            add(&what("empty"), resize.threads(), None, resize.empty(costs));
+            add(&what("fill"), resize.fill_threads(), None, resize.fill(costs));
+            add(&what("empty"), resize.empty_threads(), None, resize.empty(costs));
         }
     }
     add("flush of all CPUs", shape.cpus, None, predict::flush(costs, shape.cpus));

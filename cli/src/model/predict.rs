@@ -176,14 +176,19 @@ impl Resize {
         self.pages * (self.size.frames() / Order::BLOCK.pages())
     }
 
-    /// Threads that take part.
-    pub fn threads(&self) -> u32 {
-        resize_threads(self.size, self.pages, self.nodes, self.maps != Maps::Kept, self.most)
+    /// Threads that fill it: giving maps up is one call of the system, which several make no shorter.
+    pub fn fill_threads(&self) -> u32 {
+        resize_threads(self.size, self.pages, self.nodes, false, self.most)
+    }
+
+    /// Threads that empty it.
+    pub fn empty_threads(&self) -> u32 {
+        resize_threads(self.size, self.pages, self.nodes, self.maps == Maps::Eager, self.most)
     }
 
     /// Nanoseconds that the system or the memory needs for `bytes` of the map, and that the CPUs need besides for each block.
-    fn maps_ns(&self, costs: &Costs, rate: Rate, block_ns: f64) -> f64 {
-        let (blocks, threads) = (self.blocks() as f64, effective(costs, self.threads()));
+    fn maps_ns(&self, costs: &Costs, rate: Rate, block_ns: f64, threads: u32) -> f64 {
+        let (blocks, threads) = (self.blocks() as f64, effective(costs, threads));
         // A helper comes late, and what it would have done until then is done by the others.
         let late = costs.helper_ns * (threads - 1.0) / threads;
         blocks * BLOCK_MAP_BYTES / rate.of(threads) * 1e9 + blocks * block_ns / threads + late
@@ -197,7 +202,7 @@ impl Resize {
             return pages;
         }
         pages
-            + self.maps_ns(costs, costs.release, costs.withdraw_ns)
+            + self.maps_ns(costs, costs.release, costs.withdraw_ns, self.fill_threads())
             + flushes(self.blocks()) as f64 * flush(costs, self.cpus)
     }
 
@@ -209,7 +214,7 @@ impl Resize {
             Maps::Kept => pages,
             Maps::Lazy if self.size.is_gigantic() => pages + self.pages as f64 * costs.leave_one_gib_ns,
             Maps::Lazy => pages + self.pages as f64 * costs.leave_two_mib_ns,
-            Maps::Eager => pages + self.maps_ns(costs, costs.supply, costs.restore_ns),
+            Maps::Eager => pages + self.maps_ns(costs, costs.supply, costs.restore_ns, self.empty_threads()),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the shell needs of the machine that it runs on, beyond the manager's platform.
 
+use framewright_stress::Window;
+
 /// The defaults are those of a machine with one CPU and nobody who interrupts.
 pub trait Host: Sync {
     /// Lets up to `nanoseconds` pass, or less: the shell looks at the clock and calls again.
@@ -19,5 +21,10 @@ pub trait Host: Sync {
     /// Calls `work` once on each CPU that can take part, with the CPU's number, all at the same time, and returns when all are done.
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         work(0);
+    }
+
+    /// Where huge pages are used, if not in the direct map.
+    fn window(&self) -> Option<&dyn Window> {
+        None
     }
 }

@@ -2,12 +2,17 @@
 
 use framewright::early::EarlyAllocator;
 use framewright::files::{FileSystem, Source};
+use framewright::platform::Platform;
 use framewright::pools::PoolSize;
-use framewright::units::PhysRange;
+use framewright::units::{PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters};
 use framewright_jobs::NoHelpers;
 use framewright_shell::{Host, Run, Shell};
 use framewright_testkit::FakeMachine;
+use framewright_testkit::stress::{Window, WindowError};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Lets the machine's CPUs work.
@@ -15,12 +20,55 @@ struct Threads {
     machine: &'static FakeMachine,
     /// Looks until somebody interrupts; never when 0.
     patience: AtomicU32,
+    window: Option<FakeWindow>,
+}
+
+/// What is wrong with a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// It shows what was at the place before.
+    Stale,
+    /// It forgets to give tables back.
+    KeepsTables,
+    /// It has few places.
+    Small,
+}
+
+/// A window that is the direct map.
+struct FakeWindow {
+    machine: &'static FakeMachine,
+    fault: Fault,
+    shown: Mutex<BTreeMap<u64, u64>>,
+    hidden: AtomicU32,
+}
+
+// SAFETY: pages are shown where the machine has them all the time; a faulty window shows another page of the same user.
+unsafe impl Window for FakeWindow {
+    fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
+        let mut shown = self.shown.lock().expect("nobody panics");
+        if self.fault == Fault::Small && place > 3 {
+            return Err(WindowError::NoPlace);
+        }
+        let address = page.start.address();
+        let old = shown.insert(place, address).filter(|_| self.fault == Fault::Stale);
+        Ok(self.machine.direct(old.unwrap_or(address)))
+    }
+
+    fn hide_all(&self) -> u64 {
+        self.hidden.fetch_add(1, Ordering::Relaxed);
+        u64::from(self.fault == Fault::KeepsTables) * 3
+    }
 }
 
 impl Host for Threads {
     fn is_interrupted(&self) -> bool {
         let left = self.patience.load(Ordering::Relaxed);
         left == 1 || left > 1 && self.patience.fetch_sub(1, Ordering::Relaxed) <= 2
+    }
+
+    fn window(&self) -> Option<&dyn Window> {
+        self.window.as_ref().map(|window| window as &dyn Window)
     }
 
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
@@ -47,7 +95,7 @@ fn bench() -> Bench {
     let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
     let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
-    Bench { manager, host: Threads { machine, patience: AtomicU32::new(0) } }
+    Bench { manager, host: Threads { machine, patience: AtomicU32::new(0), window: None } }
 }
 
 impl Bench {
@@ -95,18 +143,50 @@ fn huge_pages_are_reserved_used_and_freed() {
         ("hugetlb 2M 1 node 7", 1, "there is no node 7"),
         ("hugetlb 4M 1", 2, "pools are of pages of 2M and 1G"),
         ("hugetlb 2M many", 2, "how many pages is a number"),
-        ("hugetlb 2M", 2, "SIZE COUNT"),
+        ("hugetlb 2M 1 1 1", 2, "SIZE, COUNT and SECONDS"),
+        ("hugetlb 2M 1 soon", 2, "a time in seconds is a number"),
         ("hugetlb 2M 1 node x", 2, "node is the number of a node"),
     ] {
         let (code, _, errors) = bench.run(text);
         assert!(code == status && errors.contains(error), "{text}: {code} {errors}");
     }
+    // What is left out is all that is free, once.
+    assert!(bench.says("hugetlb").starts_with("20 pages of 2.00 MiB"));
+    assert!(bench.says("hugetlb 1G").starts_with("0 pages of 1.00 GiB"));
+    assert!(bench.says("hugetlb 2M 3 1").ends_with(" rounds\n"));
     // As far as overcommit allows there is more, and it goes away again.
     assert!(bench.says("echo 5 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 25").starts_with("25 pages"));
     assert_eq!(bench.says("cat /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "20\n");
     let (status, _, errors) = bench.run("hugetlb 2M 26");
     assert!(status == 1 && errors.contains("26 pages: "), "{errors}");
     bench.says("echo 0 > /proc/sys/vm/nr_hugepages");
+}
+
+#[test]
+fn pages_are_used_where_a_window_shows_them_and_a_wrong_window_is_found() {
+    for (fault, error) in [
+        (Fault::Nothing, None),
+        (Fault::Stale, Some("does not hold what was written there")),
+        (Fault::KeepsTables, Some("still have 3 frames")),
+        (Fault::Small, Some("the window has no such place")),
+    ] {
+        let mut bench = bench();
+        let machine = bench.host.machine;
+        bench.host.window = Some(FakeWindow { machine, fault, shown: Mutex::default(), hidden: AtomicU32::new(0) });
+        bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
+        let (status, out, errors) = bench.run("hugetlb 2M 10");
+        let hidden = bench.host.window.as_ref().map(|window| window.hidden.load(Ordering::Relaxed));
+        match error {
+            None => {
+                assert!(status == 0 && out.contains(", used at addresses of their own"), "{out} {errors}");
+                assert_eq!(hidden, Some(2));
+            }
+            Some(error) => {
+                assert!(status == 1 && errors.contains(error), "{error}: {status} {out} {errors}");
+                assert_ne!(hidden, Some(0), "what was shown is taken away all the same");
+            }
+        }
+    }
 }
 
 #[test]

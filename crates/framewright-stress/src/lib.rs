@@ -7,7 +7,7 @@
 //! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is held, one worker a CPU, and decides when it
 //! ends. A failure is returned and leaves everything as it was found.
 //!
-//! A [`Pile`] holds any number of runs without room for a list. [`map_space`] is a suite for the page tables of the page array.
+//! A [`Pile`] holds any number of runs without room for a list, and can be used through a [`Window`]. [`map_space`] is a suite for the page tables of the page array.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -34,6 +34,7 @@ mod random;
 mod shared;
 mod stamp;
 mod tally;
+mod window;
 mod worker;
 
 pub use failure::Failure;
@@ -42,6 +43,7 @@ pub use random::Random;
 pub use shared::Shared;
 pub use stamp::Held;
 pub use tally::Tally;
+pub use window::{Window, WindowError};
 pub use worker::Worker;
 
 #[cfg(doc)]

@@ -1,7 +1,10 @@
 //! Any number of allocations without room for a list: the list lies in the allocations themselves.
 
+mod shown;
+
 use crate::random::mix;
 use crate::stamp::word;
+use crate::window::WindowError;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use framewright::block::MigrateType;
@@ -28,6 +31,10 @@ pub enum PileError {
     Free(FreeError),
     /// A frame does not hold what was written there: somebody else has it too. The runs behind it are lost.
     Damaged(Pfn),
+    /// A run could not be shown.
+    Window(WindowError),
+    /// So many frames of page tables did not come back when nothing was shown any more.
+    Tables(u64),
 }
 
 impl fmt::Display for PileError {
@@ -37,6 +44,8 @@ impl fmt::Display for PileError {
             Self::Pool(error) => error.fmt(f),
             Self::Free(error) => error.fmt(f),
             Self::Damaged(pfn) => write!(f, "pfn {pfn} does not hold what was written there: somebody else has it too"),
+            Self::Window(error) => error.fmt(f),
+            Self::Tables(frames) => write!(f, "page tables of a window that shows nothing still have {frames} frames"),
         }
     }
 }
@@ -142,13 +151,20 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// # Errors
     /// [`PileError::Damaged`].
     pub fn check(&self) -> Result<(), PileError> {
+        self.each(|start| {
+            let wrong = |&pfn: &u64| word(self.platform(), Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn);
+            match (start.0..start.0 + self.pages_of_run()).find(wrong) {
+                Some(pfn) => Err(PileError::Damaged(Pfn(pfn))),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Calls `with` with the first frame of each run, the last added first.
+    fn each(&self, mut with: impl FnMut(Pfn) -> Result<(), PileError>) -> Result<(), PileError> {
         let mut next = self.top;
         while let Some(start) = next {
-            for pfn in start.0..start.0 + self.pages_of_run() {
-                if word(self.platform(), Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn) {
-                    return Err(PileError::Damaged(Pfn(pfn)));
-                }
-            }
+            with(start)?;
             next = self.behind(start)?;
         }
         Ok(())

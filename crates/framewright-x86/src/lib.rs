@@ -12,6 +12,7 @@
 extern crate std;
 
 pub mod acpi;
+pub mod address_space;
 mod bytes;
 pub mod clock;
 pub mod cpu;
@@ -19,6 +20,7 @@ pub mod cross_calls;
 pub mod page_array;
 pub mod page_table;
 mod physical;
+pub mod put_off;
 pub mod pvh;
 pub mod serial;
 mod sync;

@@ -117,10 +117,13 @@ struct Changed {
     len: usize,
     /// Too many ranges, or a change whose place nobody said.
     anywhere: bool,
+    /// A page table is among the frames.
+    tables: bool,
 }
 
 impl Changed {
-    const NOTHING: Self = Self { ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES], len: 0, anywhere: false };
+    const NOTHING: Self =
+        Self { ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES], len: 0, anywhere: false, tables: false };
 
     fn add(&mut self, blocks: BlockRange) {
         let last = self.len.checked_sub(1).and_then(|index| self.ranges.get_mut(index));
@@ -162,7 +165,7 @@ impl Unflushed {
     /// Returns false when the run does not fit; the implementer must then not have changed the translation.
     #[must_use]
     pub fn push(&mut self, frames: PfnRange) -> bool {
-        self.changed.anywhere = true;
+        (self.changed.anywhere, self.changed.tables) = (true, true);
         frames.is_empty() || self.runs.push(frames)
     }
 
@@ -171,6 +174,20 @@ impl Unflushed {
     pub fn push_from(&mut self, blocks: BlockRange, frames: PfnRange) -> bool {
         self.changed.add(blocks);
         frames.is_empty() || self.runs.push(frames)
+    }
+
+    /// Like [`push_from`](Self::push_from) for a frame that was a page table, of which CPUs may remember steps of walks.
+    #[must_use]
+    pub fn push_table_from(&mut self, blocks: BlockRange, frame: Pfn) -> bool {
+        self.changed.tables = true;
+        self.push_from(blocks, PfnRange { start: frame, end: frame.add(1) })
+    }
+
+    /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a CPU that sleeps need not be woken: it can forget before its next access, as nothing that it does
+    /// on its own follows a table that is gone.
+    #[must_use]
+    pub const fn has_tables(&self) -> bool {
+        self.changed.tables
     }
 
     /// For implementers: a translation was changed (split, say) without setting a frame free.
@@ -373,7 +390,8 @@ mod tests {
         assert!(unflushed.push_from(BlockRange::new(6, 9), PfnRange::new(1, 1)));
         unflushed.mark_changed(BlockRange::new(2, 5));
         assert_eq!(unflushed.changed(), Some(&[BlockRange::new(2, 9)][..]));
-        assert!(unflushed.is_stale());
+        assert!(unflushed.is_stale() && !unflushed.has_tables());
+        assert!(unflushed.push_table_from(BlockRange::new(2, 3), Pfn(77)) && unflushed.has_tables());
         for range in 1..8 {
             unflushed.mark_changed(BlockRange::new(100 * range, 100 * range + 1));
         }

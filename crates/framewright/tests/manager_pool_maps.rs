@@ -127,6 +127,36 @@ fn helpers_give_up_maps_together() {
 }
 
 #[test]
+fn several_cpus_give_up_maps_in_the_same_sections() {
+    let (manager, _) = machine(2, "memmap_init=eager");
+    manager.set_optimize_vmemmap(true);
+    let pool = manager.pool(TWO);
+    pool.set_overcommit(1000).expect("2 MiB pages can");
+    // Surplus pages come one by one, each out of a section that others take pages of at the same time.
+    let work = || {
+        for round in 0..20 {
+            let pages: Vec<_> = (0..10).filter_map(|_| pool.allocate(NodeChoice::Any, false).ok()).collect();
+            assert!(pages.len() == 10 || round > 0, "there is memory");
+            pages.iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+        }
+    };
+    std::thread::scope(|scope| {
+        for cpu in 1..3 {
+            let (machine, work) = (manager.platform(), &work);
+            scope.spawn(move || machine.run_on(cpu, work));
+        }
+        work();
+    });
+    check(&manager);
+    assert_eq!(pool.counts().all.nr, 0);
+    assert!(manager.reclaimed_map_blocks() >= 10);
+    // What is freed has its descriptors inside where it is split, every page of it.
+    let held = use_up(&manager);
+    held.into_iter().for_each(|range| manager.free(range).expect("was allocated"));
+    check(&manager);
+}
+
+#[test]
 fn boot_says_whether_maps_are_given_up() {
     for (line, reclaimed) in [
         ("memmap_init=eager hugepages=10 hugetlb_free_vmemmap=on", 10),

@@ -40,8 +40,11 @@ pub fn sleep_until(done: &dyn Fn() -> bool) {
         // The partner of the fence in `wake`.
         fence(Ordering::SeqCst);
         if !done() {
+            me.translations.sleep();
             // SAFETY: who may sleep has interrupts on, so they can be handled.
             unsafe { wait() };
+            // An interrupt has done so already, unless what ended the sleep was none.
+            me.catch_up();
         }
         me.asleep.store(false, Ordering::Relaxed);
         // SAFETY: as above.

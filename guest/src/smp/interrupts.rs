@@ -65,8 +65,10 @@ pub fn let_in() {
 
 /// Every interrupt of every CPU.
 fn handle(vector: u8) {
-    let Some(apic) = apic() else { return };
     let me = this();
+    // First of all: nothing here may use a translation that changed while this CPU slept.
+    me.catch_up();
+    let Some(apic) = apic() else { return };
     match vector {
         TIMER => {
             count(&me.counters.timer);

@@ -28,6 +28,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::units::NodeId;
 use framewright_x86::cpu::msr;
+use framewright_x86::put_off::PutOff;
 use set::AtomicCpuSet;
 
 /// Most CPUs that are used.
@@ -42,6 +43,8 @@ pub struct Cpu {
     node: AtomicU32,
     /// Whether it may be asleep: whoever gives it work must interrupt it.
     asleep: AtomicBool,
+    /// What it does about translations that change while it sleeps.
+    translations: PutOff,
     /// Turns of busy waits.
     turns: AtomicU32,
     /// When it was up, on the guest's clock.
@@ -66,6 +69,8 @@ pub struct Counters {
     pub flushes: AtomicU64,
     /// Flushes that others asked it for.
     pub flushes_received: AtomicU64,
+    /// Flushes for which others did not wake it.
+    pub flushes_put_off: AtomicU64,
     /// Translations that it dropped one by one.
     pub flushed_single: AtomicU64,
     /// Times that it dropped all translations.
@@ -84,6 +89,7 @@ impl Counters {
             sent: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             flushes_received: AtomicU64::new(0),
+            flushes_put_off: AtomicU64::new(0),
             flushed_single: AtomicU64::new(0),
             flushed_whole: AtomicU64::new(0),
             flush_cycles: AtomicU64::new(0),
@@ -98,6 +104,7 @@ impl Cpu {
             apic_id: AtomicU32::new(0),
             node: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
+            translations: PutOff::new(),
             turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),

@@ -1,7 +1,7 @@
 //! Translations that every CPU must drop.
 
 use super::interrupts::{add, count};
-use super::{call_on, others, this};
+use super::{Cpu, CpuSet, call_on, cpu, others, this};
 use framewright_x86::cpu::registers::time_stamp;
 use framewright_x86::page_array::{FlushRequest, FlushTlb, LocalTlb};
 
@@ -13,6 +13,18 @@ pub struct TlbShootdown {
 }
 
 impl TlbShootdown {
+    /// This CPU and `targets` drop what is asked.
+    fn tell(self, targets: CpuSet, request: FlushRequest<'_>) {
+        let started = time_stamp();
+        self.here(request);
+        call_on(targets, &|| {
+            count(&this().counters.flushes_received);
+            self.here(request);
+        });
+        count(&this().counters.flushes);
+        add(&this().counters.flush_cycles, time_stamp().wrapping_sub(started));
+    }
+
     fn here(self, request: FlushRequest<'_>) {
         match request {
             FlushRequest::Ranges(ranges) => {
@@ -24,17 +36,33 @@ impl TlbShootdown {
     }
 }
 
+impl Cpu {
+    /// Sleeping no more, this CPU drops what changed meanwhile.
+    pub fn catch_up(&self) {
+        if self.translations.wake() {
+            count(&self.counters.flushed_whole);
+            LocalTlb::forget(FlushRequest::Everything, false);
+        }
+    }
+}
+
 // SAFETY: every CPU that runs has done what was asked when `call_on` returns, in an interrupt, so in the middle of no access; a CPU that comes later begins
 // with nothing remembered (`start`). Stores made before are visible to them (invariant 29).
+// One that is left asleep drops everything that is not global in `catch_up`, before the first instruction of a handler or of what it does next that could use the page array; until then it makes
+// no access at all, and walks that it begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
-        let started = time_stamp();
-        self.here(request);
-        call_on(others(), &|| {
-            count(&this().counters.flushes_received);
-            self.here(request);
-        });
-        count(&this().counters.flushes);
-        add(&this().counters.flush_cycles, time_stamp().wrapping_sub(started));
+        self.tell(others(), request);
+    }
+
+    fn flush_pages(&self, request: FlushRequest<'_>) {
+        let is_told = |target: &u32| {
+            cpu(*target).is_some_and(|cpu| {
+                let put_off = !self.global && cpu.translations.leave_word();
+                add(&cpu.counters.flushes_put_off, u64::from(put_off));
+                !put_off
+            })
+        };
+        self.tell(others().iter().filter(is_told).fold(CpuSet::EMPTY, CpuSet::with), request);
     }
 }

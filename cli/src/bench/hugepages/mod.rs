@@ -10,6 +10,8 @@ use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
 use crate::progress;
 use framewright::Manager;
+use framewright::block::State;
+use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::pools::PoolSize;
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
 use framewright_jobs::NoHelpers;
@@ -22,9 +24,15 @@ fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: w
 whole blocks of 1 GiB; the memory itself is not touched. Each row is the median of its runs, fill and empty in turn. backed: all tables were used before; \
 first touch: the first time in this process, where the system supplies the tables' memory page by page during the run. \
 threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the page array, which goes back to the system; \
-restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied";
+restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied. \
+serial: by all threads against by the caller alone, in turn; a fill of up to 64 pages is the mean of 64 there and in its own column. \
+madvise: giving back the same parts of the array, backed again, by one call for each run of neighbours, in turn with the fills";
 
 const HOSTED: &str = "hosted";
+
+/// What counts as a handful of pages, and how many fills of so few are one measurement.
+const FEW_PAGES: u64 = 64;
+const FEW_REPEATED: u32 = 64;
 
 const REPETITIONS: usize = 15;
 const QUICK_REPETITIONS: usize = 3;
@@ -74,11 +82,18 @@ struct Case {
     reclaim: Reclaim,
 }
 
-/// Times of one row, milliseconds, and what map reclaim did in one run.
+/// Times of one row, milliseconds, in the order of the runs, and what map reclaim did in one run.
 #[derive(Default)]
 struct Times {
     fill: Vec<f64>,
     empty: Vec<f64>,
+    /// Fill by as many threads as there are, by one alone.
+    serial_ratio: Vec<f64>,
+    /// The system's call that does what reclaim asks of it, alone.
+    madvise: Vec<f64>,
+    madvise_ratio: Vec<f64>,
+    /// Fill with reclaim, without.
+    reclaim_ratio: Vec<f64>,
     flushes: u64,
     /// Interrupts sent to other CPUs, where somebody counts them.
     ipis: Option<u64>,
@@ -175,7 +190,7 @@ fn pages_of<'a>(
 fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> Result<Times, Error> {
     let Case { size, pages, threads, reclaim, .. } = case;
     let pool = manager.pool(size);
-    let resize = |target: u64| {
+    let resize = |target: u64, threads: u32| {
         let failed = |what: &dyn std::fmt::Display| Error::Failed(format!("the {size} pool of {pages} pages: {what}"));
         let started = Instant::now();
         let resized =
@@ -184,33 +199,83 @@ fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> R
         let resized = resized.map_err(|error| failed(&error))?;
         if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
     };
+    // A handful of pages takes as long as looking at the clock a few times. With reclaim only the first fill has something to give up.
+    let together = if pages <= FEW_PAGES && reclaim == Reclaim::Off { FEW_REPEATED } else { 1 };
+    let fill_and_empty = |threads: u32| {
+        let (mut fill, mut empty) = (0.0, 0.0);
+        for _ in 0..together {
+            fill += resize(pages, threads)?;
+            empty += resize(0, threads)?;
+        }
+        Ok::<_, Error>((fill / f64::from(together), empty / f64::from(together)))
+    };
     let mut times = Times::default();
     for _ in 0..repetitions {
-        manager.set_optimize_vmemmap(reclaim != Reclaim::Off);
+        if reclaim == Reclaim::Off {
+            let (fill, empty) = fill_and_empty(threads)?;
+            if threads > 1 {
+                let (serial, _) = fill_and_empty(1)?;
+                times.serial_ratio.push(fill / serial);
+            }
+            times.fill.push(fill);
+            times.empty.push(empty);
+            continue;
+        }
+        manager.set_optimize_vmemmap(true);
         manager.set_eager_restore(reclaim == Reclaim::Eager);
         let (flushes, blocks) = (manager.pool_flushes(), manager.reclaimed_map_blocks());
-        times.fill.push(resize(pages)?);
+        let fill = resize(pages, threads)?;
         // In a process the array's memory is the system's: what counts is how much of it went back.
         times.saved_bytes = manager.reclaimed_map_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
-        times.empty.push(resize(0)?);
+        let parts = blocks_in_pools(manager);
+        times.empty.push(resize(0, threads)?);
         times.flushes = manager.pool_flushes() - flushes;
         if reclaim == Reclaim::Lazy {
             // Not timed: the same pages have their map again for the next run.
-            manager.set_optimize_vmemmap(false);
             manager.set_eager_restore(true);
-            resize(pages)?;
-            resize(0)?;
+            resize(pages, threads)?;
+            resize(0, threads)?;
         }
+        let madvise = madvise(manager.platform(), &parts)?;
+        times.madvise_ratio.push(fill / madvise);
+        times.madvise.push(madvise);
+        times.fill.push(fill);
     }
     manager.set_optimize_vmemmap(false);
     manager.set_eager_restore(false);
     Ok(times)
 }
 
+/// Blocks that pools have, neighbours together.
+fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
+    let mut runs: Vec<BlockRange> = Vec::new();
+    let end = manager.nodes().iter().map(|node| BlockNumber::containing(node.span.end).0).max().unwrap_or(0);
+    for block in 0..end {
+        if manager.block_state(BlockNumber(block)).is_some_and(|state| state.is(State::Pool)) {
+            match runs.last_mut() {
+                Some(last) if last.end.0 == block => last.end.0 += 1,
+                _ => runs.push(BlockRange::new(block, block + 1)),
+            }
+        }
+    }
+    runs
+}
+
+/// How many milliseconds the system takes to take back the memory behind these parts of the array. They are backed again afterwards.
+fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error> {
+    let started = Instant::now();
+    // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what they hold afterwards again, zeros.
+    let done = unsafe { platform.discard_page_array_parts(parts) };
+    let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+    done.map_err(|error| Error::Failed(format!("the system does not take memory back: {error}")))?;
+    // SAFETY: as above.
+    unsafe { platform.prefault_page_array_parts(parts, 0) };
+    Ok(elapsed_ms)
+}
+
 fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
     let (reclaim, restore) = case.reclaim.names();
-    let (fill, empty) = (Spread::of(times.fill.iter().copied()), Spread::of(times.empty.iter().copied()));
-    json!({
+    let mut row = json!({
         "bench": "hugepages",
         "on": on,
         "policy": policy,
@@ -220,17 +285,22 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
         "reclaim": reclaim,
         "restore": restore,
         "threads": case.threads,
-        "fill_ms": fill.middle,
-        "fill_ms_min": fill.least,
-        "fill_ms_max": fill.most,
-        "empty_ms": empty.middle,
-        "empty_ms_min": empty.least,
-        "empty_ms_max": empty.most,
-        "flushes": times.flushes,
-        // In a process they are the system's, which does not say.
-        "ipis": times.ipis,
-        "saved_bytes": times.saved_bytes,
-    })
+    });
+    for (name, values) in [
+        ("fill_ms", &times.fill),
+        ("empty_ms", &times.empty),
+        ("serial_ratio", &times.serial_ratio),
+        ("madvise_ms", &times.madvise),
+        ("madvise_ratio", &times.madvise_ratio),
+        ("reclaim_ratio", &times.reclaim_ratio),
+    ] {
+        Spread::of(values.iter().copied()).put(&mut row, name);
+    }
+    row["flushes"] = json!(times.flushes);
+    // In a process they are the system's, which does not say.
+    row["ipis"] = json!(times.ipis);
+    row["saved_bytes"] = json!(times.saved_bytes);
+    row
 }
 
 /// Rows for people.
@@ -249,12 +319,16 @@ pub fn table(rows: &[Value]) -> Grid {
         ">flushes",
         ">ipis",
         ">saved",
+        ">serial",
+        ">madvise",
+        ">off",
     ]);
     for row in rows {
         let text = |name: &str| row[name].as_str().unwrap_or("-").to_owned();
         let pages = row["pages"].as_f64().unwrap_or(1.0);
         let time = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3));
         let each = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| format!("{:.1} ns", ms * 1e6 / pages));
+        let ratio = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
         grid.row([
             format!("{} kB", row["size_kb"]),
             row["pages"].to_string(),
@@ -269,6 +343,9 @@ pub fn table(rows: &[Value]) -> Grid {
             row["flushes"].to_string(),
             row["ipis"].as_u64().map_or("-".to_owned(), |ipis| ipis.to_string()),
             row["saved_bytes"].as_u64().map_or("-".to_owned(), size),
+            ratio("serial_ratio"),
+            ratio("madvise_ratio"),
+            ratio("reclaim_ratio"),
         ]);
     }
     grid

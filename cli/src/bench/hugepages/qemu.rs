@@ -32,7 +32,8 @@ const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the guest's clock, each row the median of its runs, fill and empty in turn, \
 one boot for each way of reclaim. The guest's memory was taken from the host before the guest began (-mem-prealloc). reclaim: pages in the pool give up their part of the page array, \
 which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is \
-emptied. flushes and ipis: of one fill and one empty, by the guest's counters";
+emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with reclaim against the fill without \
+before it";
 
 /// Measures all, and says how many runs a row has and what was timed.
 ///
@@ -103,10 +104,10 @@ fn commands(case: Case, repetitions: usize) -> String {
     let mut text = format!("{set}; {COUNTERS}; {fill}; {COUNTERS}; resize {size} 0; {COUNTERS}");
     for _ in 1..repetitions {
         if reclaim == Reclaim::Lazy {
-            // The same pages have their map again for the next run.
+            // The same pages get their map again for the next run; and without reclaim for comparison.
             let file = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", case.size.kbytes());
-            let refill = format!("echo {pages} > {file}; echo 0 > {file}");
-            let _ = write!(text, ";echo 0 > {OPTIMIZE};echo eager > {RESTORE};{refill};{set}");
+            let _ = write!(text, ";echo eager > {RESTORE};echo {pages} > {file};echo 0 > {file}");
+            let _ = write!(text, ";echo 0 > {OPTIMIZE};{fill};resize {size} 0;{set}");
         }
         let _ = write!(text, ";{fill};resize {size} 0");
     }
@@ -117,10 +118,18 @@ fn commands(case: Case, repetitions: usize) -> String {
 fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
     let mut times = Times::default();
     let resizes = resizes(said)?;
-    for run in resizes.chunks(2) {
+    let mut without_ns = None;
+    for (number, run) in resizes.chunks(2).enumerate() {
         let [(reached, fill_ns), (left, empty_ns)] = *run else { return Err("a run has no end".into()) };
         if (reached, left) != (case.pages, 0) {
             return Err(format!("the pool got {reached} pages and kept {left}"));
+        }
+        if case.reclaim == Reclaim::Lazy && number % 2 == 1 {
+            without_ns = Some(fill_ns);
+            continue;
+        }
+        if let Some(without_ns) = without_ns.take() {
+            times.reclaim_ratio.push(ms(fill_ns) / ms(without_ns).max(1e-6));
         }
         times.fill.push(ms(fill_ns));
         times.empty.push(ms(empty_ns));
@@ -200,15 +209,17 @@ mod tests {
             )
         };
         let said = format!(
-            "{}2.00 MiB: 8 pages to stay, 0 surplus, 3000000 ns\n{}2.00 MiB: 0 pages to stay, 0 surplus, 500000 ns\n{}{}",
+            "{}2.00 MiB: 8 pages to stay, 0 surplus, 3000000 ns\n{}2.00 MiB: 0 pages to stay, 0 surplus, 500000 ns\n{}{}{}",
             look(5, 10, -3),
             look(7, 12, 61),
             look(7, 14, 61),
+            pair(800_000, 9_000_000),
             pair(1_000_000, 250_000),
         );
         let times = times(&said, CASE, 2);
         let Ok(times) = times else { panic!("{:?}", times.err()) };
         assert_eq!((times.fill, times.empty), (vec![3.0, 1.0], vec![0.5, 0.25]));
+        assert_eq!(times.reclaim_ratio, [1.25]);
         assert_eq!((times.flushes, times.ipis, times.saved_bytes), (2, Some(4), 61 << 12));
         assert!(super::times(&said, CASE, 3).is_err() && super::times("", CASE, 1).is_err());
     }

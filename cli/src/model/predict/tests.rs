@@ -133,6 +133,7 @@ fn pools_with_and_without_maps() {
     assert!(near(resize(Maps::Lazy, 1).fill(&costs), 2300.0 + 1.1e6 + 2000.0));
     assert!(near(resize(Maps::Lazy, 1).empty(&costs), 3200.0 + 5000.0));
     assert!(near(resize(Maps::Eager, 1).empty(&costs), 3200.0 + 10.05e6));
-    assert_eq!((resize(Maps::Lazy, 8).threads(), resize(Maps::Kept, 8).threads()), (8, 1));
-    assert!(near(resize(Maps::Lazy, 2).fill(&costs), 2300.0 + 0.55e6 + 2000.0));
+    assert_eq!((resize(Maps::Lazy, 8).fill_threads(), resize(Maps::Kept, 8).empty_threads()), (1, 1));
+    assert_eq!((resize(Maps::Eager, 8).fill_threads(), resize(Maps::Eager, 8).empty_threads()), (1, 8));
+    assert!(near(resize(Maps::Eager, 2).empty(&costs), 3200.0 + 5.025e6));
 }

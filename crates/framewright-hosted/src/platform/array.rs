@@ -64,6 +64,16 @@ impl PageArray {
         }
     }
 
+    /// Lets go of what is behind the descriptors of the blocks, by one call of the system.
+    ///
+    /// # Safety
+    /// As for [`fill`](Self::fill).
+    pub(super) unsafe fn discard_part(&self, blocks: BlockRange) -> std::io::Result<()> {
+        let (offset, bytes) = self.part(blocks).ok_or(std::io::ErrorKind::InvalidInput)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.mapping.discard(offset, bytes) }
+    }
+
     /// Fills the descriptors of the blocks with `byte`.
     ///
     /// # Safety

@@ -207,6 +207,30 @@ impl HostedPlatform {
         self.array.as_ref().map_or(Ok(()), |array| unsafe { array.discard() })
     }
 
+    /// Gives the memory behind the descriptors of some blocks back to the operating system, by one call for each part; for measuring what that costs alone.
+    ///
+    /// # Safety
+    /// Nobody reads or writes these descriptors meanwhile or relies on their content: they are of free memory, and of no split block.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub unsafe fn discard_page_array_parts(&self, parts: &[BlockRange]) -> std::io::Result<()> {
+        let Some(array) = &self.array else { return Ok(()) };
+        // SAFETY: passed on to the caller.
+        parts.iter().try_for_each(|&blocks| unsafe { array.discard_part(blocks) })
+    }
+
+    /// Fills the descriptors of some blocks with `byte`, so that they are backed and dirty.
+    ///
+    /// # Safety
+    /// As [`discard_page_array_parts`](Self::discard_page_array_parts).
+    pub unsafe fn prefault_page_array_parts(&self, parts: &[BlockRange], byte: u8) {
+        if let Some(array) = &self.array {
+            // SAFETY: passed on to the caller.
+            parts.iter().for_each(|&blocks| unsafe { array.fill(blocks, byte) });
+        }
+    }
+
     /// Makes an owned machine live as long as the process.
     #[must_use]
     pub fn leak(self) -> &'static Self {

@@ -10,18 +10,78 @@ use framewright::early::NodeChoice;
 use framewright::parameters::parse_size;
 use framewright::pools::{NodeMask, PoolSize};
 use framewright::units::NodeId;
-use framewright_stress::Pile;
+use framewright_stress::{Pile, PileError};
 
 /// Bytes of a path of a pool's file.
 const LONGEST_PATH: usize = 96;
 
-/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, looks whether that still stands there, and frees them.
+/// What `hugetlb` is to do.
+struct Use {
+    size: PoolSize,
+    count: u64,
+    seconds: u64,
+    node: Option<NodeId>,
+}
+
+/// When a round's parts ended.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    started_ns: Option<u64>,
+    written_ns: Option<u64>,
+    checked_ns: Option<u64>,
+    freed_ns: Option<u64>,
+}
+
+/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them at addresses of their own where the machine has such, looks whether all still stands there, and frees them:
+/// once, or for some seconds. What the pool counts is afterwards what it was.
 pub(super) fn hugetlb<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let (size, count, node) = which(shell, arguments, io)?;
+    let wanted = what_to_use(shell, arguments, io)?;
+    let Use { size, count, seconds, .. } = wanted;
+    let now_ns = || shell.manager.platform().now_ns();
+    if seconds != 0 && now_ns().is_none() {
+        return Err(io.fail(format_args!("this machine has no clock")));
+    }
+    let end_ns = now_ns().map_or(0, |now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
+    let pool = shell.manager.pool(size);
+    let (mut rounds, mut last) = (0, Times::default());
+    while rounds == 0 || seconds != 0 && now_ns().is_some_and(|now| now < end_ns) {
+        let before = pool.counts();
+        last = round(shell, &wanted, rounds, io)?;
+        rounds += 1;
+        let after = pool.counts();
+        if before != after {
+            return Err(io.fail(format_args!("the pool counted {before:?} before and {after:?} after")));
+        }
+    }
+    write!(io.out, "{count} pages of {size}: each 4 KiB written and read back")?;
+    let Times { started_ns, written_ns, checked_ns, freed_ns } = last;
+    let times = started_ns.zip(written_ns).zip(checked_ns.zip(freed_ns));
+    if let Some(((started, written), (checked, freed))) = times {
+        let us = |from: u64, to: u64| to.saturating_sub(from) / 1000;
+        let (take, check, free) = (us(started, written), us(written, checked), us(checked, freed));
+        write!(io.out, ", {take} us to take and write, {check} us to check, {free} us to free")?;
+    }
+    if shell.host.window().is_some() {
+        write!(io.out, ", used at addresses of their own")?;
+    }
+    if rounds > 1 {
+        write!(io.out, ", {rounds} rounds")?;
+    }
+    Ok(writeln!(io.out)?)
+}
+
+/// Uses the pages once.
+fn round<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    wanted: &Use,
+    number: u64,
+    io: &mut Io<'_>,
+) -> Result<Times, Failed> {
+    let &Use { size, count, node, .. } = wanted;
     let pool = shell.manager.pool(size);
     let (nodes, choice) =
         node.map_or((NodeMask::ALL, NodeChoice::Any), |node| (NodeMask::only(node), NodeChoice::Exact(node)));
@@ -38,31 +98,76 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
         }
     }
     let taken = pile.runs();
-    let checked_ns = now_ns();
+    let written_ns = now_ns();
+    let note = |result: Result<(), Failed>, done: Result<(), PileError>, io: &mut Io<'_>| {
+        result.and_then(|()| done.map_err(|error| io.fail(format_args!("{error}"))))
+    };
     if result.is_ok()
-        && let Err(error) = pile.check()
+        && let Some(window) = shell.host.window()
     {
-        result = Err(io.fail(format_args!("{error}")));
+        // Other places each time: a CPU that remembers an old one sees another page.
+        for shift in [2 * number, 2 * number + 1] {
+            let used = pile.use_through(window, shift, &|work| shell.host.on_each_cpu(work));
+            result = note(result, used, io);
+        }
     }
-    let ended_ns = now_ns();
-    if let Err(error) = pile.free_all() {
-        result = result.and(Err(io.fail(format_args!("{error}"))));
+    if result.is_ok() {
+        result = note(result, pile.check(), io);
     }
+    let checked_ns = now_ns();
+    result = match (result, pile.free_all()) {
+        (Ok(()), Err(error)) => Err(io.fail(format_args!("{error}"))),
+        (result, _) => result,
+    };
     if taken < count
         && let Err(error) = pool.unreserve(count - taken)
     {
         result = result.and(Err(io.fail(format_args!("{error}"))));
     }
-    let freed_ns = now_ns();
-    result?;
-    write!(io.out, "{count} pages of {size}: each 4 KiB written and read back")?;
-    let times = started_ns.zip(checked_ns).zip(ended_ns.zip(freed_ns));
-    if let Some(((started, checked), (ended, freed))) = times {
-        let us = |from: u64, to: u64| to.saturating_sub(from) / 1000;
-        let (written, read, freed) = (us(started, checked), us(checked, ended), us(ended, freed));
-        write!(io.out, ", {written} us to take and write, {read} us to check, {freed} us to free")?;
+    result.map(|()| Times { started_ns, written_ns, checked_ns, freed_ns: now_ns() })
+}
+
+/// Size, number of pages and seconds, of which the last ones may be left out, and perhaps a node that there is. Without a number it is what nobody was promised.
+fn what_to_use<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<Use, Failed> {
+    let (words, node) = match arguments {
+        [words @ .., "node", node] => (words, Some(arguments::node(node, io)?)),
+        words => (words, None),
+    };
+    let (size, count, seconds) = match *words {
+        [] => (None, None, None),
+        [size] => (Some(size), None, None),
+        [size, count] => (Some(size), Some(count), None),
+        [size, count, seconds] => (Some(size), Some(count), Some(seconds)),
+        _ => return Err(io.wrong(format_args!("SIZE, COUNT and SECONDS, and perhaps node N"))),
+    };
+    let size = size.map_or(Ok(shell.manager.default_pool_size()), |size| pool_size(size, io))?;
+    let seconds = seconds.map_or(Ok(0), |seconds| arguments::seconds(seconds, io))?;
+    if let Some(node) = node {
+        node_exists(shell, size, node, io)?;
     }
-    Ok(writeln!(io.out)?)
+    let counts = shell.manager.pool(size).counts();
+    let all = counts.all.free.saturating_sub(counts.reserved);
+    let count = count.map_or(Ok(all), |count| arguments::number("how many pages", count, io))?;
+    Ok(Use { size, count, seconds, node })
+}
+
+fn pool_size(text: &str, io: &mut Io<'_>) -> Result<PoolSize, Failed> {
+    let size = parse_size(text).ok().and_then(PoolSize::of_bytes);
+    size.ok_or_else(|| io.wrong(format_args!("{text:?}: pools are of pages of 2M and 1G")))
+}
+
+fn node_exists<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    size: PoolSize,
+    node: NodeId,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let found = shell.manager.pool(size).node_counts(node);
+    found.map(|_| ()).map_err(|error| io.fail(format_args!("{error}")))
 }
 
 /// A size, a number of pages, and perhaps a node that there is.
@@ -76,13 +181,10 @@ fn which<P: Platform, H: Host>(
         [size, count, "node", node] => (size, count, Some(arguments::node(node, io)?)),
         _ => return Err(io.wrong(format_args!("SIZE COUNT, and perhaps node N"))),
     };
-    let size = parse_size(size)
-        .ok()
-        .and_then(PoolSize::of_bytes)
-        .ok_or_else(|| io.wrong(format_args!("{size:?}: pools are of pages of 2M and 1G")))?;
+    let size = pool_size(size, io)?;
     let count = arguments::number("how many pages", count, io)?;
     if let Some(node) = node {
-        shell.manager.pool(size).node_counts(node).map_err(|error| io.fail(format_args!("{error}")))?;
+        node_exists(shell, size, node, io)?;
     }
     Ok((size, count, node))
 }

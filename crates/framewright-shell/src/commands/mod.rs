@@ -75,8 +75,8 @@ const ALL: &[Entry] = &[
     (
         Builtin::Hugetlb,
         "hugetlb",
-        "SIZE COUNT [node N]",
-        "reserve huge pages of a pool, take them, write to every 4 KiB of them, check, free",
+        "[SIZE [COUNT [SECONDS]]] [node N]",
+        "reserve huge pages of a pool, take them, use every 4 KiB of them, check, free",
     ),
     (Builtin::Ls, "ls", "[-l] [FILE...]", "list control files"),
     (

@@ -24,8 +24,8 @@ mod counts;
 mod flush;
 mod local;
 mod section;
-mod table;
-mod taken;
+pub(crate) mod table;
+pub(crate) mod taken;
 
 pub use counts::ArrayCounts;
 pub use flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
@@ -278,7 +278,7 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         VirtualRange { start: address(blocks.start), end: address(blocks.end) }
     }
 
-    fn flush_changed(&self, changed: Option<&[BlockRange]>) {
+    fn flush_changed(&self, changed: Option<&[BlockRange]>, has_tables: bool) {
         let start = time_stamp();
         let mut ranges = [VirtualRange::default(); MAX_RANGES];
         let mut few = None;
@@ -287,14 +287,15 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
             few = ranges.get(..blocks.len());
         }
         let pages = |ranges: &[VirtualRange]| ranges.iter().map(|range| range.pages()).sum::<u64>();
+        let tell = |request| if has_tables { self.tlb.flush(request) } else { self.tlb.flush_pages(request) };
         match few.filter(|ranges| pages(ranges) <= self.ranged_flush_pages) {
             Some(ranges) => {
-                self.tlb.flush(FlushRequest::Ranges(ranges));
+                tell(FlushRequest::Ranges(ranges));
                 add(&self.counters.flushed_ranges, ranges.len() as u64);
                 add(&self.counters.flushed_pages, pages(ranges));
             }
             None => {
-                self.tlb.flush(FlushRequest::Everything);
+                tell(FlushRequest::Everything);
                 add(&self.counters.full_flushes, 1);
             }
         }
@@ -359,7 +360,7 @@ unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
 
     fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
-            self.flush_changed(unflushed.changed());
+            self.flush_changed(unflushed.changed(), unflushed.has_tables());
         }
         // SAFETY: every CPU has forgotten what was changed, or nothing was (invariant 12).
         unsafe { unflushed.into_flushed() }

@@ -137,7 +137,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             self.set_form(Form::Large(start));
             unflushed.mark_changed(self.all());
             // There is room: it was looked for.
-            let _fits = own.is_none_or(|own| unflushed.push_from(self.all(), one(own.frame)));
+            let _fits = own.is_none_or(|own| unflushed.push_table_from(self.all(), own.frame));
         } else {
             self.populate_small(blocks, own, wanted, frames)?;
             unflushed.mark_changed(self.numbers(blocks));
@@ -244,7 +244,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
             count += 1;
         }
-        let _fits = unflushed.push_from(self.numbers(&(asked.start..asked.start + 1)), one(own.frame));
+        let _fits = unflushed.push_table_from(self.numbers(&(asked.start..asked.start + 1)), own.frame);
         self.count_evicted(count, true);
     }
 
@@ -289,7 +289,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
                 let _fits = unflushed.push_from(self.all(), one(frame));
             }
         }
-        let _fits = unflushed.push_from(self.all(), one(own.frame));
+        let _fits = unflushed.push_table_from(self.all(), own.frame);
         add(&self.array.counters.merges, 1);
         Ok(true)
     }

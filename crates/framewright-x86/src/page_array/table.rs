@@ -6,11 +6,11 @@ use framewright::Platform;
 use framewright::units::Pfn;
 
 /// Entries of a table.
-pub(super) const ENTRIES: usize = 512;
+pub(crate) const ENTRIES: usize = 512;
 
 /// A table. The CPUs walk it meanwhile, so its entries are atomics.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a>(&'a [AtomicU64; ENTRIES]);
+pub(crate) struct Table<'a>(&'a [AtomicU64; ENTRIES]);
 
 impl<'a> Table<'a> {
     /// The table in `frame`.
@@ -18,7 +18,7 @@ impl<'a> Table<'a> {
     /// # Safety
     /// The frame belongs to the array as a table as long as the value lives: it came from a `FrameSource` or is the root, is
     /// below the direct limit, and is reached as atomics only.
-    pub(super) unsafe fn at<P: Platform>(platform: &'a P, frame: Pfn) -> Self {
+    pub(crate) unsafe fn at<P: Platform>(platform: &'a P, frame: Pfn) -> Self {
         let start = platform.direct(frame.address()).cast::<[AtomicU64; ENTRIES]>();
         // SAFETY: a whole frame of the direct map, aligned to 4096, used by nobody else but through atomics by the caller's promise (invariants 1
         // and 39), and every bit pattern is a value.
@@ -30,16 +30,16 @@ impl<'a> Table<'a> {
         &self.0[index % ENTRIES]
     }
 
-    pub(super) fn get(self, index: usize) -> Entry {
+    pub(crate) fn get(self, index: usize) -> Entry {
         Entry(self.slot(index).load(Ordering::Relaxed))
     }
 
     /// What the entry names was written before, and a CPU that sees the entry sees it so.
-    pub(super) fn set(self, index: usize, entry: Entry) {
+    pub(crate) fn set(self, index: usize, entry: Entry) {
         self.slot(index).store(entry.0, Ordering::Release);
     }
 
-    pub(super) fn fill(self, entry: impl Fn(usize) -> Entry) {
+    pub(crate) fn fill(self, entry: impl Fn(usize) -> Entry) {
         for (index, slot) in self.0.iter().enumerate() {
             slot.store(entry(index).0, Ordering::Relaxed);
         }

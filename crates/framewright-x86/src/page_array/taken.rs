@@ -11,7 +11,7 @@ use framewright::units::{Order, Pfn};
 const NONE: u64 = u64::MAX;
 
 /// See the module documentation.
-pub(super) struct Taken<'a, P> {
+pub(crate) struct Taken<'a, P> {
     platform: &'a P,
     frames: &'a mut dyn FrameSource,
     /// The last run: its frame number above its order's eight bits.
@@ -19,7 +19,7 @@ pub(super) struct Taken<'a, P> {
 }
 
 impl<'a, P: Platform> Taken<'a, P> {
-    pub(super) fn new(platform: &'a P, frames: &'a mut dyn FrameSource) -> Self {
+    pub(crate) fn new(platform: &'a P, frames: &'a mut dyn FrameSource) -> Self {
         Self { platform, frames, last: NONE }
     }
 
@@ -28,7 +28,7 @@ impl<'a, P: Platform> Taken<'a, P> {
     }
 
     /// Takes a run. False when there is none.
-    pub(super) fn take(&mut self, order: Order) -> bool {
+    pub(crate) fn take(&mut self, order: Order) -> bool {
         let Some(start) = self.frames.take(order) else { return false };
         let word = self.word(start);
         // SAFETY: the frame was taken a moment ago and is nobody else's, by the source's promise (invariants 1 and 39).
@@ -38,13 +38,13 @@ impl<'a, P: Platform> Taken<'a, P> {
     }
 
     /// Takes a part of the array for one block: in one piece if possible.
-    pub(super) fn take_part(&mut self) -> bool {
+    pub(crate) fn take_part(&mut self) -> bool {
         let together = Order::for_pages(MAP_PAGES_PER_BLOCK).is_some_and(|order| self.take(order));
         together || (0..MAP_PAGES_PER_BLOCK).all(|_| self.take(Order::PAGE))
     }
 
     /// Gives out what was taken last. It is the caller's.
-    pub(super) fn pop(&mut self) -> Option<(Pfn, Order)> {
+    pub(crate) fn pop(&mut self) -> Option<(Pfn, Order)> {
         if self.last == NONE {
             return None;
         }
@@ -58,7 +58,7 @@ impl<'a, P: Platform> Taken<'a, P> {
 
     /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets the page's place 0..8 too. Frames keep their order, so
     /// that those which follow one another stay a run.
-    pub(super) fn pop_part(&mut self, mut each: impl FnMut(usize, Pfn)) {
+    pub(crate) fn pop_part(&mut self, mut each: impl FnMut(usize, Pfn)) {
         let mut left = MAP_PAGES_PER_BLOCK;
         while left > 0
             && let Some((start, order)) = self.pop()
@@ -69,7 +69,7 @@ impl<'a, P: Platform> Taken<'a, P> {
     }
 
     /// Puts everything back that was not given out.
-    pub(super) fn put_back(mut self) {
+    pub(crate) fn put_back(mut self) {
         while let Some((start, order)) = self.pop() {
             self.frames.put_back(start, order);
         }

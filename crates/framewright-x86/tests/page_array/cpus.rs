@@ -1,7 +1,7 @@
 //! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
 //!
 //! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large pages in pieces of 4 KiB, as
-//! real ones may. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
+//! real ones may. They sleep between any two accesses, and are told of flushes for which nobody is woken when they make the next. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
 
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn};
@@ -61,6 +61,8 @@ struct Tlb {
     /// By address; each of the 512 pages.
     large: HashMap<u64, Vec<Page>>,
     steps: HashMap<u64, Step>,
+    /// It slept while translations changed, and forgets all when it wakes.
+    is_behind: bool,
 }
 
 /// What flushes leave undone.
@@ -76,6 +78,8 @@ pub enum Forgets {
     LastPage,
     /// Cached steps of walks.
     Steps,
+    /// To wake who sleeps, where that is needed.
+    Sleepers,
 }
 
 /// What was asked for.
@@ -150,7 +154,11 @@ impl SoftwareCpus {
         let virtual_address = address as u64 & !(PAGE_SIZE - 1);
         let section = virtual_address & !(SECTION - 1);
         let mut tlbs = lock(&self.tlbs);
+        self.look_at_sleepers(&tlbs);
         let tlb = &mut tlbs[cpu as usize];
+        if tlb.is_behind {
+            *tlb = Tlb::default();
+        }
         let index = index_of(virtual_address, 1);
         let page = match (tlb.pages.get(&virtual_address), tlb.large.get(&section)) {
             (Some(page), _) => *page,
@@ -222,36 +230,69 @@ impl SoftwareCpus {
     }
 }
 
-// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget less than asked are caught by the ledger.
-unsafe impl FlushTlb for SoftwareCpus {
-    fn flush(&self, request: FlushRequest<'_>) {
+impl SoftwareCpus {
+    fn forget(&self, tlb: &mut Tlb, request: FlushRequest<'_>) {
+        match request {
+            FlushRequest::Everything => *tlb = Tlb::default(),
+            FlushRequest::Ranges(ranges) => {
+                assert!(ranges.len() <= MAX_RANGES);
+                for range in ranges {
+                    let skipped = if self.forgets == Forgets::LastPage { PAGE_SIZE } else { 0 };
+                    for address in range.addresses().filter(|address| address + skipped < range.end) {
+                        tlb.pages.remove(&address);
+                        tlb.large.remove(&(address & !(SECTION - 1)));
+                        // One page forgotten is all steps forgotten.
+                        if self.forgets != Forgets::Steps {
+                            tlb.steps.clear();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether others leave a CPU asleep: the odd ones sleep between any two accesses.
+    fn sleeps(cpu: usize) -> bool {
+        cpu % 2 == 1
+    }
+
+    /// Tells all CPUs but those that may sleep on.
+    fn tell(&self, request: FlushRequest<'_>, spares_sleepers: bool) {
         if self.forgets == Forgets::Everything {
             return;
         }
         let mut tlbs = lock(&self.tlbs);
+        self.look_at_sleepers(&tlbs);
         let count = if self.forgets == Forgets::OtherCpus { 1 } else { tlbs.len() };
-        for tlb in &mut tlbs[..count] {
-            match request {
-                FlushRequest::Everything => *tlb = Tlb::default(),
-                FlushRequest::Ranges(ranges) => {
-                    assert!(ranges.len() <= MAX_RANGES);
-                    for range in ranges {
-                        let skipped = if self.forgets == Forgets::LastPage { PAGE_SIZE } else { 0 };
-                        for address in range.addresses().filter(|address| address + skipped < range.end) {
-                            tlb.pages.remove(&address);
-                            tlb.large.remove(&(address & !(SECTION - 1)));
-                            // One page forgotten is all steps forgotten.
-                            if self.forgets != Forgets::Steps {
-                                tlb.steps.clear();
-                            }
-                        }
-                    }
-                }
+        for (cpu, tlb) in tlbs[..count].iter_mut().enumerate() {
+            if spares_sleepers && Self::sleeps(cpu) {
+                tlb.is_behind = true;
+            } else {
+                self.forget(tlb, request);
             }
         }
         lock(&self.asked).push(match request {
             FlushRequest::Everything => Asked::Everything,
             FlushRequest::Ranges(ranges) => Asked::Ranges(ranges.len(), ranges.iter().map(|range| range.pages()).sum()),
         });
+    }
+
+    /// A CPU that sleeps may begin walks on its own: what it remembers of tables is still tables.
+    fn look_at_sleepers(&self, tlbs: &[Tlb]) {
+        for step in tlbs.iter().filter(|tlb| tlb.is_behind).flat_map(|tlb| tlb.steps.values()) {
+            let generation = self.ledger.generation(step.table);
+            assert_eq!(generation, Some(step.generation), "a sleeping CPU walks a table that was given away");
+        }
+    }
+}
+
+// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget less than asked are caught by the ledger.
+unsafe impl FlushTlb for SoftwareCpus {
+    fn flush(&self, request: FlushRequest<'_>) {
+        self.tell(request, self.forgets == Forgets::Sleepers);
+    }
+
+    fn flush_pages(&self, request: FlushRequest<'_>) {
+        self.tell(request, true);
     }
 }

@@ -61,7 +61,7 @@ fn a_history_without_a_heap_agrees_with_its_model() {
             map_space_history(&Fixture::new(pool), seed, 80);
         }
     }
-    for forgets in [Forgets::Everything, Forgets::OtherCpus, Forgets::LastPage, Forgets::Steps] {
+    for forgets in [Forgets::Everything, Forgets::OtherCpus, Forgets::LastPage, Forgets::Steps, Forgets::Sleepers] {
         let outcome = std::panic::catch_unwind(|| {
             (0..9).for_each(|seed| map_space_history(&Fixture::with(contract_pool(order(3)), 80, forgets), seed, 80));
         });

@@ -239,6 +239,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         // Below zero when what is left of it are page tables alone.
         writeln!(out, "memmap_saved_pages {}", manager.saved_map_pages())?;
         writeln!(out, "memmap_reclaimed_blocks {}", manager.reclaimed_map_blocks())?;
+        writeln!(out, "memmap_unbuilt_blocks {}", manager.unbuilt_map_blocks())?;
         Ok(writeln!(out, "memmap_pool_flush {}", manager.pool_flushes())?)
     }
 }

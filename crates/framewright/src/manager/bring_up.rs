@@ -8,6 +8,7 @@ use super::isolate::Isolations;
 use super::memory_map::{self, MapPolicy, MapState};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
 use super::pools::Pools;
+use super::pools::boot::choose_boot_pages;
 use super::pressure::Pressure;
 use super::settings::{Settings, Tunables};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
@@ -19,7 +20,7 @@ use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
 use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::memory_map::{ArrayMemory, MapFallback, Part};
+use crate::memory_map::{ArrayMemory, BootPages, MapFallback, Part};
 use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
@@ -146,6 +147,8 @@ struct Frame {
 impl<P: Platform> Manager<P> {
     /// Brings all memory of a machine up, and discards the early allocator.
     ///
+    /// Pages that the command line puts into pools without a map are kept back until [`fill_pools`](Self::fill_pools), which then has to be called.
+    ///
     /// # Errors
     /// See [`BringUpError`]. Everything obtained was given back and the early allocator goes on.
     pub fn bring_up(early: &mut EarlyAllocator<P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
@@ -154,7 +157,7 @@ impl<P: Platform> Manager<P> {
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
         let plan = Plan::measure(input.map, input.topology);
         let mut memory = Obtained { early, bytes: 0 };
-        let mut frame = Frame::allocate(platform, &mut memory, &plan, input.topology.node_count())?;
+        let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
         frame.fill(input, &plan);
         if let Err(error) = allocate_tables(platform, &mut memory, &mut frame) {
             memory.give_back(frame.range);
@@ -213,7 +216,8 @@ impl<P: Platform> Manager<P> {
             zone.note_withheld();
             let (segments, array) = (zone.segments(), zone.array());
             let poison = aids.page_poison;
-            zone.furnish_descriptors(Descriptors::new(platform, readers, segments, are_wanted, array, poison));
+            let descriptors = Descriptors::new(platform, readers, segments, are_wanted, array, poison);
+            zone.furnish_descriptors(descriptors, &frame.pools.boot_pages);
         }
         let tunables = Tunables::of(input.parameters, frame.zones);
         tunables.apply(frame.zones);
@@ -227,6 +231,7 @@ impl<P: Platform> Manager<P> {
         }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
+        let without_map = pools.boot_pages.blocks();
         let mut manager = Self {
             platform,
             zones,
@@ -242,7 +247,7 @@ impl<P: Platform> Manager<P> {
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
-            memory_map: MapPolicy::new(policy, map_bytes, input.parameters, started_ns),
+            memory_map: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
             section_locks: super::map_reclaim::SectionLocks::new(),
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
@@ -279,8 +284,9 @@ impl Frame {
         platform: &'static P,
         memory: &mut Obtained<'_, P>,
         plan: &Plan,
-        nodes: usize,
+        input: &BringUp<'_>,
     ) -> Result<Self, BringUpError> {
+        let (nodes, parameters) = (input.topology.node_count(), input.parameters);
         let slots = nodes * ZoneKind::COUNT;
         // A run of free memory begins and ends in a block that may be in pieces; each table that is placed now may cut one more run in two.
         let mut free_runs = 0;
@@ -298,7 +304,7 @@ impl Frame {
             + room::<Partial>(partials as u64)
             + room::<Readers>(readers as u64)
             + room::<Part>(nodes as u64)
-            + Pools::room(plan.zones.len(), nodes);
+            + Pools::room(plan.zones.len(), nodes, parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -324,7 +330,7 @@ impl Frame {
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
             parts: carver.values(nodes, |_| Part::None),
-            pools: Pools::carve(&mut carver, plan.zones.len(), nodes),
+            pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
         })
     }
@@ -408,7 +414,8 @@ fn make_map<P: Platform>(
     let (Some(space), Some(state)) = (platform.map_space(), state) else { return (Policy::OnDemand, array) };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
-    array.obtain(memory.early, space, directory, &node_of);
+    choose_boot_pages(memory.early, input, directory, &node_of, &mut frame.pools.boot_pages);
+    array.obtain(memory.early, space, directory, &node_of, &frame.pools.boot_pages);
     if !any_free(memory.early, !array.covers_all()) {
         array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
     }
@@ -495,6 +502,7 @@ struct Painter<'a, 'b> {
     /// First frame of `run` that is not painted.
     position: u64,
     array: &'a ArrayMemory,
+    boot_pages: &'a BootPages,
 }
 
 impl Painter<'_, '_> {
@@ -506,8 +514,9 @@ impl Painter<'_, '_> {
         while self.position < end {
             let rest = PfnRange::new(self.position, end);
             // Nodes are few, and reservations are not many.
-            let array = self.array.frames().map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
-            let next = array.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let ours = self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
+            let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
+            let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
             let stop = next.map_or(end, |part| part.start.0);
             if rest.start.0 < stop {
                 self.zone(run).add_reserved(run, PfnRange::new(rest.start.0, stop));
@@ -554,7 +563,9 @@ fn paint<P: Platform>(
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
-    let mut painter = Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array };
+    let boot_pages = &frame.pools.boot_pages;
+    let mut painter =
+        Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
     painter.advance();
     let mut node_started: Option<(usize, Option<u64>)> = None;
     let nodes = &mut *frame.nodes;

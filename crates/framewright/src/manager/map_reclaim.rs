@@ -3,6 +3,8 @@
 //! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
 //! it is needed to free such a block later: split, it has its descriptors inside, so that freeing neither fails nor flushes.
 
+mod owned;
+
 use super::{Manager, Request};
 use crate::block::MigrateType;
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, MapSpace, Unflushed};

@@ -4,7 +4,7 @@ use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
 use crate::firmware::node_ranges;
-use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MapSpace};
+use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, MapSpace};
 use crate::memory_map::{ArrayMemory, Sections, deferred_sections};
 use crate::page::{Array, Fill};
 use crate::parameters::{Parameters, Policy};
@@ -38,7 +38,9 @@ pub(super) struct MapPolicy {
     pub(super) policy: Policy,
     /// Bytes of the array at bring-up.
     bytes: u64,
-    /// Frames that map reclaim set free, less those that it spent; below zero it wraps.
+    /// Blocks whose part of it was never made.
+    without_map: u64,
+    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot, less those that it spent; below zero it wraps.
     saved_pages: AtomicU64,
     /// Blocks that the array does not describe because their map was given back.
     reclaimed_blocks: AtomicU64,
@@ -49,11 +51,17 @@ pub(super) struct MapPolicy {
 }
 
 impl MapPolicy {
-    pub(super) fn new(policy: Policy, bytes: u64, parameters: &Parameters, started_ns: Option<u64>) -> Self {
+    pub(super) fn new(
+        policy: Policy,
+        (bytes, without_map): (u64, u64),
+        parameters: &Parameters,
+        started_ns: Option<u64>,
+    ) -> Self {
         let threads = parameters.memmap_init_threads;
-        let (saved_pages, reclaimed_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
+        let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
+        let reclaimed_blocks = AtomicU64::new(without_map);
         let all_memory_ns = AtomicU64::new(0);
-        Self { policy, bytes, saved_pages, reclaimed_blocks, threads, started_ns, all_memory_ns }
+        Self { policy, bytes, without_map, saved_pages, reclaimed_blocks, threads, started_ns, all_memory_ns }
     }
 
     /// Whether there is an array.
@@ -178,7 +186,14 @@ impl<P: Platform> Manager<P> {
         self.memory_map.bytes
     }
 
-    /// Pages that are free because the map of huge pages was given back, less those that page tables took for it; below zero when only those are left.
+    /// Blocks that went from the early allocator to pools and whose map was never made, at bring-up (SPEC 7.6). They are among [`reclaimed_map_blocks`](Self::reclaimed_map_blocks), and their
+    /// eight pages each among [`saved_map_pages`](Self::saved_map_pages).
+    #[must_use]
+    pub const fn unbuilt_map_blocks(&self) -> u64 {
+        self.memory_map.without_map
+    }
+
+    /// Pages that are free because the map of huge pages was given back or never made, less those that page tables took for it; below zero when only those are left.
     #[must_use]
     pub fn saved_map_pages(&self) -> i64 {
         self.memory_map.saved_pages.load(Ordering::Relaxed).cast_signed()

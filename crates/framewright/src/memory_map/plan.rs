@@ -3,10 +3,13 @@
 //! The array's address range is populated as a whole at bring-up, as Linux does: for a node that is one early allocation and a page-table entry for each 128 MiB. What is
 //! deferred is writing the descriptors. A node that has no memory for its part does without an array: its descriptors are made on demand, inside blocks.
 
+use super::BootPages;
 use super::sections::SECTION_PAGES;
 use crate::block::Segment;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
-use crate::map_space::{BLOCKS_PER_CALL, BlockRange, FrameSource, MapSpace, OutOfFrames, Unflushed};
+use crate::map_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+};
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use core::fmt;
@@ -60,19 +63,20 @@ impl ArrayMemory {
         Self { parts }
     }
 
-    /// Obtains it for all nodes. `node_of` names the node of a segment.
+    /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a segment.
     pub(crate) fn obtain<P: Platform>(
         &mut self,
         early: &mut EarlyAllocator<P>,
         space: &dyn MapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
+        without: &BootPages,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
             let Some(node) = NodeId::new(index) else { return };
             let sections = || sections_of_node(directory, node_of, node);
             if sections().next().is_some() {
-                *part = obtain_part(early, space, node, &sections);
+                *part = obtain_part(early, space, node, &sections, without);
             }
         }
     }
@@ -104,7 +108,7 @@ impl ArrayMemory {
         self.parts.iter().map(bytes).sum()
     }
 
-    /// The frames of each node's part of the array, whole blocks, page tables left out. They are managed memory that the manager has allocated to itself, so that they can
+    /// The frames of each node's part of the array, whole blocks, page tables and what describes part of a section left out. They are managed memory that the manager has allocated to itself, so that they can
     /// be freed bit by bit.
     pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.parts.iter().filter_map(|part| match part {
@@ -141,7 +145,7 @@ fn sections_of(segment: &Segment) -> Range<u32> {
 }
 
 /// Sections with memory of a node, ascending, each once.
-fn sections_of_node<'a>(
+pub(crate) fn sections_of_node<'a>(
     directory: &'a [Segment],
     node_of: &'a dyn Fn(&Segment) -> NodeId,
     node: NodeId,
@@ -155,6 +159,25 @@ fn sections_of_node<'a>(
     })
 }
 
+/// The blocks of a section that are not among the bits, in runs.
+fn runs_of(section: u32, without: u64) -> impl Iterator<Item = BlockRange> {
+    let first = section * BLOCKS_PER_CALL;
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let start = next + without.checked_shr(next)?.trailing_ones();
+        let blocks = without.checked_shr(start)?.trailing_zeros().min(BLOCKS_PER_CALL - start);
+        next = start + blocks;
+        Some(BlockRange::new(first + start, first + next))
+    })
+}
+
+/// Frames for the parts of sections that are described in part, and for their own tables.
+fn small_pages(sections: impl Iterator<Item = u32>, without: &BootPages) -> u64 {
+    let partly = sections.map(|section| without.blocks_of(section)).filter(|&bits| bits != 0 && bits != u64::MAX);
+    let pages = |bits: u64| (u64::from(bits.count_zeros()) + 1) * MAP_PAGES_PER_BLOCK;
+    partly.map(pages).sum::<u64>()
+}
+
 const fn blocks_of(section: u32) -> BlockRange {
     BlockRange::new(section * BLOCKS_PER_CALL, (section + 1) * BLOCKS_PER_CALL)
 }
@@ -166,11 +189,14 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     space: &dyn MapSpace,
     node: NodeId,
     sections: &dyn Fn() -> I,
+    without: &BootPages,
 ) -> Part {
-    let count = sections().count() as u64;
+    let sections = || sections().filter(|&section| without.blocks_of(section) != u64::MAX);
+    let count = sections().filter(|&section| without.blocks_of(section) == 0).count() as u64;
     let mut memory = PhysRange::new(0, 0);
     if space.takes_frames() {
-        let size_bytes = count * PART_BYTES + tables_for(sections()) * PAGE_SIZE;
+        let tables = tables_for(sections()) + small_pages(sections(), without);
+        let size_bytes = count * PART_BYTES + tables * PAGE_SIZE;
         let request =
             EarlyRequest { node: NodeChoice::Exact(node), zeroed: false, ..EarlyRequest::new(size_bytes, PART_BYTES) };
         memory = match early.allocate(&request) {
@@ -181,14 +207,15 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     let mut frames = Frames::new(memory);
     let mut unflushed = Unflushed::new();
     for (done, section) in sections().enumerate() {
-        let populated = space.populate(blocks_of(section), &mut frames, &mut unflushed);
+        let mut runs = runs_of(section, without.blocks_of(section));
+        let populated = runs.try_for_each(|blocks| space.populate(blocks, &mut frames, &mut unflushed));
         if unflushed.room() == 0 || populated.is_err() {
             // What left the tables came from this memory and is not used again.
             let _ = space.flush(core::mem::take(&mut unflushed));
         }
         if let Err(error) = populated {
             let handed_pages = frames.handed_pages;
-            give_part_back(early, space, sections().take(done), memory, handed_pages);
+            give_part_back(early, space, sections().take(done + 1), memory, handed_pages);
             return Part::Absent(MapFallback::NoPageTable(error));
         }
     }
@@ -351,6 +378,22 @@ mod tests {
             }
             let fast = deferred_sections(runs.iter().copied()).map(|sections| u64::from(sections.start));
             assert_eq!(fast, slow(&runs), "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn runs_are_all_that_is_not_left_out() {
+        let mut seed = 1_u64;
+        for round in 0..200 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let without = [0, u64::MAX, seed, seed | seed >> 17, 1 << 63, 1][round % 6];
+            let mut bits = 0;
+            for run in runs_of(3, without) {
+                for block in run.start.0..run.end.0 {
+                    bits |= 1 << (block - 3 * BLOCKS_PER_CALL);
+                }
+            }
+            assert_eq!(bits, !without, "{without:#x}");
         }
     }
 

@@ -68,6 +68,20 @@ impl Array {
         }
     }
 
+    /// The same for blocks that nobody but the caller has; says how many of them were described.
+    pub(crate) fn withdraw_all(&self, blocks: Range<u32>) -> u32 {
+        let (mut index, mut count) = (blocks.start, 0);
+        while index < blocks.end {
+            let end = blocks.end.min((index / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
+            if let Some(word) = self.described.get((index / 64) as usize) {
+                count += (word.fetch_and(!mask, Ordering::Relaxed) & mask).count_ones();
+            }
+            index = end;
+        }
+        count
+    }
+
     /// Whether a descriptor is as it was at first.
     pub(crate) fn is_first_value(&self, page: &Page) -> bool {
         match self.fill {

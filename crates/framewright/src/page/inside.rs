@@ -193,6 +193,11 @@ impl Descriptors {
         self.readers(index).wait(self.platform);
     }
 
+    /// Waits for all who look at any block. What describes the blocks in question was changed before, and they are the caller's.
+    pub(crate) fn wait_for_all(&self) {
+        self.readers.iter().for_each(|readers| readers.wait(self.platform));
+    }
+
     /// `frames` of the block at `index` hold descriptors no more and are about to be free.
     pub(crate) fn wipe(&self, index: u32, frames: MapFrames) {
         if self.poison {

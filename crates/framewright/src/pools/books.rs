@@ -6,7 +6,7 @@ use super::chain::Chain;
 use super::{PoolSize, Shares, spread};
 use crate::block::table::BlockTable;
 use crate::units::{MAX_NODES, NodeId};
-use crate::zone::{ZoneId, ZoneKind};
+use crate::zone::ZoneId;
 use core::fmt;
 
 /// Pages of one size on one node, or on all.
@@ -93,19 +93,6 @@ impl fmt::Display for PoolFault {
 }
 
 impl core::error::Error for PoolFault {}
-
-/// Pages of one size and node that are in no list: a chain for each of the node's zones.
-pub(crate) struct Taken {
-    pub(crate) chains: [Chain; ZoneKind::COUNT],
-}
-
-impl Taken {
-    pub(crate) const NONE: Self = Self { chains: [Chain::EMPTY; ZoneKind::COUNT] };
-
-    pub(crate) fn pages(&self) -> u64 {
-        self.chains.iter().map(|chain| chain.pages).sum()
-    }
-}
 
 /// What is kept of one size besides its nodes.
 #[derive(Clone, Copy, Default)]

@@ -11,6 +11,7 @@ mod error;
 mod nodes;
 mod parameters;
 mod spread;
+mod taken;
 mod threads;
 
 pub use books::{NodeCounts, PoolCounts, PoolFault};
@@ -19,9 +20,10 @@ pub use nodes::NodeMask;
 pub use parameters::{HugePageParameters, Requested};
 pub use threads::resize_threads;
 
-pub(crate) use books::{Books, NodeBook, Taken};
+pub(crate) use books::{Books, NodeBook};
 pub(crate) use chain::{Chain, IN_USE, RESTORE, is_in_use};
 pub(crate) use spread::{Shares, spread};
+pub(crate) use taken::Taken;
 
 use crate::units::{MAX_NODES, Order};
 use core::fmt;

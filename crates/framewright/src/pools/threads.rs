@@ -5,10 +5,11 @@ use crate::units::PAGES_PER_BLOCK;
 
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// The same where descriptors are given up, which takes about a microsecond a block.
+/// The same where descriptors are made again, which takes some microseconds a block.
 const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
-/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: pages have, or give up, a part of a memory map.
+/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: more is done for a
+/// block's descriptors than for the block, since they are made again, or somebody else cares for them.
 #[must_use]
 pub fn resize_threads(size: PoolSize, pages: u64, nodes: u32, with_maps: bool, most: u32) -> u32 {
     let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);

@@ -1,7 +1,7 @@
 //! The boot log's lines about huge-page pools.
 
 use super::BootLog;
-use crate::manager::{BootFill, Resized};
+use crate::manager::{BootFill, BootPool, Resized};
 use crate::pools::PoolSize;
 use crate::units::{MAX_NODES, NodeId};
 
@@ -46,7 +46,10 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
         ));
     }
     for size in PoolSize::ALL.into_iter().rev() {
-        let got = fill.pools[size as usize].got;
+        let BootPool { got, without_map, .. } = fill.pools[size as usize];
         log.line(format_args!("HugeTLB: registered {size} page size, pre-allocated {got} pages"));
+        if without_map != 0 {
+            log.line(format_args!("HugeTLB: {without_map} pages of page size {size} never had a memory map"));
+        }
     }
 }

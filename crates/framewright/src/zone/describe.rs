@@ -4,6 +4,7 @@ use super::Zone;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MapForm, State};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
+use crate::memory_map::BootPages;
 use crate::page::{Descriptors, MAP_FRAMES, Map, Page, Tier};
 use crate::platform::Platform;
 use crate::sync::references;
@@ -33,12 +34,12 @@ pub(crate) enum Counted<'a> {
 impl Zone {
     /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not withheld. Where they lie inside blocks, frames of blocks too small
     /// to hold their own descriptors and one page more become reserved.
-    pub(crate) fn furnish_descriptors(&mut self, descriptors: Descriptors) {
+    pub(crate) fn furnish_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             self.for_each_head(|index, start, state| {
-                // What is allocated already is the array, which describes itself as well.
-                let whole = state.is(State::Free) || state.is(State::Whole);
+                // What is allocated already is the array, which describes itself as well, or a page without a map.
+                let whole = state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
                 let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
                 if managed {
                     array.describe(index..index + blocks_of(state.order()), start);

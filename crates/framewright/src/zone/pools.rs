@@ -26,8 +26,16 @@ impl Zone {
     }
 
     /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than there are when that takes long. The smallest free blocks come first, and
-    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces.
-    pub(crate) fn take_for_pool<P: Platform>(&self, platform: &P, order: Order, most: u64, keep: u64) -> Chain {
+    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces. Blocks of at least `least` come before all smaller ones. `note` is told where they are.
+    pub(crate) fn take_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        most: u64,
+        keep: u64,
+        least: Order,
+        note: &mut dyn FnMut(Option<PfnRange>),
+    ) -> Chain {
         let mut chain = Chain::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep.saturating_add(order.pages()) {
@@ -37,9 +45,15 @@ impl Zone {
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - chain.pages)) else { break };
-            let Some((index, taken)) = self.take_run(&mut lists, order, most_order) else { break };
+            let large = if (order..most_order).contains(&least) || least == most_order {
+                self.take_run(&mut lists, least, most_order)
+            } else {
+                None
+            };
+            let Some((index, taken)) = large.or_else(|| self.take_run(&mut lists, order, most_order)) else { break };
             let run = self.make_pool(index, taken, order);
             chain.append(&self.table, run);
+            note(self.run(index, 0, taken));
             if chain.pages * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }
@@ -174,6 +188,28 @@ impl Zone {
         let (head, state) = self.table.head_of(index)?;
         let fits = head == index && state.is(State::Whole) && state.order() == order;
         fits.then(|| self.make_pool(index, order, order))
+    }
+
+    /// Makes the blocks in `frames` that are allocated whole, and not smaller than `order`, into pages of a pool.
+    pub(crate) fn adopt_all_for_pool<P: Platform>(&self, platform: &P, frames: PfnRange, order: Order) -> Chain {
+        let mut chain = Chain::EMPTY;
+        for segment in self.segments {
+            let number = |pfn: Pfn| crate::map_space::BlockNumber::containing(pfn);
+            let (start, end) = (number(frames.start).max(segment.start), number(frames.end).min(segment.end()));
+            let mut block = start;
+            while block < end {
+                let index = segment.index_of(block);
+                // At most a GiB under each hold of the lock.
+                let _lists = self.changing.lists.lock(platform);
+                let Some((head, state)) = self.table.head_of(index).filter(|&(head, _)| head == index) else { break };
+                let whole = BlockState::head(State::Whole, state.order(), MigrateType::Movable);
+                if state == whole && state.order() >= order {
+                    chain.append(&self.table, self.make_pool(head, state.order(), order));
+                }
+                block.0 += blocks_of(state.order());
+            }
+        }
+        chain
     }
 
     /// Makes a page of a pool an allocated block again.

@@ -31,6 +31,30 @@ impl Zone {
         found
     }
 
+    /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many. Who came to look at them before is to be waited for
+    /// ([`wait_for_lookers`](Self::wait_for_lookers)).
+    pub(crate) fn withdraw_owned(&self, blocks: BlockRange) -> u32 {
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) else { return 0 };
+        let Some(segment) = segment::find(self.segments, blocks.start) else { return 0 };
+        let index = segment.index_of(blocks.start);
+        array.withdraw_all(index..index + blocks.blocks())
+    }
+
+    /// Waits for all who look at descriptors.
+    pub(crate) fn wait_for_lookers(&self) {
+        if let Some(descriptors) = &self.descriptors {
+            descriptors.wait_for_all();
+        }
+    }
+
+    /// Whether the array describes a block.
+    pub(crate) fn is_described(&self, block: BlockNumber) -> bool {
+        let array = self.descriptors.as_ref().and_then(|descriptors| descriptors.array());
+        array
+            .zip(segment::find(self.segments, block))
+            .is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
+    }
+
     /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.
     pub(crate) fn withdrawn<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
         let array = self.descriptors.as_ref()?.array()?;

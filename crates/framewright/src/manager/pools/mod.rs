@@ -6,7 +6,7 @@
 //! One lock is around the books of all pools, as in Linux; it is never held while a zone's is (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`];
 //! users of pages do not wait for them.
 
-mod boot;
+pub(super) mod boot;
 mod check;
 mod demote;
 mod lend;
@@ -22,6 +22,8 @@ pub use take::{PoolBatch, PoolMaps};
 use super::Manager;
 use crate::carve::{Carver, room};
 use crate::early::NodeChoice;
+use crate::memory_map::{BootPages, BootRange};
+use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::pools::{Books, Chain, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
 use crate::sync::SpinLock;
@@ -44,6 +46,10 @@ pub(super) struct Pools {
     /// Pages that leave a pool get it back.
     restore_eagerly: AtomicBool,
     flushes: AtomicU64,
+    /// Pages of the command line that have no map.
+    pub(super) boot_pages: BootPages,
+    /// They are in the pools.
+    adopted: AtomicBool,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
     /// The default size is the larger one.
@@ -52,12 +58,25 @@ pub(super) struct Pools {
 
 impl Pools {
     /// Memory that the books take.
-    pub(super) const fn room(zones: usize, nodes: usize) -> u64 {
-        room::<Chain>((zones * PoolSize::COUNT) as u64) + room::<NodeBook>((nodes * PoolSize::COUNT) as u64)
+    pub(super) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
+        room::<Chain>((zones * PoolSize::COUNT) as u64)
+            + room::<NodeBook>((nodes * PoolSize::COUNT) as u64)
+            + room::<BootRange>(Self::boot_ranges(nodes, parameters) as u64)
+    }
+
+    /// Most ranges of pages that are to have no map.
+    fn boot_ranges(nodes: usize, parameters: &Parameters) -> usize {
+        if boot::may_have_no_map(parameters) { nodes * BootPages::RANGES_OF_A_NODE } else { 0 }
     }
 
     /// Pools without pages.
-    pub(super) fn carve<P: Platform>(carver: &mut Carver<'_, P>, zones: usize, nodes: usize) -> Self {
+    pub(super) fn carve<P: Platform>(
+        carver: &mut Carver<'_, P>,
+        zones: usize,
+        nodes: usize,
+        parameters: &Parameters,
+    ) -> Self {
+        let boot_ranges = carver.values(Self::boot_ranges(nodes, parameters), |_| BootRange::EMPTY);
         let lists = carver.values(zones * PoolSize::COUNT, |_| Chain::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
         Self {
@@ -68,6 +87,8 @@ impl Pools {
             optimize: AtomicBool::new(false),
             restore_eagerly: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
+            boot_pages: BootPages::new(boot_ranges),
+            adopted: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),
             default_is_gigantic: AtomicBool::new(false),
         }

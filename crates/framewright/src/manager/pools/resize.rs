@@ -13,9 +13,16 @@ use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part};
 
 /// Pages that are published together at most.
-const PAGES_AT_ONCE: u64 = 4096;
+const PAGES_AT_ONCE: u64 = 16384;
 /// Units of one node's part of a job; no node has so many pages.
 const PART_SHIFT: u32 = 40;
+
+/// Where pages go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
 
 /// What a resize led to. A pool that could not grow as far as was wanted is no error: what was reached is its target now (SPEC 6.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +196,7 @@ impl<P: Platform> Manager<P> {
     ) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
-        self.work(size, shares, helpers, threads, &|node, range| {
+        self.work(size, shares, helpers, threads, Way::In, &|node, range| {
             let most = range.end - range.start;
             let mut done = 0;
             while done < most {
@@ -236,7 +243,7 @@ impl<P: Platform> Manager<P> {
                 }
                 shares
             };
-            self.work(size, &shares, helpers, threads, &|node, range| {
+            self.work(size, &shares, helpers, threads, Way::Out, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
                     let taken = self.remove_pages(size, node, count, left.min(PAGES_AT_ONCE));
@@ -265,7 +272,7 @@ impl<P: Platform> Manager<P> {
         taken
     }
 
-    fn managed_on(&self, node: NodeId) -> u64 {
+    pub(super) fn managed_on(&self, node: NodeId) -> u64 {
         self.node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
     }
 
@@ -276,13 +283,13 @@ impl<P: Platform> Manager<P> {
         shares: &Shares,
         helpers: &H,
         threads: u32,
+        way: Way,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
     ) {
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
-        let with_maps = self.pools.has_maps.load(Ordering::Relaxed) || self.optimize_vmemmap();
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
-        let threads = resize_threads(size, pages, nodes_used, with_maps, threads);
+        let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
@@ -305,6 +312,12 @@ impl<P: Platform> Manager<P> {
             })
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+    }
+
+    /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one
+    /// call of the system, which several threads at once make no shorter.
+    fn is_much_for_maps(&self, way: Way) -> bool {
+        self.pools.has_maps.load(Ordering::Relaxed) || way == Way::Out && self.eager_restore()
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();

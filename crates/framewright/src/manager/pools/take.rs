@@ -7,14 +7,20 @@ use super::super::Request;
 use super::super::allocate::{AllocateError, Mark};
 use super::super::pressure::ORDINARY;
 use crate::early::NodeChoice;
+use crate::memory_map::SECTION_PAGES;
 use crate::platform::Platform;
 use crate::pools::{Chain, PoolSize, Taken};
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 
 /// Runs of pages that a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
+/// What a section of the page array describes.
+const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
+    Some(order) => order,
+    None => Order::MAX,
+};
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
 
@@ -106,11 +112,15 @@ impl<P: Platform> Manager<P> {
     /// The same above given marks.
     pub(super) fn take_marked(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64, marks: &[Mark]) {
         let mut left = most;
+        // Sections that are taken whole give up their map without a page table.
+        let least = if self.optimize_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
             for (_, zone) in self.node_zones(node) {
                 let keep = mark.keeps(zone, ZoneKind::Normal);
                 while left != 0 {
-                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep);
+                    let kind = zone.id().kind;
+                    let mut note = |run| taken.note(kind, run);
+                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep, least, &mut note);
                     if chain.pages == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
                         break;
                     }
@@ -130,6 +140,7 @@ impl<P: Platform> Manager<P> {
                 Ok(range) => {
                     let Ok((zone, _)) = self.zone_of_range(range) else { return };
                     let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else { return };
+                    taken.note(zone.id().kind, Some(range));
                     taken.chains[zone.id().kind as usize].append(zone.table(), chain);
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
@@ -215,9 +226,29 @@ impl<P: Platform> Manager<P> {
 
     /// What is done to pages before anybody sees them.
     pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
-        self.node_zones(node)
-            .map(|(_, zone)| self.tell_maps(size, zone, taken.chains[zone.id().kind as usize], Moment::Publish))
-            .sum()
+        let is_ours = !self.pools.has_maps.load(Ordering::Relaxed);
+        let prepare = |(_, zone): (usize, &'static Zone)| {
+            let chain = taken.chains[zone.id().kind as usize];
+            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && chain.pages != 0);
+            debug_assert!(
+                runs.clone().is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>() == chain.pages * size.frames()),
+                "the runs are all pages"
+            );
+            match runs {
+                Some(runs) if self.optimize_vmemmap() => self.give_up_map(zone, runs),
+                Some(_) => 0,
+                None => self.tell_maps(size, zone, chain, Moment::Publish),
+            }
+        };
+        self.node_zones(node).map(prepare).sum()
+    }
+
+    /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay
+    /// as they are.
+    fn give_up_map(&self, zone: &'static Zone, runs: impl Iterator<Item = PfnRange> + Clone) -> u64 {
+        let change = self.reclaim_map_of_own(zone, runs).unwrap_or_default();
+        self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+        change.freed_pages.saturating_sub(change.spent_pages)
     }
 
     /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
@@ -228,7 +259,8 @@ impl<P: Platform> Manager<P> {
         let maps = *self.pools.maps.lock(self.platform);
         let give_up = self.optimize_vmemmap();
         let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
-        if maps.is_none() && !give_up && !restore {
+        let concerns_us = if moment == Moment::Publish { give_up } else { restore };
+        if maps.is_none() && !concerns_us {
             return 0;
         }
         let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
@@ -239,12 +271,7 @@ impl<P: Platform> Manager<P> {
                 (Moment::Publish, Some(maps)) => returned += maps.before_publish(&batch),
                 (Moment::Free, Some(maps)) => maps.before_free(&batch),
                 (Moment::Demotion, Some(maps)) => maps.before_demotion(&batch),
-                // Where there is no array, or other CPUs cannot be waited for, pages stay as they are.
-                (Moment::Publish, None) if give_up => {
-                    let change = self.reclaim_map(runs).unwrap_or_default();
-                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
-                    returned += change.freed_pages.saturating_sub(change.spent_pages);
-                }
+                (Moment::Publish, None) if give_up => returned += self.give_up_map(zone, runs.iter().copied()),
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {
                     let change = self.restore_map(runs).unwrap_or_default();

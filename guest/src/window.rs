@@ -1,0 +1,97 @@
+//! Where the shell's users of huge pages see them: a window in this machine's page tables.
+
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
+use core::ptr::NonNull;
+use framewright::map_space::FrameSource;
+use framewright::platform::Platform;
+use framewright::sync::SpinLock;
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use framewright::{Manager, Request};
+use framewright_stress::{Window, WindowError};
+use framewright_x86::address_space::{AddressSpace, SpaceError};
+use framewright_x86::cpu::features::Features;
+use framewright_x86::cpu::registers::page_table_root;
+use framewright_x86::page_table::PageSize;
+
+/// Where it begins; nothing else of this guest is there.
+const BASE: u64 = 0xffff_d000_0000_0000;
+/// Bits of the root's address in its register; the others are flags.
+const ROOT: u64 = (1 << 52) - PAGE_SIZE;
+
+type Space = AddressSpace<GuestPlatform, TlbShootdown>;
+
+/// The window. Nothing while somebody changes it, or where there cannot be one.
+pub struct GuestWindow<'a> {
+    manager: &'a Manager<GuestPlatform>,
+    space: SpinLock<Option<Space>>,
+}
+
+/// Frames of tables, from the manager.
+struct Tables<'a>(&'a Manager<GuestPlatform>);
+
+// SAFETY: what the manager allocates is nobody else's until it is freed, and is memory below the direct limit.
+unsafe impl FrameSource for Tables<'_> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let request = Request { max_address: PLATFORM.direct_limit(), ..Request::new(order) };
+        self.0.allocate(&request).ok().map(|run| run.start)
+    }
+
+    fn put_back(&mut self, start: Pfn, order: Order) {
+        // It was allocated just now, so that this cannot fail.
+        let _ = self.0.free(PfnRange { start, end: start.add(order.pages()) });
+    }
+}
+
+impl<'a> GuestWindow<'a> {
+    /// An empty one.
+    pub fn new(manager: &'a Manager<GuestPlatform>) -> Self {
+        let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
+        let root = page_table_root() & ROOT;
+        // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays reserved; nobody else maps anything from `BASE` on.
+        let space = unsafe { AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest) };
+        Self { manager, space: SpinLock::new(space.ok()) }
+    }
+
+    /// Whether there can be one.
+    pub fn exists(&self) -> bool {
+        self.space.lock(&PLATFORM).is_some()
+    }
+
+    /// Works on it without the lock: flushes wait for other CPUs, which is not for who has interrupts off.
+    fn with<R>(&self, work: impl FnOnce(&mut Space) -> R) -> Option<R> {
+        let mut space = self.space.lock(&PLATFORM).take()?;
+        let result = work(&mut space);
+        *self.space.lock(&PLATFORM) = Some(space);
+        Some(result)
+    }
+}
+
+// SAFETY: the address is in this machine's tables, which all CPUs share, before `show` returns; places are as far apart as pages are large, and each is shown once, so that no two overlap
+// (invariant 40).
+unsafe impl Window for GuestWindow<'_> {
+    fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
+        let bytes = page.pages() * PAGE_SIZE;
+        let address = place.checked_mul(bytes).and_then(|offset| BASE.checked_add(offset));
+        let address = address.ok_or(WindowError::NoPlace)?;
+        let memory = PhysRange::with_size(page.start.address(), bytes);
+        match self.with(|space| space.map(address, memory, &mut Tables(self.manager))) {
+            Some(Ok(())) => {
+                let address = usize::try_from(address).map_err(|_| WindowError::NoPlace)?;
+                NonNull::new(core::ptr::with_exposed_provenance_mut(address)).ok_or(WindowError::NoPlace)
+            }
+            Some(Err(SpaceError::OutOfFrames)) => Err(WindowError::OutOfMemory),
+            Some(Err(_)) | None => Err(WindowError::NoPlace),
+        }
+    }
+
+    fn hide_all(&self) -> u64 {
+        let hide = |space: &mut Space| {
+            let give_back = &mut |frame: Pfn| Tables(self.manager).put_back(frame, Order::PAGE);
+            // All of the window can be taken away.
+            let _ = space.unmap(space.range(), give_back);
+            space.tables()
+        };
+        self.with(hide).unwrap_or(u64::MAX)
+    }
+}
