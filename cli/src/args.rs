@@ -7,6 +7,7 @@ use framewright::parameters;
 use framewright::units::MAX_NODES;
 use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Brings up a machine's physical memory and shows what became of it.
 #[derive(Parser, Debug)]
@@ -25,9 +26,16 @@ pub enum Command {
     /// Bring memory up and take commands: from a terminal with line editing, else from standard input
     #[command(after_help = parameters_help())]
     Shell(Shell),
+    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches, reporting; on a terminal live, else one table after the other
+    Top(Top),
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Do the same with another kernel and with ours, in turn, on the same virtual machine
+    #[command(subcommand)]
+    Compare(Compare),
+    /// Make one page of results and snapshots, to look at in a browser or to print
+    Report(Report),
     /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a flush of all its CPUs
     Model(ModelOptions),
 }
@@ -47,6 +55,29 @@ pub struct Boot {
     /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
     #[arg(long, value_name = "COMMANDS")]
     pub exec: Option<String>,
+    /// Write down what every part of memory is used for, after the commands, as JSON for `framewright report`
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+}
+
+/// Options of `framewright report`.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that measure the same the last counts
+    #[arg(value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// A snapshot of memory, for its map; may be given many times
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Vec<PathBuf>,
+    /// Where to write the page
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Write each plot and map to a file of its own in this folder, too, as SVG for documents
+    #[arg(long, value_name = "FOLDER")]
+    pub pictures: Option<PathBuf>,
+    /// Print what must be reached and what was measured as text, and make no page
+    #[arg(long, conflicts_with_all = ["output", "snapshot", "pictures"])]
+    pub text: bool,
 }
 
 /// Options of `framewright shell`.
@@ -55,6 +86,20 @@ pub struct Shell {
     /// What to bring up, and where
     #[command(flatten)]
     pub target: Target,
+}
+
+/// Options of `framewright top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// Time from one table to the next
+    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
+    pub interval: Duration,
+    /// One table, then the end
+    #[arg(long)]
+    pub once: bool,
+    /// The process that has the machine, by its number [default: the only one there is]
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
 }
 
 /// A machine.
@@ -169,6 +214,39 @@ pub enum Bench {
     Model(BenchOptions),
     /// All of these, one after the other
     All(BenchAll),
+}
+
+/// What to compare with.
+#[derive(Subcommand, Debug)]
+pub enum Compare {
+    /// Linux: times to boot and to make the memory map, memory left over, huge-page pools, page reports, page faults
+    Linux(CompareLinux),
+}
+
+/// Options of `framewright compare linux`.
+#[derive(Args, Debug)]
+pub struct CompareLinux {
+    /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual machines, fetched by apt on Debian]
+    #[arg(long, value_name = "VMLINUZ")]
+    pub kernel: Option<PathBuf>,
+    /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest, less where the host has less]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// CPUs of all machines [default: 2]
+    #[arg(long, value_name = "N", value_parser = cpus)]
+    pub cpus: Option<u32>,
+    /// Nodes of all machines [default: 2 for the memory map and pools, else 1]
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    pub nodes: Option<u32>,
+    /// How QEMU runs both
+    #[arg(long, value_enum, default_value_t = Accel::Auto)]
+    pub accel: Accel,
+    /// One repetition of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of the benchmarks that have no others.
@@ -363,6 +441,14 @@ fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
         0 => Err("at least one second".into()),
         seconds => Ok(seconds.min(u64::from(u32::MAX))),
+    }
+}
+
+/// Seconds with a fraction.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.1 to 3600".into()),
     }
 }
 

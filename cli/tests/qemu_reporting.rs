@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::{may_lock_memory, program, wait_until};
+use common::{may_lock_memory, program, resident_mib, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-const MIB: u64 = 1 << 20;
 const MEMORY_MIB: u64 = 1024;
 /// Half of the memory, in blocks of 2 MiB.
 const BLOCKS: u64 = MEMORY_MIB / 4;
@@ -69,20 +68,7 @@ impl Machine {
 
     /// How much of the guest's memory is in the host's.
     fn resident_mib(&self) -> u64 {
-        let maps = fs::read_to_string(format!("/proc/{}/smaps", self.pid)).expect("a process of ours");
-        let mut is_memory = false;
-        let mut sum_kib = 0;
-        for line in maps.lines() {
-            let mut words = line.split_whitespace();
-            let first = words.next().unwrap_or_default();
-            if let Some((start, end)) = first.split_once('-') {
-                let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-                is_memory = number(end) - number(start) == MEMORY_MIB * MIB;
-            } else if first == "Rss:" && is_memory {
-                sum_kib += words.next().and_then(|word| word.parse::<u64>().ok()).expect("a size");
-            }
-        }
-        sum_kib / 1024
+        resident_mib(&self.pid.to_string(), MEMORY_MIB)
     }
 
     /// Looks again and again, while the guest only waits for keys.
@@ -203,16 +189,43 @@ fn reports_go_on_while_a_command_runs() {
     machine.ask("reporting flush");
     machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed; free all"));
     machine.ask("sleep 5; reporting pause");
-    assert_eq!(machine.counter("nr_free_unreported") / 512, unreportable_blocks(&mut machine));
+    assert_eq!(machine.counter("nr_free_unreported") / 512, 0, "small zones are reported, too");
     machine.finish();
 }
 
-/// Blocks of zones that are too small for reports: as many as lie below 16 MiB and are free.
-fn unreportable_blocks(machine: &mut Machine) -> u64 {
-    let text = machine.ask("cat /proc/buddyinfo");
-    let line = text.lines().find(|line| line.contains("zone      DMA ")).unwrap_or_else(|| panic!("{text}"));
-    let counts: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    counts.iter().skip(9).zip(0..).map(|(blocks, order)| blocks << order).sum()
+#[test]
+fn idle_reports_are_quiet() {
+    let mut machine = Machine::boot(&["--balloon"]);
+    machine.ask("reporting flush; reporting flush; sleep 2");
+    let passes = machine.counter("page_reporting_passes");
+    machine.ask("sleep 4");
+    let later = machine.counter("page_reporting_passes");
+    assert!(later <= passes + 2, "{} passes in four idle seconds", later - passes);
+    machine.finish();
+}
+
+#[test]
+fn free_pages_of_pools_go_back_where_that_is_wanted() {
+    const PAGES: u64 = 128;
+    let mut machine = Machine::boot(&["--balloon"]);
+    machine.ask("reporting flush; reporting flush");
+    let before_mib = machine.resident_mib();
+    machine.ask(&format!("echo {PAGES} > /proc/sys/vm/nr_hugepages; hugetlb 2M {PAGES}; reporting flush; sleep 1"));
+    let dirty_mib = machine.resident_mib();
+    assert!(dirty_mib >= before_mib + PAGES * 2 - 16, "{before_mib} MiB before, {dirty_mib} MiB with a pool");
+    assert_eq!(machine.counter("page_reporting_pool_pages"), 0);
+    let knob = "/sys/module/page_reporting/parameters/pools";
+    assert!(machine.ask(&format!("cat {knob}; reporting pools on; cat {knob}")).contains('Y'));
+    for round in 1..=2 {
+        machine.ask("reporting flush");
+        machine.wait_until_resident_below(before_mib + 16);
+        assert_eq!(machine.counter("page_reporting_pool_pages"), round * PAGES * 512, "once");
+        // They are pages as before.
+        let said = machine.ask(&format!("hugetlb 2M {PAGES}"));
+        assert!(said.contains(&format!("{PAGES} pages of 2.00 MiB")), "{said}");
+    }
+    machine.ask("echo 0 > /proc/sys/vm/nr_hugepages");
+    machine.finish();
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn mistakes_are_told() {
     assert_eq!((code, errors.as_str()), (Some(1), "reporting: no device takes reports\n"));
     let (code, said, errors) = exec(&[], "reporting; reporting now");
     assert!(said.contains("no device, pace adaptive"), "{said}");
-    assert_eq!((code, errors.as_str()), (Some(2), "reporting: status, flush, pause or resume\n"));
+    assert_eq!((code, errors.as_str()), (Some(2), "reporting: status, flush, pause, resume or pools on|off\n"));
     let (code, _, errors) = exec(&["--reporting", "page_poison=1"], "reporting");
     assert!(code != Some(0) && errors.contains("would not leave in free memory"), "{errors}");
     for (words, why) in [
@@ -64,7 +64,14 @@ fn the_benchmark_has_all_rows() {
     let report = run(&["bench", "reporting", "--on", "hosted", "--quick", "--json"]).json();
     assert_eq!(report["bench"], "reporting");
     let rows = report["rows"].as_array().expect("rows");
-    let (falls, faults): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["bench"] == "reporting");
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let (falls, series, faults) = (of("reporting"), of("series"), of("fault"));
+    for row in &series {
+        let numbers = |name: &str| row[name].as_array().map_or(0, Vec::len);
+        assert!(numbers("at_seconds") > 2 && numbers("at_seconds") == numbers("rss_mib"), "{row}");
+        assert_eq!((&row["system"], &row["on"]), (&"framewright".into(), &"hosted".into()));
+    }
+    assert_eq!(series.len(), falls.len());
     assert!(!falls.is_empty());
     for row in falls {
         let number = |name: &str| row[name].as_f64();

@@ -53,9 +53,7 @@ impl Console {
 
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            SERIAL.send(byte);
-        }
+        SERIAL.send(text.as_bytes());
         Ok(())
     }
 }

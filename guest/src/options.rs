@@ -16,6 +16,8 @@ const MOST_STORM_HZ: u64 = 100_000;
 pub struct Options<'a> {
     /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
     pub exec: Option<&'a str>,
+    /// `snapshot=1`: show what memory is used for when the shell has done its work.
+    pub snapshot: bool,
     /// `shell` or `shell=plain`: take commands from the serial line.
     pub shell: Option<Input>,
     /// `report=json`: a report for programs comes last.
@@ -92,6 +94,8 @@ pub fn split<'a, 'b>(
                 _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
             },
             Some(("exec", value)) => options.exec = Some(value),
+            Some(("snapshot", "1")) => options.snapshot = true,
+            Some(("snapshot", _)) => problem(Problem { word, reason: Some("snapshot= is 1") }),
             None if word == "shell" => options.shell = Some(Input::Terminal),
             Some(("shell", "plain")) => options.shell = Some(Input::Plain),
             Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),

@@ -1,7 +1,7 @@
 //! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
 //!
 //! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
-//! front, so that nothing else looks like those.
+//! front, so that nothing else looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for (`snapshot=1`).
 
 use crate::balloon::Driver;
 use crate::console::{Console, plain_line};
@@ -10,6 +10,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
+use crate::watch::Watch;
 use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
@@ -28,6 +29,8 @@ const AHEAD: usize = 256;
 const INTERRUPT: u8 = 3;
 /// What stands for the end of what a program sends.
 const END: u8 = 4;
+/// The file that says what every part of memory is used for.
+const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
@@ -37,16 +40,17 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
     if options.exec.is_none() && options.shell.is_none() {
         return;
     }
-    let host = Line {
-        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
-        driver: SpinLock::new(driver),
-        window: GuestWindow::new(manager),
-    };
     let (of_manager, of_machine) = (manager.files(), files::table());
     let pools = manager.pool_files(&smp::GuestHelpers);
     let of_pools = pools.table();
     let sources: [&dyn Source; 3] = [&of_manager, &of_pools, &of_machine];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, HELD.take());
+    let files = FileSystem::new(&sources);
+    let host = Line {
+        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
+        background: SpinLock::new(Some(Background { driver, watch: Watch::begin(), files })),
+        window: GuestWindow::new(manager),
+    };
+    let mut shell = Shell::new(manager, files, &host, HELD.take());
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);
     let (mut out, mut errors) = (Words(&at_start), Words(&at_start));
@@ -56,19 +60,30 @@ pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Opti
     } else if let Some(input) = options.shell {
         converse(&mut shell, input, &host, (&mut out, &mut errors));
     }
-    let status = shell.status();
-    shell.free_all();
     if !at_start.get() {
         plain_line(format_args!(""));
     }
+    if options.snapshot {
+        snapshot(manager);
+    }
+    let status = shell.status();
+    shell.free_all();
     plain_line(format_args!("@status {status}"));
+}
+
+/// What memory is used for, while the shell still holds what commands allocated.
+fn snapshot(manager: &Manager<GuestPlatform>) {
+    let of_manager = manager.files();
+    let at_start = Cell::new(true);
+    // A line that cannot be written is missed by whoever looks for the last one.
+    let _ = FileSystem::new(&[&of_manager]).read(MEMORY, &mut Prefixed(&at_start));
 }
 
 /// Line after line, until somebody has had enough.
 fn converse(
-    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_>>,
+    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_, '_>>,
     input: Input,
-    host: &Line<'_, '_>,
+    host: &Line<'_, '_, '_>,
     (out, errors): (&mut Words<'_>, &mut Words<'_>),
 ) {
     let mut editor = match input {
@@ -133,6 +148,22 @@ impl Write for Words<'_> {
     }
 }
 
+/// The serial line for a snapshot: each line of it begins with its mark.
+struct Prefixed<'a>(&'a Cell<bool>);
+
+impl Write for Prefixed<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive('\n') {
+            if self.0.get() {
+                Console.write_str("@memory ")?;
+            }
+            Console.write_str(piece)?;
+            self.0.set(piece.ends_with('\n'));
+        }
+        Ok(())
+    }
+}
+
 /// What was typed and not read.
 struct Typed {
     bytes: [u8; AHEAD],
@@ -142,24 +173,34 @@ struct Typed {
     interrupted: bool,
 }
 
+/// What is to be done in the background.
+struct Background<'a, 'b, 'c> {
+    driver: Option<&'a mut Driver<'b>>,
+    watch: Watch,
+    files: FileSystem<'c>,
+}
+
 /// The serial line as the shell's other end.
-struct Line<'a, 'b> {
+struct Line<'a, 'b, 'c> {
     typed: SpinLock<Typed>,
-    /// What is to be done in the background; nothing while somebody does it.
-    driver: SpinLock<Option<&'a mut Driver<'b>>>,
+    /// Nothing while somebody does it.
+    background: SpinLock<Option<Background<'a, 'b, 'c>>>,
     window: GuestWindow<'a>,
 }
 
-impl Line<'_, '_> {
+impl Line<'_, '_, '_> {
     /// Does what is due in the background, on the first CPU. Without the lock, because interrupts are off where that is held.
     fn background(&self) {
         if smp::index() != 0 {
             return;
         }
-        let driver = self.driver.lock(&PLATFORM).take();
-        if let Some(driver) = driver {
-            driver.poll();
-            *self.driver.lock(&PLATFORM) = Some(driver);
+        let background = self.background.lock(&PLATFORM).take();
+        if let Some(mut background) = background {
+            if let Some(driver) = &mut background.driver {
+                driver.poll();
+            }
+            background.watch.poll(&background.files);
+            *self.background.lock(&PLATFORM) = Some(background);
         }
     }
 
@@ -183,7 +224,7 @@ impl Line<'_, '_> {
     }
 }
 
-impl Host for Line<'_, '_> {
+impl Host for Line<'_, '_, '_> {
     /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far as there is room.
     fn is_interrupted(&self) -> bool {
         self.background();

@@ -9,7 +9,7 @@ use framewright_x86::clock::{Hpet, IntervalTimer, PowerTimerClock, Reference, US
 use framewright_x86::cpu::registers::time_stamp;
 
 /// How long to look; the counter is then known to about 1 in 10 000.
-const WINDOW_US: u64 = 10_000;
+const WINDOW_US: u64 = 4_000;
 const HPET_BYTES: u64 = 1024;
 
 /// Measures the counter against the first clock that runs. Without any the guest goes on and has no times. Needs the boot tables.

@@ -1,4 +1,4 @@
-//! Kernels: the reference guest and the minimal kernel, built and kept small.
+//! What runs on virtual machines: two kernels, and the only program of the Linux that the guest is compared with; built and kept small.
 
 use crate::command::Run;
 use crate::step::Failure;
@@ -6,7 +6,7 @@ use crate::workspace;
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-/// A package that is a kernel: it has a panic handler and a linker script of its own, so it is built apart from all others.
+/// A package with a panic handler of its own, and linked in a way of its own, so that it is built apart from all others.
 #[derive(Debug)]
 pub struct Kernel {
     /// The package.
@@ -19,8 +19,10 @@ pub struct Kernel {
 pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1 << 20 };
 /// The least that boots.
 pub const MINIMAL: Kernel = Kernel { package: "minimal-kernel", size_limit: 512 << 10 };
+/// The only program of the Linux that the guest is compared with.
+pub const LINUX_INIT: Kernel = Kernel { package: "linux-init", size_limit: 128 << 10 };
 /// All of them.
-pub const KERNELS: [Kernel; 2] = [GUEST, MINIMAL];
+pub const KERNELS: [Kernel; 3] = [GUEST, MINIMAL, LINUX_INIT];
 
 /// A built kernel.
 pub struct Image {

@@ -3,7 +3,7 @@
 mod command;
 mod guest;
 mod house;
-mod qemu;
+mod packages;
 mod soak;
 mod step;
 mod steps;

@@ -2,7 +2,7 @@
 
 use crate::command::Run;
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{guest, house, qemu, soak, workspace};
+use crate::{guest, house, packages, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -14,17 +14,28 @@ pub const ALL: &[Step] = &[
     },
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
-    Step { name: "tests", about: "unit, integration and documentation tests that need no emulator", run: tests },
+    Step {
+        name: "tests",
+        about: "unit, integration and documentation tests that need neither emulator nor browser",
+        run: tests,
+    },
     Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
-    Step { name: "guest", about: "the reference guest and the minimal kernel build and are small", run: guest_image },
+    Step {
+        name: "guest",
+        about: "the reference guest, the minimal kernel and the program for Linux build and are small",
+        run: guest_image,
+    },
+    Step { name: "browser", about: "reports, looked at in a browser", run: browser_tests },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
 /// Integration tests of the program that boot machines begin with this.
 const QEMU_TESTS: &str = "qemu";
+/// And those that need a browser with this.
+const BROWSER_TESTS: &str = "browser";
 /// Tests say so past their harness when a machine or a user does not allow what they try.
 const NOT_POSSIBLE: &str = "NOT POSSIBLE HERE: ";
 /// Programs that show how something is used, by package.
@@ -86,8 +97,12 @@ fn tests() -> Result<Passed, Failure> {
     for (package, example) in EXAMPLES {
         Run::cargo(&["run", "-p", package, "--example", example]).output()?;
     }
-    let targets = workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS))?;
-    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"]).args(only(&targets));
+    let targets =
+        workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS))?;
+    let init = guest::build(&guest::LINUX_INIT)?;
+    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"])
+        .args(only(&targets))
+        .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
     match program.output() {
         Ok(output) => tally.add(Tally::of(&output)),
         Err(mut failure) => {
@@ -163,7 +178,7 @@ fn qemu_tests() -> Result<Passed, Failure> {
     if targets.is_empty() {
         return Err(Failure::new("there is no cli/tests/qemu*.rs\n"));
     }
-    let version = qemu::provide()?;
+    let version = packages::qemu()?;
     let (guest, minimal) = (guest::build(&guest::GUEST)?, guest::build(&guest::MINIMAL)?);
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
         .args(only(&targets))
@@ -171,6 +186,16 @@ fn qemu_tests() -> Result<Passed, Failure> {
         .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: version })
+}
+
+fn browser_tests() -> Result<Passed, Failure> {
+    let targets = workspace::test_targets("cli", |name| name.starts_with(BROWSER_TESTS))?;
+    if targets.is_empty() {
+        return Err(Failure::new("there is no cli/tests/browser*.rs\n"));
+    }
+    let version = packages::browser()?;
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"]).args(only(&targets)).output()?;
+    Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
 }
 
 /// Leaves the kernels out of what is done for the whole workspace.

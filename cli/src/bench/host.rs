@@ -1,6 +1,7 @@
 //! The CPUs of the host, threads that stay on them, and the time that they take.
 
 use crate::error::Error;
+pub use crate::hosted::cpu_seconds;
 use std::io;
 
 /// The CPUs on which this process may run, ascending.
@@ -35,20 +36,11 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     Err(Error::Failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
 }
 
-/// Time that CPUs have spent on this process.
-pub fn cpu_seconds() -> f64 {
-    seconds_of(libc::CLOCK_PROCESS_CPUTIME_ID)
-}
-
 /// Time that CPUs have spent on the calling thread.
 pub fn thread_cpu_seconds() -> f64 {
-    seconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn seconds_of(clock: libc::clockid_t) -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the argument is a live value of the type that the call fills.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 

@@ -21,7 +21,8 @@ mod scaling;
 pub mod section;
 mod subject;
 
-pub use common::median;
+pub use common::{median, wrapped};
+pub use reporting::{machine_process, resident_bytes};
 
 use crate::args::Bench;
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! Bringing up memory in this process.
 
-use super::{command_line, policies, show};
+use super::{command_line, policies, show, snapshot};
 use crate::args::{Boot, Target};
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
@@ -40,8 +40,13 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         log.iter().try_for_each(|line| output.line(&style.log_line(line)))?;
     }
     report["log"] = log.into();
+    let mut memory = boot.snapshot.as_ref().map(|_| String::new());
     let Some(commands) = &boot.exec else {
         show(&mut output, boot, &report)?;
+        if let Some(memory) = &mut memory {
+            shell::execute(pass.manager(), &boot.target, "", Some(memory), &mut String::new(), &mut Errors)?;
+        }
+        snapshot::keep(boot, memory)?;
         if !boot.json && boot.policy_table {
             policies::show(&mut output, pass, &command_line)?;
         }
@@ -49,16 +54,20 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     };
     if boot.json {
         let (mut said, mut complaints) = (String::new(), String::new());
-        let status = shell::execute(pass.manager(), &boot.target, commands, &mut said, &mut complaints)?;
+        let status =
+            shell::execute(pass.manager(), &boot.target, commands, memory.as_mut(), &mut said, &mut complaints)?;
         report["exec"] = json!({ "status": status, "output": said, "errors": complaints });
         show(&mut output, boot, &report)?;
+        snapshot::keep(boot, memory)?;
         return Ok(status);
     }
     show(&mut output, boot, &report)?;
     output.line("")?;
-    let status = shell::execute(pass.manager(), &boot.target, commands, &mut output, &mut Errors);
+    let status = shell::execute(pass.manager(), &boot.target, commands, memory.as_mut(), &mut output, &mut Errors);
     output.settle()?;
-    status
+    let status = status?;
+    snapshot::keep(boot, memory)?;
+    Ok(status)
 }
 
 /// The machine that the options describe.

@@ -5,10 +5,11 @@
 mod hosted;
 mod policies;
 mod qemu;
+mod snapshot;
 mod table;
 
 pub use hosted::{Deadline, machine};
-pub use qemu::Attempts;
+pub use qemu::{Attempts, explained};
 
 use crate::args::{Boot, Target, Where};
 use crate::error::Error;
@@ -21,6 +22,7 @@ use serde_json::Value;
 /// Options that contradict one another, and everything that can go wrong on the way.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     check(&boot.target)?;
+    boot.snapshot.as_deref().map_or(Ok(()), crate::file::check)?;
     match boot.target.on {
         Where::Hosted => hosted::run(boot),
         Where::Qemu => qemu::run(boot),

@@ -1,11 +1,11 @@
 //! Bringing up memory on a virtual machine.
 
-use super::show;
+use super::{show, snapshot};
 use crate::args::{Accel, Boot, Model, Target};
 use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::command::{Accelerator, Machine};
-use crate::qemu::guest_image;
+use crate::qemu::guest_image::{self, Package};
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::{self, End, Ended, Limits, Watch};
 use crate::shell;
@@ -38,12 +38,19 @@ const REFUSED: i32 = 37;
 /// Anything from a missing QEMU to a guest that panicked.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     let attempts = Attempts::prepare(&boot.target)?;
-    let exec = boot.exec.as_deref().map(|commands| format!(" exec={}", shell::encode(commands)));
-    let words = format!("report=json{}", exec.unwrap_or_default());
+    let mut words = String::from("report=json");
+    // A snapshot is the shell's last work.
+    if let Some(commands) = boot.exec.as_deref().or(boot.snapshot.is_some().then_some("")) {
+        words.push_str(&format!(" exec={}", shell::encode(commands)));
+    }
+    if boot.snapshot.is_some() {
+        words.push_str(" snapshot=1");
+    }
     let mut viewer = Viewer { boot, attempts: &attempts, output: Output::new(), said: Vec::new(), is_shown: false };
     let (accelerator, ended) = attempts.run(&words, false, &mut viewer)?;
     let status = ended.transcript.status;
     let first_line = ended.first_line;
+    let memory = boot.snapshot.is_some().then(|| ended.transcript.memory.clone());
     let seen = !boot.json && viewer.output.is_terminal();
     let mut report = attempts.report(ended, seen)?;
     if boot.exec.is_some() && status.is_none() {
@@ -59,6 +66,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         }
         show(&mut viewer.output, boot, &report)?;
     }
+    snapshot::keep(boot, memory)?;
     Ok(status)
 }
 
@@ -78,6 +86,10 @@ impl Watch for Viewer<'_> {
         if self.boot.json { Ok(()) } else { self.output.line(&self.output.style().log_line(line)) }
     }
 
+    fn is_watchable(&self) -> bool {
+        self.boot.exec.is_some()
+    }
+
     fn shell(
         &mut self,
         transcript: &Transcript,
@@ -88,7 +100,9 @@ impl Watch for Viewer<'_> {
             let mut report = report.clone();
             report["qemu"] = self.attempts.about(self.attempts.accelerator.get(), first_line);
             show(&mut self.output, self.boot, &report)?;
-            self.output.line("")?;
+            if self.boot.exec.is_some() {
+                self.output.line("")?;
+            }
             self.is_shown = true;
         }
         Ok(())
@@ -130,7 +144,7 @@ impl<'a> Attempts<'a> {
             machine.add_balloon(properties);
         }
         let version = run::version()?;
-        let image = guest_image::provide()?;
+        let image = guest_image::provide(&Package::GUEST)?;
         Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
     }
 
@@ -228,7 +242,7 @@ impl<'a> Attempts<'a> {
 }
 
 /// `what`, and the end of the log unless the user has just seen it.
-fn explained(what: &str, ended: &Ended, seen: bool) -> String {
+pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
     let mut message = what.to_owned();
     for complaint in ended.complaints.lines() {
         message.push_str("\n  ");

@@ -16,9 +16,18 @@ use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
 use framewright_jobs::{Helpers, NoHelpers};
 use serde_json::Value;
+use std::ptr::NonNull;
 
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
+
+/// Time that CPUs have spent on this process.
+pub fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the argument is a live value of the type that the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
 
 /// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and back, so that there is at most one
 /// manager at a time.
@@ -77,6 +86,17 @@ impl<'a> Session<'a> {
             .map_err(|error| Error::Failed(format!("the page array cannot be dropped: {error}")))
     }
 
+    /// The memory of the page array that describes present memory, in pieces.
+    pub fn page_array_parts(&self) -> Vec<(NonNull<u8>, usize)> {
+        self.platform.page_array_parts().collect()
+    }
+
+    /// Fills the page array with 0xa5: backed by the system and full of old data.
+    pub fn dirty_page_array(&self) {
+        // SAFETY: a session without a pass has no manager.
+        unsafe { self.platform.prefault_page_array(0xa5) };
+    }
+
     /// Whether it has a page array.
     pub fn has_page_array(&self) -> bool {
         self.platform.map_space().is_some()
@@ -110,6 +130,7 @@ impl<'a> Session<'a> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
+        let before_cpu_seconds = cpu_seconds();
         let started_ns = self.platform.now_ns();
         let mut intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         intake.parameters.page_template = self.template;
@@ -121,6 +142,7 @@ impl<'a> Session<'a> {
         if let Some(helpers) = helpers {
             manager.initialise_deferred(helpers);
         }
+        let cpu_seconds = cpu_seconds() - before_cpu_seconds;
         let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
@@ -133,7 +155,7 @@ impl<'a> Session<'a> {
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
-        Ok(Pass { session: self, manager, report })
+        Ok(Pass { session: self, manager, report, cpu_seconds })
     }
 }
 
@@ -143,6 +165,8 @@ pub struct Pass<'a> {
     manager: Manager<HostedPlatform>,
     /// The library's report.
     pub report: Value,
+    /// What CPUs spent on it from the beginning of intake until nothing was deferred any more.
+    pub cpu_seconds: f64,
 }
 
 impl<'a> Pass<'a> {
@@ -175,8 +199,7 @@ impl<'a> Pass<'a> {
                 .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
         }
         if manager.memory_map_bytes() != 0 {
-            // SAFETY: as above.
-            unsafe { session.platform.prefault_page_array(0xa5) };
+            session.dirty_page_array();
         }
         Ok(session)
     }

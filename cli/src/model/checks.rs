@@ -110,7 +110,6 @@ fn resized(costs: &Costs, resize: Resize, pool: &Pool<'_>, runs: usize) -> Resul
     let (fill, empty) = pool.resize(size, pages, maps, most, runs)?;
     let name = format!("{pages} pages");
     let what = |action: &str| format!("pool {size}, {action}, {}", maps.name());
-    // A job may use fewer threads than it could.
     Ok([
         row(&what("fill"), &name, resize.fill_threads(), resize.fill(costs), fill),
         row(&what("empty"), &name, resize.empty_threads(), resize.empty(costs), empty),

@@ -14,9 +14,6 @@ const BLOCK_MAP_BYTES: f64 = PAGES_PER_BLOCK as f64 * DESCRIPTOR_BYTES;
 const SMALLEST_ZONES: f64 = 2.0;
 /// Pages of a section.
 pub const SECTION_PAGES: u64 = 1 << 15;
-/// Blocks of a batch of map reclaim, which is 64 sections, and its flushes.
-const BLOCKS_OF_A_BATCH: u64 = 64 * (SECTION_PAGES / PAGES_PER_BLOCK);
-const FLUSHES_OF_A_BATCH: u64 = 2;
 
 /// How a job is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,9 +146,9 @@ pub fn flush(costs: &Costs, cpus: u32) -> f64 {
     costs.flush.of(f64::from(cpus.saturating_sub(1)))
 }
 
-/// Flushes that giving up the map of so many blocks takes.
-pub const fn flushes(blocks: u64) -> u64 {
-    blocks.div_ceil(BLOCKS_OF_A_BATCH) * FLUSHES_OF_A_BATCH
+/// Flushes that giving up the map of so many blocks takes: one, as nearly all lie in whole sections.
+pub fn flushes(blocks: u64) -> u64 {
+    blocks.min(1)
 }
 
 /// A pool's resize from or to nothing.
@@ -176,18 +173,18 @@ impl Resize {
         self.pages * (self.size.frames() / Order::BLOCK.pages())
     }
 
-    /// Threads that fill it: giving maps up is one call of the system, which several make no shorter.
+    /// Threads that fill.
     pub fn fill_threads(&self) -> u32 {
         resize_threads(self.size, self.pages, self.nodes, false, self.most)
     }
 
-    /// Threads that empty it.
+    /// Threads that empty: more where the map is made again.
     pub fn empty_threads(&self) -> u32 {
         resize_threads(self.size, self.pages, self.nodes, self.maps == Maps::Eager, self.most)
     }
 
-    /// Nanoseconds that the system or the memory needs for `bytes` of the map, and that the CPUs need besides for each block.
-    fn maps_ns(&self, costs: &Costs, rate: Rate, block_ns: f64, threads: u32) -> f64 {
+    /// Nanoseconds that the system or the memory needs for the map, and that `threads` CPUs need besides for each block.
+    fn maps_ns(&self, costs: &Costs, threads: u32, rate: Rate, block_ns: f64) -> f64 {
         let (blocks, threads) = (self.blocks() as f64, effective(costs, threads));
         // A helper comes late, and what it would have done until then is done by the others.
         let late = costs.helper_ns * (threads - 1.0) / threads;
@@ -202,7 +199,7 @@ impl Resize {
             return pages;
         }
         pages
-            + self.maps_ns(costs, costs.release, costs.withdraw_ns, self.fill_threads())
+            + self.maps_ns(costs, self.fill_threads(), costs.release, costs.withdraw_ns)
             + flushes(self.blocks()) as f64 * flush(costs, self.cpus)
     }
 
@@ -214,7 +211,7 @@ impl Resize {
             Maps::Kept => pages,
             Maps::Lazy if self.size.is_gigantic() => pages + self.pages as f64 * costs.leave_one_gib_ns,
             Maps::Lazy => pages + self.pages as f64 * costs.leave_two_mib_ns,
-            Maps::Eager => pages + self.maps_ns(costs, costs.supply, costs.restore_ns, self.empty_threads()),
+            Maps::Eager => pages + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns),
         }
     }
 }

@@ -103,7 +103,8 @@ impl Machine {
         };
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-        add(&["-machine", model, "-accel", accel, "-cpu", cpu]);
+        // Devices that nobody uses have firmware of their own, which takes longer than the guest's boot.
+        add(&["-nodefaults", "-machine", model, "-accel", accel, "-cpu", cpu]);
         add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
         // One node is what a machine without NUMA tables is.
         if self.nodes > 1 {
@@ -152,7 +153,7 @@ mod tests {
         let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
         assert_eq!(
             line(&machine, Accelerator::Tcg),
-            "-machine q35 -accel tcg,thread=multi -cpu max -m 2048M -smp 1 -display none -monitor none -serial stdio \
+            "-nodefaults -machine q35 -accel tcg,thread=multi -cpu max -m 2048M -smp 1 -display none -monitor none -serial stdio \
              -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 -append numa=off report=json -kernel /g"
         );
         assert!(line(&machine, Accelerator::Kvm).contains("-accel kvm -cpu host "));

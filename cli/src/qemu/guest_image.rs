@@ -1,52 +1,69 @@
-//! The reference guest's image: a file that the user names, or built from the source tree that this program comes from.
+//! What runs on virtual machines: the reference guest, and the only program of the Linux that it is compared with. Each is a file that the user names, or built
+//! from the source tree that this program comes from.
 
 use crate::error::Error;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names an image that is used as it is.
-const OVERRIDE: &str = "FRAMEWRIGHT_GUEST";
+/// A package that is built when it is needed.
+pub struct Package {
+    name: &'static str,
+    /// What it is called in messages.
+    title: &'static str,
+    /// Names a file that is used as it is.
+    override_by: &'static str,
+}
 
-/// Finds or builds the image.
+impl Package {
+    /// The reference guest.
+    pub const GUEST: Self = Self { name: "guest", title: "guest", override_by: "FRAMEWRIGHT_GUEST" };
+    /// The first program of Linux.
+    pub const LINUX_INIT: Self =
+        Self { name: "linux-init", title: "program for Linux", override_by: "FRAMEWRIGHT_LINUX_INIT" };
+}
+
+/// Finds or builds a package's program.
 ///
 /// # Errors
 /// Why there is none.
-pub fn provide() -> Result<PathBuf, Error> {
-    match std::env::var_os(OVERRIDE).filter(|path| !path.is_empty()) {
+pub fn provide(package: &Package) -> Result<PathBuf, Error> {
+    let name = package.override_by;
+    match std::env::var_os(name).filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = PathBuf::from(path);
             if path.is_file() {
                 Ok(path)
             } else {
-                Err(Error::Usage(format!("{OVERRIDE} names {}, which is no file", path.display())))
+                Err(Error::Usage(format!("{name} names {}, which is no file", path.display())))
             }
         }
-        None => build(),
+        None => build(package),
     }
 }
 
-fn build() -> Result<PathBuf, Error> {
+fn build(package: &Package) -> Result<PathBuf, Error> {
+    let &Package { name, title, override_by } = package;
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
-    if !workspace.join("guest/Cargo.toml").is_file() {
+    if !workspace.join(name).join("Cargo.toml").is_file() {
         return Err(Error::Failed(format!(
-            "the source tree that this program was built from is gone ({}), so its guest cannot be built; \
-             set {OVERRIDE} to the path of a guest image",
+            "the source tree that this program was built from is gone ({}), so its {title} cannot be built; \
+             set {override_by} to the path of a built one",
             workspace.display()
         )));
     }
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "-p", "guest", "--message-format", "json-render-diagnostics"])
+        .args(["build", "--release", "-p", name, "--message-format", "json-render-diagnostics"])
         .current_dir(workspace)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| Error::Failed(format!("cargo, which builds the guest, cannot be started: {error}")))?;
+        .map_err(|error| Error::Failed(format!("cargo, which builds the {title}, cannot be started: {error}")))?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Failed(format!("the guest cannot be built:\n{}", messages.trim_end())));
+        return Err(Error::Failed(format!("the {title} cannot be built:\n{}", messages.trim_end())));
     }
     executable(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| Error::Failed("cargo built the guest but does not say where it is".into()))
+        .ok_or_else(|| Error::Failed(format!("cargo built the {title} but does not say where it is")))
 }
 
 /// The program that cargo's messages name last.

@@ -1,7 +1,7 @@
 //! What the guest says over its serial line: log lines for people, and lines with a `@` in front for us.
 //!
 //! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what its shell says, byte by byte, because a prompt is
-//! no whole line; where a line of it begins with `@` the guest sends a second one.
+//! no whole line; where a line of it begins with `@` the guest sends a second one. Lines `@memory ...` before the status are a snapshot of memory.
 //! Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
 
 use serde_json::Value;
@@ -21,6 +21,8 @@ pub struct Transcript {
     pub ended: bool,
     /// Whether its shell has begun.
     pub has_shell: bool,
+    /// What memory was used for at the end, as the guest's control file says it.
+    pub memory: String,
     /// The shell's exit status, once it has ended.
     pub status: Option<u8>,
     /// What the shell has said and nobody has taken.
@@ -71,7 +73,12 @@ impl Transcript {
         let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
         self.partial.clear();
         if in_shell {
-            if self.held_back {
+            if let (true, Some(line)) = (self.held_back, line.strip_prefix("@memory ")) {
+                if self.memory.len() < LONGEST_LINE {
+                    self.memory.push_str(line);
+                    self.memory.push('\n');
+                }
+            } else if self.held_back {
                 self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
             } else if line.starts_with('[') {
                 // A guest that dies says why, shell or not.
@@ -126,6 +133,14 @@ mod tests {
         assert_eq!((transcript.status, transcript.ended), (Some(3), false));
         assert_eq!(transcript.take(b"log\n@end\n"), ["log"]);
         assert!(transcript.ended);
+    }
+
+    #[test]
+    fn a_snapshot_is_no_output() {
+        let mut transcript = Transcript::default();
+        transcript.take(b"@shell\r\nword\r\n@memory a b\r\n@memory end\r\n@@memory c\r\n@status 0\r\n@memory d\r\n");
+        assert_eq!(transcript.take_output(), b"word\r\n@memory c\r\n");
+        assert_eq!((transcript.memory.as_str(), transcript.status), ("a b\nend\n", Some(0)));
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use super::command::PROGRAM;
 use super::protocol::Transcript;
+use crate::attach::{self, GuestLine};
 use crate::error::Error;
 use crate::interrupt;
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -33,6 +35,11 @@ pub trait Watch {
 
     /// Whether somebody types on the guest's serial line.
     fn has_input(&self) -> bool {
+        false
+    }
+
+    /// Whether others may look at the guest's control files once it has a shell.
+    fn is_watchable(&self) -> bool {
         false
     }
 
@@ -88,8 +95,24 @@ pub fn version() -> Result<String, Error> {
 /// # Errors
 /// QEMU cannot be started, `watch` failed, or a signal came. QEMU is then gone.
 pub fn run(arguments: &[OsString], limits: Limits, watch: &mut dyn Watch) -> Result<Ended, Error> {
+    if !watch.is_watchable() {
+        return supervise(arguments, limits, watch, None);
+    }
+    let (line, theirs) = GuestLine::new()?;
+    attach::with_watchers(&|path, out| line.read(path, out), || {
+        supervise(arguments, limits, watch, Some((&line, theirs)))
+    })
+}
+
+fn supervise(
+    arguments: &[OsString],
+    limits: Limits,
+    watch: &mut dyn Watch,
+    line: Option<(&GuestLine, OwnedFd)>,
+) -> Result<Ended, Error> {
     let start = Instant::now();
-    let (mut process, events) = Process::start(arguments, watch.has_input())?;
+    let (line, theirs) = line.unzip();
+    let (mut process, events) = Process::start(arguments, watch.has_input(), theirs)?;
     let mut transcript = Transcript::default();
     let mut complaints = Vec::new();
     let mut first_line = None;
@@ -102,6 +125,9 @@ pub fn run(arguments: &[OsString], limits: Limits, watch: &mut dyn Watch) -> Res
         lines.iter().try_for_each(|line| watch.line(line))?;
         if transcript.has_shell && !has_shell {
             has_shell = true;
+            if let Some(line) = line {
+                line.come_up();
+            }
             watch.shell(transcript, first_line, process.0.stdin.take())?;
         }
         let output = transcript.take_output();
@@ -152,15 +178,24 @@ enum Event {
 struct Process(Child);
 
 impl Process {
-    fn start(arguments: &[OsString], has_input: bool) -> Result<(Self, Receiver<Event>), Error> {
+    /// Starts it with `line` as its second serial line.
+    fn start(arguments: &[OsString], has_input: bool, line: Option<OwnedFd>) -> Result<(Self, Receiver<Event>), Error> {
         interrupt::watch();
         let parent = std::process::id();
         let mut command = Command::new(PROGRAM);
         // Standard input stays ours: QEMU would put the terminal into raw mode.
         let stdin = if has_input { Stdio::piped() } else { Stdio::null() };
-        command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .args(line.iter().flat_map(GuestLine::arguments))
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let inherited = line.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: between fork and exec only system calls are made, no memory is allocated and no lock is taken.
-        unsafe { command.pre_exec(move || die_with(parent)) };
+        unsafe {
+            command.pre_exec(move || inherited.map_or(Ok(()), GuestLine::inherit).and_then(|()| die_with(parent)))
+        };
         let mut child = command.spawn().map_err(|error| cannot(&error))?;
         let (sender, receiver) = mpsc::channel();
         if let Some(serial) = child.stdout.take() {

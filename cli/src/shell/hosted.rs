@@ -2,12 +2,14 @@
 
 use super::terminal::Terminal;
 use crate::args::Target;
+use crate::attach::with_watchers;
 use crate::boot::{self, Deadline};
 use crate::error::{self, Error};
 use crate::grid::size;
 use crate::hosted::{Session, Silent, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
+use crate::snapshot;
 use framewright::files::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Platform};
@@ -59,7 +61,7 @@ impl Host for Threads {
     }
 }
 
-/// Runs commands and gives the status of the last. What they allocated is given back.
+/// Runs commands and gives the status of the last. What they allocated is given back, after `memory` was filled with what memory is used for, if somebody wants to know.
 ///
 /// # Errors
 /// A signal that came meanwhile, or reports that the machine does not allow.
@@ -67,6 +69,7 @@ pub fn execute(
     manager: &Manager<HostedPlatform>,
     target: &Target,
     commands: &str,
+    memory: Option<&mut String>,
     out: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> Result<u8, Error> {
@@ -75,14 +78,19 @@ pub fn execute(
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
+    let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    let status = with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-        let status = shell.run(commands, out, errors);
-        shell.free_all();
-        status
+    let mut shell = Shell::new(manager, files, &host, &mut room);
+    let (status, read) = with_watchers(&|path, out| read(files, path, out), || {
+        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+            let status = shell.run(commands, out, errors);
+            let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&ours]).read(snapshot::FILE, text));
+            shell.free_all();
+            (status, read)
+        })
     })?;
     interrupt::check()?;
+    read.map_err(|error| Error::Failed(format!("{}: {error}", snapshot::FILE)))?;
     Ok(status)
 }
 
@@ -110,12 +118,20 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
+    let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
-    let mut shell = Shell::new(manager, FileSystem::new(&sources), &host, &mut room);
-    with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-        converse(&mut shell, terminal.as_ref(), &mut output)
+    let mut shell = Shell::new(manager, files, &host, &mut room);
+    with_watchers(&|path, out| read(files, path, out), || {
+        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
+            converse(&mut shell, terminal.as_ref(), &mut output)
+        })
     })??;
     Ok(shell.status())
+}
+
+/// Reads a file for somebody who watches.
+fn read(files: FileSystem<'_>, path: &str, out: &mut dyn Write) -> Result<(), String> {
+    files.read(path, out).map_err(|error| error.to_string())
 }
 
 /// Line after line, until there are no more.

@@ -45,6 +45,10 @@ impl Watch for Line {
         true
     }
 
+    fn is_watchable(&self) -> bool {
+        true
+    }
+
     fn shell(&mut self, _: &Transcript, _: Option<Duration>, input: Option<ChildStdin>) -> Result<(), Error> {
         if let Some(terminal) = &self.terminal {
             terminal.take_keys();

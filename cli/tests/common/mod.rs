@@ -84,7 +84,7 @@ impl Drop for Scratch {
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -130,6 +130,24 @@ pub fn may_lock_memory(mib: u64) -> bool {
     // It may have ended already.
     let _ = writeln!(child.stdin.take().expect("a pipe"), "quit");
     child.wait().expect("it ends").success()
+}
+
+/// How much of the memory of a machine in QEMU is in the host's: the Rss of the mapping that is as large as it.
+pub fn resident_mib(pid: &str, memory_mib: u64) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("a process of ours");
+    let mut is_memory = false;
+    let mut sum_kib = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+            is_memory = number(end) - number(start) == memory_mib << 20;
+        } else if first == "Rss:" && is_memory {
+            sum_kib += words.next().and_then(|word| word.parse::<u64>().ok()).expect("a size");
+        }
+    }
+    sum_kib / 1024
 }
 
 /// Present pages of a zone in a report.

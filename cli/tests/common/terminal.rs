@@ -19,9 +19,15 @@ pub struct Terminal {
     seen: String,
 }
 
+#[allow(dead_code, reason = "every test file uses a part of it")]
 impl Terminal {
     /// Runs the program on a new terminal.
     pub fn run(words: &[&str]) -> Self {
+        Self::run_with(words, &[])
+    }
+
+    /// The same with these in its environment.
+    pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Self {
         let (mut person, mut program) = (0, 0);
         // SAFETY: both places are valid for a descriptor; no name and no settings are passed.
         let opened = unsafe {
@@ -31,7 +37,7 @@ impl Terminal {
         // SAFETY: the call above opened both for us alone.
         let [person, program] = [person, program].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
         let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
-        command.args(words).env("TERM", "dumb");
+        command.args(words).env("TERM", "dumb").envs(environment.iter().copied());
         command.stdin(program.try_clone().expect("a descriptor")).stdout(program.try_clone().expect("a descriptor"));
         command.stderr(program);
         let raw = person.as_raw_fd();

@@ -28,6 +28,10 @@
 //! comment, `$?` is the status of the command before. `> FILE` and `>> FILE` write what the command says to a control file. Nothing else of a Unix shell is
 //! there; signs that would mean more there are refused. A status of 0 is success, 1 failure, 2 a wrong command line, 127 no such command, 130 interrupted.
 //!
+//! # Who watches
+//!
+//! [`Requests`] answers who reads control files from outside, over a socket or a second serial line.
+//!
 //! # More commands
 //!
 //! Whoever has a command of their own implements [`Command`] and passes it to [`Shell::with_commands`]; `help` shows it with the others.
@@ -42,6 +46,7 @@ mod held;
 mod history;
 mod host;
 mod io;
+mod requests;
 mod shell;
 mod size;
 mod words;
@@ -50,5 +55,6 @@ pub use editor::{Editor, Event};
 pub use held::Run;
 pub use host::Host;
 pub use io::{Failed, Io};
+pub use requests::{LONGEST_REQUEST, Requests};
 pub use shell::{Command, Shell};
 pub use words::{LONGEST_LINE, MOST_WORDS, SyntaxError};

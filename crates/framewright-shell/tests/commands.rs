@@ -1,50 +1,13 @@
 //! The shell on a machine that checks how it is used: what commands do, what they say, and that nonsense does no harm.
 
-use framewright::early::EarlyAllocator;
+mod common;
+
+use common::{Fake, Threads, machine};
 use framewright::files::{File, FileSystem, Source, Table, parse_number};
-use framewright::units::PhysRange;
-use framewright::{BringUp, Manager, Parameters};
-use framewright_shell::{Command, Failed, Host, Io, LONGEST_LINE, Run, Shell};
-use framewright_testkit::FakeMachine;
+use framewright_shell::{Command, Failed, Io, LONGEST_LINE, Run, Shell};
 use proptest::prelude::*;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-type Fake = Manager<FakeMachine>;
-
-/// Lets the machine's CPUs work, and time pass.
-struct Threads {
-    machine: &'static FakeMachine,
-    /// Commands that may begin before somebody interrupts; none when 0.
-    patience: AtomicU32,
-    interrupted: AtomicU32,
-}
-
-impl Host for Threads {
-    fn pause(&self, nanoseconds: u64) {
-        self.machine.advance_ns(nanoseconds.min(300_000_000));
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed) != 0
-    }
-
-    fn begin_command(&self) {
-        let is_last =
-            self.patience.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) == Ok(1);
-        self.interrupted.store(u32::from(is_last), Ordering::Relaxed);
-    }
-
-    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
-        std::thread::scope(|scope| {
-            // The calling thread is one.
-            for cpu in 1..framewright::Platform::cpus(self.machine) {
-                scope.spawn(move || self.machine.run_on(cpu, || work(cpu)));
-            }
-            work(0);
-        });
-    }
-}
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Bench {
     manager: Fake,
@@ -53,14 +16,7 @@ struct Bench {
 }
 
 fn bench(line: &str) -> Bench {
-    let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
-    let builder = FakeMachine::builder().ram(mib(0, 512)).ram(mib(4096, 5120)).cpus(1).cpus_on(1, 1);
-    let machine = builder.node(mib(0, 512), 0).node(mib(4096, 5120), 1).clock_step_ns(1000).build();
-    let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
-    let host = Threads { machine, patience: AtomicU32::new(0), interrupted: AtomicU32::new(0) };
+    let (manager, host) = machine(line, [512, 1024], 1000);
     Bench { manager, host, room: vec![Run::NOTHING; 40] }
 }
 
@@ -295,13 +251,13 @@ fn the_machine_is_shown() {
 }
 
 /// A module of its own, with a file and a command.
-struct Pool(Cell<u64>);
+struct Pool(AtomicU64);
 
 impl Pool {
     const FILES: &'static [File<Self>] = &[File::read_write(
         "/proc/sys/vm/nr_pool",
-        |pool, _, out| Ok(writeln!(out, "{}", pool.0.get())?),
-        |pool, _, text| parse_number(text).map(|number| pool.0.set(number)),
+        |pool, _, out| Ok(writeln!(out, "{}", pool.0.load(Ordering::Relaxed))?),
+        |pool, _, text| parse_number(text).map(|number| pool.0.store(number, Ordering::Relaxed)),
     )];
 }
 
@@ -321,16 +277,16 @@ impl Command for Pool {
     fn run(&self, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
         if let [number] = arguments {
             let number = parse_number(number).map_err(|_| io.wrong(format_args!("{number}: a number")))?;
-            self.0.set(number);
+            self.0.store(number, Ordering::Relaxed);
         }
-        Ok(writeln!(io.out, "{} in the pool", self.0.get())?)
+        Ok(writeln!(io.out, "{} in the pool", self.0.load(Ordering::Relaxed))?)
     }
 }
 
 #[test]
 fn others_add_files_and_commands() {
     let mut bench = bench("");
-    let pool = Pool(Cell::new(3));
+    let pool = Pool(AtomicU64::new(3));
     let (ours, theirs) = (bench.manager.files(), Table::new(&pool, Pool::FILES));
     let sources: [&dyn Source; 2] = [&ours, &theirs];
     let commands: [&dyn Command; 1] = [&pool];

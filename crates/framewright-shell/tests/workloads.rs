@@ -1,27 +1,20 @@
 //! Commands that use memory as programs do: huge pages of a pool, page faults, churn, fragmentation; and pools through their files.
 
-use framewright::early::EarlyAllocator;
+mod common;
+
+use common::{Fake, Threads, machine};
 use framewright::files::{FileSystem, Source};
 use framewright::platform::Platform;
 use framewright::pools::PoolSize;
-use framewright::units::{PfnRange, PhysRange};
-use framewright::{BringUp, Manager, Parameters};
+use framewright::units::PfnRange;
 use framewright_jobs::NoHelpers;
-use framewright_shell::{Host, Run, Shell};
+use framewright_shell::{Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::stress::{Window, WindowError};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Lets the machine's CPUs work.
-struct Threads {
-    machine: &'static FakeMachine,
-    /// Looks until somebody interrupts; never when 0.
-    patience: AtomicU32,
-    window: Option<FakeWindow>,
-}
+use std::sync::{Arc, Mutex};
 
 /// What is wrong with a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,41 +54,14 @@ unsafe impl Window for FakeWindow {
     }
 }
 
-impl Host for Threads {
-    fn is_interrupted(&self) -> bool {
-        let left = self.patience.load(Ordering::Relaxed);
-        left == 1 || left > 1 && self.patience.fetch_sub(1, Ordering::Relaxed) <= 2
-    }
-
-    fn window(&self) -> Option<&dyn Window> {
-        self.window.as_ref().map(|window| window as &dyn Window)
-    }
-
-    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
-        std::thread::scope(|scope| {
-            for cpu in 1..framewright::Platform::cpus(self.machine) {
-                scope.spawn(move || self.machine.run_on(cpu, || work(cpu)));
-            }
-            work(0);
-        });
-    }
-}
-
 struct Bench {
-    manager: Manager<FakeMachine>,
+    manager: Fake,
     host: Threads,
 }
 
-/// Two nodes and two CPUs; the clock leaps whenever somebody looks at it.
 fn bench() -> Bench {
-    let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
-    let builder = FakeMachine::builder().ram(mib(0, 256)).ram(mib(4096, 4352)).cpus(1).cpus_on(1, 1);
-    let machine = builder.node(mib(0, 256), 0).node(mib(4096, 4352), 1).clock_step_ns(20_000_000).build();
-    let parameters = Parameters::parse("", &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
-    Bench { manager, host: Threads { machine, patience: AtomicU32::new(0), window: None } }
+    let (manager, host) = machine("", [256, 256], 20_000_000);
+    Bench { manager, host }
 }
 
 impl Bench {
@@ -172,18 +138,19 @@ fn pages_are_used_where_a_window_shows_them_and_a_wrong_window_is_found() {
     ] {
         let mut bench = bench();
         let machine = bench.host.machine;
-        bench.host.window = Some(FakeWindow { machine, fault, shown: Mutex::default(), hidden: AtomicU32::new(0) });
+        let window = Arc::new(FakeWindow { machine, fault, shown: Mutex::default(), hidden: AtomicU32::new(0) });
+        bench.host.window = Some(window.clone());
         bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
         let (status, out, errors) = bench.run("hugetlb 2M 10");
-        let hidden = bench.host.window.as_ref().map(|window| window.hidden.load(Ordering::Relaxed));
+        let hidden = window.hidden.load(Ordering::Relaxed);
         match error {
             None => {
                 assert!(status == 0 && out.contains(", used at addresses of their own"), "{out} {errors}");
-                assert_eq!(hidden, Some(2));
+                assert_eq!(hidden, 2);
             }
             Some(error) => {
                 assert!(status == 1 && errors.contains(error), "{error}: {status} {out} {errors}");
-                assert_ne!(hidden, Some(0), "what was shown is taken away all the same");
+                assert_ne!(hidden, 0, "what was shown is taken away all the same");
             }
         }
     }
@@ -211,9 +178,9 @@ fn an_interrupt_gives_all_of_it_back() {
     for text in
         ["hugetlb 2M 20; echo never", "page_fault1 9; echo never", "churn 100; echo never", "fragment 64M; echo never"]
     {
-        bench.host.patience.store(7, Ordering::Relaxed);
+        bench.host.looks.store(7, Ordering::Relaxed);
         let (status, out, errors) = bench.run(text);
-        bench.host.patience.store(0, Ordering::Relaxed);
+        bench.host.looks.store(0, Ordering::Relaxed);
         assert!(
             status == 130 && errors.contains("interrupted") && !out.contains("never"),
             "{text}: {status} {out} {errors}"

@@ -3,7 +3,7 @@
 mod shown;
 
 use crate::random::mix;
-use crate::stamp::word;
+use crate::stamp::{clear, word};
 use crate::window::WindowError;
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -67,6 +67,8 @@ pub struct Pile<'a, P: Platform> {
     /// The run on top; its first word names the next, plus one.
     top: Option<Pfn>,
     runs: u64,
+    /// Runs are filled with zeros first.
+    clears: bool,
 }
 
 impl<'a, P: Platform> Pile<'a, P> {
@@ -75,19 +77,26 @@ impl<'a, P: Platform> Pile<'a, P> {
     pub fn new(manager: &'a Manager<P>, request: Request) -> Self {
         // What is not in the direct map cannot be written to.
         let request = Request { max_address: request.max_address.min(manager.platform().direct_limit()), ..request };
-        Self { spring: Spring::Zones(manager, request), top: None, runs: 0 }
+        Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
     }
 
     /// An empty pile of runs of an order from near the caller, by the short way of [`Manager::allocate_order`].
     #[must_use]
     pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
-        Self { spring: Spring::Near(manager, order), top: None, runs: 0 }
+        Self { spring: Spring::Near(manager, order), top: None, runs: 0, clears: false }
     }
 
     /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve) and of which no more are taken.
     #[must_use]
     pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
-        Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0 }
+        Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0, clears: false }
+    }
+
+    /// The same, and each run is filled with zeros before anything else is written to it, as a kernel does for a program.
+    #[must_use]
+    pub const fn clearing(mut self) -> Self {
+        self.clears = true;
+        self
     }
 
     /// How many runs are in it.
@@ -139,6 +148,9 @@ impl<'a, P: Platform> Pile<'a, P> {
             }
         };
         let platform = self.platform();
+        if self.clears {
+            clear(platform, start, self.pages_of_run());
+        }
         for pfn in start.0..start.0 + self.pages_of_run() {
             word(platform, Pfn(pfn), STAMP).store(stamp(pfn), Ordering::Relaxed);
         }

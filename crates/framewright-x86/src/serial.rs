@@ -1,12 +1,17 @@
 //! A serial port (16550), without interrupts.
 
 use crate::cpu::port::Port;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Turns of waiting for a byte to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
+/// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
 const MAX_TURNS: u32 = 1 << 20;
-/// The transmitter takes another byte.
+/// Turns from one look at the clock to the next.
+const TURNS_OF_A_TRY: u32 = 1 << 8;
+/// The transmitter's queue is empty.
 const READY: u8 = 1 << 5;
 
+/// Bytes that a 16550's transmitter takes when its queue is empty.
+const QUEUE_BYTES: usize = 16;
 /// A byte has come.
 const COME: u8 = 1;
 
@@ -16,6 +21,8 @@ pub struct Serial {
     base: u16,
     data: Port,
     status: Port,
+    /// Bytes that the transmitter takes at once.
+    room: AtomicUsize,
 }
 
 impl Serial {
@@ -29,7 +36,7 @@ impl Serial {
         let data = unsafe { Port::new(base) };
         // SAFETY: as above.
         let status = unsafe { Port::new(base + 5) };
-        Self { base, data, status }
+        Self { base, data, status, room: AtomicUsize::new(1) }
     }
 
     /// Sets it to 115200 bits a second, 8 data bits, no parity.
@@ -46,17 +53,54 @@ impl Serial {
             // SAFETY: whoever made this promised what is at these ports.
             unsafe { Port::new(self.base + offset) }.write_u8(value);
         }
+        // SAFETY: as above.
+        let identity = unsafe { Port::new(self.base + 2) }.read_u8();
+        // Both bits say that the queues are on; where there is no port all are set, and nothing is lost.
+        if identity & 0xc0 == 0xc0 {
+            self.room.store(QUEUE_BYTES, Ordering::Relaxed);
+        }
     }
 
-    /// Sends one byte. Bytes of several senders come in some order.
-    pub fn send(&self, byte: u8) {
-        for _ in 0..MAX_TURNS {
-            if self.status.read_u8() & READY != 0 {
-                break;
-            }
-            core::hint::spin_loop();
+    /// Sends bytes. Those of several senders come in some order.
+    ///
+    /// The port is asked once for each queue that it can be filled with: to a virtual machine every look is an exit.
+    pub fn send(&self, bytes: &[u8]) {
+        for queue in self.queues(bytes) {
+            self.is_ready_within(MAX_TURNS);
+            queue.iter().for_each(|&byte| self.data.write_u8(byte));
         }
-        self.data.write_u8(byte);
+    }
+
+    /// The same for a line at whose other end nobody may be: gives up where `is_late`, which is asked while the port is not ready, says so. Whether all were sent.
+    pub fn try_send(&self, bytes: &[u8], is_late: &mut dyn FnMut() -> bool) -> bool {
+        self.queues(bytes).all(|queue| {
+            let is_ready = loop {
+                if self.is_ready_within(TURNS_OF_A_TRY) {
+                    break true;
+                }
+                if is_late() {
+                    break false;
+                }
+            };
+            if is_ready {
+                queue.iter().for_each(|&byte| self.data.write_u8(byte));
+            }
+            is_ready
+        })
+    }
+
+    fn queues<'a>(&self, bytes: &'a [u8]) -> core::slice::Chunks<'a, u8> {
+        bytes.chunks(self.room.load(Ordering::Relaxed).max(1))
+    }
+
+    fn is_ready_within(&self, turns: u32) -> bool {
+        (0..turns).any(|_| {
+            let is_ready = self.status.read_u8() & READY != 0;
+            if !is_ready {
+                core::hint::spin_loop();
+            }
+            is_ready
+        })
     }
 
     /// Takes the next byte that has come, if any has. Never waits.

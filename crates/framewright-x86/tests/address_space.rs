@@ -266,7 +266,7 @@ proptest! {
                     }
                 }
             } else {
-                let cuts = |edge: u64| edge % 512 != 0 && rig.translate(BASE + edge * MEDIUM).is_some_and(|(_, size)| size == PageSize::Large);
+                let cuts = |edge: u64| !edge.is_multiple_of(512) && rig.translate(BASE + edge * MEDIUM).is_some_and(|(_, size)| size == PageSize::Large);
                 let refused = cuts(place) || cuts(place + pages);
                 match rig.unmap(address, pages * MEDIUM) {
                     Ok(bytes) => {

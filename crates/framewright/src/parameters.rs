@@ -26,6 +26,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
     ("page_reporting.pace=adaptive", "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace"),
     ("page_reporting.page_reporting_delay_ms=N", "time between passes of free page reporting, 2000 if unset"),
+    ("page_reporting.pools=1", "report free pages of huge-page pools to the hypervisor, too"),
     ("page_reporting.page_reporting_order=N", "the smallest order that is reported to the hypervisor, 0 to 18"),
     (
         "pages=inside",
@@ -264,6 +265,7 @@ impl Parameters {
                 let delay_ms = parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
                 self.reporting.delay_ms = delay_ms;
             }
+            Some("pools") => self.reporting.pools = parse_bool(value).ok_or("pools= is on or off")?,
             Some("pace") => self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?,
             _ => return self.huge_pages.set(name, value).map_or(Ok(false), |read| read.map(|()| true)),
         }
@@ -428,13 +430,16 @@ mod tests {
     fn reporting_and_shuffle_are_parsed_as_linux_does() {
         let (parameters, problems) = parse(
             "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 page_reporting.pace=fixed \
-             page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+             page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
         );
         assert_eq!(problems, []);
-        let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed };
+        let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed, pools: true };
         assert_eq!((parameters.reporting, parameters.shuffle, parameters.shuffle_seed), (reporting, true, Some(77)));
         let defaults = Parameters::default();
-        assert_eq!(defaults.reporting, ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive });
+        assert_eq!(
+            defaults.reporting,
+            ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
+        );
         assert!(!defaults.shuffle);
         for order in 0..=18 {
             let line = std::format!("page_reporting.page_reporting_order={order}");
@@ -449,6 +454,7 @@ mod tests {
             "page_reporting.page_reporting_delay_ms=4294967296",
             "page_reporting.page_reporting_delay_ms=2s",
             "page_reporting.pace=often",
+            "page_reporting.pools=some",
             "page_alloc.shuffle=2",
             "page_alloc.shuffle_seed=x",
         ] {

@@ -53,13 +53,14 @@ fn parameters_are_read_and_written_as_in_linux() {
         ("page_reporting_delay_ms", "0"),
         ("pace", "fixed\n"),
         ("timeout_ms", "7"),
+        ("pools", "Y"),
     ] {
         assert_eq!(write(&manager, name, text), Ok(()), "{name} {text:?}");
         assert_eq!(parameter(&manager, name).trim(), text.trim());
     }
     let reporting = manager.reporting();
     assert_eq!((reporting.order(), reporting.delay_ms()), (Some(Order::MAX), 0));
-    assert_eq!((reporting.pace(), reporting.timeout_ms()), (Pace::Fixed, 7));
+    assert_eq!((reporting.pace(), reporting.timeout_ms(), reporting.has_pools()), (Pace::Fixed, 7, true));
     for (name, text) in [
         ("page_reporting_order", "19"),
         ("page_reporting_order", "255"),
@@ -70,6 +71,7 @@ fn parameters_are_read_and_written_as_in_linux() {
         ("page_reporting_delay_ms", "soon"),
         ("timeout_ms", "-1"),
         ("pace", "quick"),
+        ("pools", "perhaps"),
         ("pace", ""),
     ] {
         let before = parameter(&manager, name);

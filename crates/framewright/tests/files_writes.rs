@@ -10,8 +10,8 @@ use framewright::units::Order;
 use framewright::zone::Watermarks;
 use framewright_testkit::FakeMachine;
 use proptest::prelude::*;
-use std::cell::Cell;
 use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn machine() -> Fake {
     bring_up(FakeMachine::builder().ram(mib(0, 64)).ram(gib(4, 5)).cpus(2).build())
@@ -160,12 +160,16 @@ fn a_reader_that_fails_ends_the_read() {
 }
 
 /// Somebody else with files, some of which others have, too.
-struct Other(Cell<u64>);
+struct Other(AtomicU64);
 
 impl Other {
     const FILES: &'static [File<Self>] = &[
-        File::read_only("/proc/vmstat", |other, _, out| Ok(writeln!(out, "nr_other {}", other.0.get())?)),
-        File::write_only("/proc/vmstat", |other, _, text| parse_number(text).map(|number| other.0.set(number))),
+        File::read_only("/proc/vmstat", |other, _, out| {
+            Ok(writeln!(out, "nr_other {}", other.0.load(Ordering::Relaxed))?)
+        }),
+        File::write_only("/proc/vmstat", |other, _, text| {
+            parse_number(text).map(|number| other.0.store(number, Ordering::Relaxed))
+        }),
         File::read_only("/sys/other/file*-*kB", |_, numbers, out| Ok(writeln!(out, "{numbers:?}")?))
             .numbered(|_, visit| [[3, 2048], [10, 4]].iter().for_each(|pair| visit(pair))),
     ];
@@ -174,7 +178,7 @@ impl Other {
 #[test]
 fn files_of_several_modules_are_joined() {
     let manager = machine();
-    let other = Other(Cell::new(5));
+    let other = Other(AtomicU64::new(5));
     let (ours, theirs) = (manager.files(), Table::new(&other, Other::FILES));
     let sources: [&dyn Source; 2] = [&ours, &theirs];
     let files = FileSystem::new(&sources);

@@ -4,6 +4,8 @@
 
 #[path = "manager_cached.rs"]
 mod cached;
+#[path = "manager_cpus.rs"]
+mod cpus;
 #[path = "manager_references.rs"]
 mod references;
 #[path = "manager_threads.rs"]

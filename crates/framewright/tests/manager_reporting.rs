@@ -4,13 +4,14 @@
 mod common;
 mod reporting_rig;
 
-use common::check;
+use common::{bring_up_with, check, mib, parameters};
 use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::reporting::{Content, Pace, Phase};
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright_testkit::reporting::{Answer, JUNK, Traits};
-use reporting_rig::{MS, Rig, SECOND, machine, usual, weightless};
+use framewright_testkit::FakeMachine;
+use framewright_testkit::reporting::{Answer, FakeHost, JUNK, Traits};
+use reporting_rig::{BASE, MS, Rig, SECOND, machine, usual, weightless};
 
 #[test]
 fn all_that_is_free_is_reported_once_and_then_nothing_happens() {
@@ -340,4 +341,35 @@ fn counters_have_names() {
     assert_eq!(of("page_reporting_bytes"), of("page_reporting_pages").map(|pages| pages * 4096));
     assert!(of("page_reporting_calls").is_some_and(|calls| calls > 0));
     assert!(named.iter().enumerate().all(|(place, (name, _))| !named[..place].iter().any(|(other, _)| other == name)));
+}
+
+#[test]
+fn small_zones_are_reported_too_and_then_it_is_quiet() {
+    if common::is_careful() {
+        return;
+    }
+    // A zone below 16 MiB, one of 48 MiB, and one that is large.
+    let machine = FakeMachine::builder().ram(mib(1, 16)).ram(mib(16, 64)).ram(mib(BASE, BASE + 512)).build();
+    for pace in [Pace::Adaptive, Pace::Fixed] {
+        let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+        manager.reporting().set_pace(pace);
+        let (_, device) = FakeHost::new(machine, weightless());
+        let mut reporter = manager.register_reporting(device).map_err(|(error, _)| error).expect("the only device");
+        let mut polls = |from_s: u64, to_s: u64| {
+            let (mut now_ns, mut polls) = (from_s * SECOND, 0);
+            while now_ns < to_s * SECOND {
+                now_ns = reporter.poll(now_ns).expect("open").max(now_ns);
+                polls += 1;
+            }
+            polls
+        };
+        polls(5, 100);
+        for zone in manager.zones() {
+            assert_eq!(zone.unreported_pages(), 0, "{pace:?} {}", zone.id());
+        }
+        let passes = manager.reporting_counters().passes;
+        let polls = polls(100, 200);
+        assert_eq!(manager.reporting_counters().passes, passes, "nothing to do");
+        assert!(polls <= 300, "{polls} polls in 100 idle seconds");
+    }
 }

@@ -47,7 +47,7 @@ struct Console;
 
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.bytes().for_each(|byte| SERIAL.send(byte));
+        SERIAL.send(text.as_bytes());
         Ok(())
     }
 }

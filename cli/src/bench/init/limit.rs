@@ -19,6 +19,17 @@ pub enum Fill {
     Movnti,
 }
 
+impl Fill {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stosb => "rep stosb",
+            Self::Memset => "memset",
+            Self::Clzero => "clzero",
+            Self::Movnti => "movnti",
+        }
+    }
+}
+
 /// Memory of its own to fill.
 pub struct Buffer {
     start: NonNull<u8>,
@@ -128,7 +139,7 @@ impl Drop for Buffer {
 
 /// # Safety
 /// `bytes` bytes from `start` on, aligned to 64 and a multiple of that, are the caller's alone.
-unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
+pub(super) unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
     match fill {
         // SAFETY: passed on.
         Fill::Memset => unsafe { start.write_bytes(0, bytes) },

@@ -1,92 +1,155 @@
-//! One way of making the memory map, measured beside its limit.
+//! Ways of making the memory map, measured in turn with their limit over the same bytes of the same process.
 
 use super::Scale;
-use super::limit::{Buffer, Fill, has_clzero};
-use crate::bench::common::Spread;
-use crate::bench::host::cpu_seconds;
+use super::ground::Ground;
+use super::limit::{Fill, has_clzero};
+use super::spread::Spread;
+use crate::bench::host;
 use crate::error::Error;
-use crate::hosted::{Session, Silent};
-use framewright::Request;
+use crate::hosted::{Session, Silent, cpu_seconds};
 use framewright::parameters::Policy;
-use framewright::units::Order;
 use framewright_hosted::Machine;
 use serde_json::{Value, json};
 
 /// What descriptors begin as when it is not zero.
 const TEMPLATE: [u64; 7] = [7; 7];
 /// Bytes of a descriptor.
-const DESCRIPTOR: u64 = 64;
+pub const DESCRIPTOR: u64 = 64;
+/// How often each plain fill is tried to find those that may be the fastest.
+const TRIALS: usize = 3;
+/// So many times slower than the best trial is clearly slower.
+const CLEARLY: f64 = 1.4;
 
-/// What a row is about.
+/// What rows that are measured together have in common.
 #[derive(Clone, Copy)]
-pub struct Title {
-    pub policy: Policy,
+pub struct Group {
+    /// Each becomes a row.
+    pub policies: &'static [Policy],
     pub template: bool,
     pub threads: usize,
     pub first_touch: bool,
 }
 
-/// What one bring-up took.
+/// What one run took.
+#[derive(Clone, Copy, Default)]
 struct Run {
     seconds: f64,
     cpu_seconds: f64,
-    pages: u64,
-    limit_seconds: f64,
 }
 
-/// Measures one row.
+/// Measures a group: in each round the plain fill and every policy run once, forwards and backwards by turns, each over memory that was dirtied just before.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn row(title: Title, scale: Scale) -> Result<Value, Error> {
-    crate::progress::step(&format_args!("init: {}, {} threads", title.policy.name(), title.threads))?;
-    let cpus = u32::try_from(title.threads).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
-    let line = format!("memmap_init={} memmap_init_threads={cpus}", title.policy.name());
-    let session = Session::open(&machine, &line)?.with_template(title.template.then_some(TEMPLATE));
-    if !session.has_page_array() {
-        return Err(Error::Failed("this host has too little memory for the page array".into()));
+pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+    for policy in group.policies {
+        crate::progress::step(&format_args!("init: {}, {} threads", policy.name(), group.threads))?;
     }
-    // The first one touches everything.
-    let pass = session.bring_up(&mut Silent)?;
-    let pages = described(&pass.report);
-    let mut session = pass.end_dirty()?;
-    let bytes = usize::try_from(pages * DESCRIPTOR).unwrap_or(0).next_multiple_of(4096);
-    let mut buffer = Buffer::new(bytes.max(4096))?;
-    let mut runs = Vec::new();
-    for _ in 0..scale.repetitions {
-        if title.first_touch {
-            session.forget_page_array()?;
-        }
-        let before = cpu_seconds();
-        let pass = session.bring_up(&mut Silent)?;
-        let cpu_seconds = cpu_seconds() - before;
-        let seconds = pass.report["totals"]["all_memory_us"].as_f64().unwrap_or(0.0) / 1e6;
-        let pages = described(&pass.report);
-        let limit_seconds = if bytes == 0 { 0.0 } else { limit(&mut buffer, title)? };
-        runs.push(Run { seconds, cpu_seconds, pages, limit_seconds });
-        session = pass.end_dirty()?;
+    if group.threads > 1 {
+        return on_this_thread(group, scale);
     }
-    Ok(value(title, &runs))
+    // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has the least to do with interrupts.
+    let cpu = host::cpus()?.last().copied().unwrap_or(0);
+    let failed = || Error::Failed("the thread that measures panicked".into());
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| host::stay_on(cpu).and_then(|()| on_this_thread(group, scale)));
+        thread.join().unwrap_or_else(|_| Err(failed()))
+    })
 }
 
-/// The fastest of the plain fills, over memory that is dirty or never was touched.
-fn limit(buffer: &mut Buffer, title: Title) -> Result<f64, Error> {
-    let fills = match (title.template, has_clzero()) {
-        (true, _) => &[Fill::Movnti][..],
-        (false, false) => &[Fill::Stosb, Fill::Memset],
-        (false, true) => &[Fill::Stosb, Fill::Memset, Fill::Clzero],
-    };
-    let mut best = f64::INFINITY;
-    for &fill in fills {
-        if title.first_touch {
-            buffer.forget();
-        } else {
-            buffer.dirty();
-        }
-        best = best.min(buffer.fill(fill, title.threads)?);
+fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+    let cpus = u32::try_from(group.threads).unwrap_or(1);
+    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
+    let line = |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
+    let lines: Vec<String> = group.policies.iter().map(line).collect();
+    // Opened with a policy that wants an array, if there is one.
+    let array = group.policies.iter().position(|&policy| policy != Policy::OnDemand);
+    let mut session = Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
+        .with_template(group.template.then_some(TEMPLATE));
+    if array.is_some() && !session.has_page_array() {
+        return Err(Error::Failed("this host has too little memory for the page array".into()));
     }
-    Ok(best)
+    // The first ones touch everything.
+    let mut pages = vec![0; lines.len()];
+    for (line, pages) in lines.iter().zip(&mut pages) {
+        let pass = session.with_command_line(line).bring_up(&mut Silent)?;
+        *pages = described(&pass.report);
+        session = pass.end_dirty()?;
+    }
+    let bytes = usize::try_from(pages.iter().max().copied().unwrap_or(0) * DESCRIPTOR).unwrap_or(0);
+    let mut ground = Ground::new(&session.page_array_parts(), bytes);
+    let fills = if bytes == 0 { Vec::new() } else { fast_fills(&session, &mut ground, group)? };
+    let (mut limits, mut runs) = (vec![Vec::new(); fills.len()], vec![Vec::new(); lines.len()]);
+    let places = fills.len() + lines.len();
+    for round in 0..scale.repetitions {
+        for turn in 0..places {
+            let place = if round % 2 == 0 { turn } else { places - 1 - turn };
+            if group.first_touch {
+                session.forget_page_array()?;
+            }
+            let Some(number) = place.checked_sub(fills.len()) else {
+                limits[place].push(plain(&session, &mut ground, fills[place], group)?);
+                continue;
+            };
+            let pass = session.with_command_line(&lines[number]).bring_up(&mut Silent)?;
+            let seconds = pass.report["totals"]["all_memory_us"].as_f64().unwrap_or(0.0) / 1e6;
+            runs[number].push(Run { seconds, cpu_seconds: pass.cpu_seconds });
+            session = pass.end_dirty()?;
+        }
+    }
+    let eager = group.policies.iter().position(|&policy| policy == Policy::Eager);
+    let eager = eager.and_then(|place| runs.get(place));
+    let title = |place: usize| (group.policies[place], pages[place]);
+    let limit = Limit::best_of(&fills, &limits);
+    Ok((0..lines.len()).map(|place| value(group, title(place), &runs[place], limit, eager)).collect())
+}
+
+/// The fill whose middle time is the least, and its runs.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    fill: Option<Fill>,
+    runs: &'a [Run],
+}
+
+impl<'a> Limit<'a> {
+    fn best_of(fills: &[Fill], runs: &'a [Vec<Run>]) -> Self {
+        let middle = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.seconds)).middle.unwrap_or(f64::INFINITY);
+        let best = fills.iter().zip(runs).min_by(|one, other| middle(one.1).total_cmp(&middle(other.1)));
+        best.map_or(Self { fill: None, runs: &[] }, |(&fill, runs)| Self { fill: Some(fill), runs })
+    }
+}
+
+/// The plain fills that may be the fastest: those that are not clearly slower than another.
+fn fast_fills(session: &Session<'_>, ground: &mut Ground, group: Group) -> Result<Vec<Fill>, Error> {
+    if group.template {
+        return Ok(vec![Fill::Movnti]);
+    }
+    let mut least = Vec::new();
+    for fill in [Fill::Clzero, Fill::Stosb, Fill::Memset, Fill::Movnti] {
+        if fill == Fill::Clzero && !has_clzero() {
+            continue;
+        }
+        let mut best = f64::INFINITY;
+        for _ in 0..TRIALS {
+            if group.first_touch {
+                session.forget_page_array()?;
+            }
+            best = best.min(plain(session, ground, fill, group)?.seconds);
+        }
+        least.push((fill, best));
+    }
+    let best = least.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
+    Ok(least.into_iter().filter(|&(_, seconds)| seconds < best * CLEARLY).map(|(fill, _)| fill).collect())
+}
+
+/// One plain fill; the array is dirty afterwards.
+fn plain(session: &Session<'_>, ground: &mut Ground, fill: Fill, group: Group) -> Result<Run, Error> {
+    let before = cpu_seconds();
+    // SAFETY: the ground is the array of this session, which has no manager.
+    let seconds = unsafe { ground.fill(fill, group.threads) }?;
+    let cpu_seconds = cpu_seconds() - before;
+    session.dirty_page_array();
+    Ok(Run { seconds, cpu_seconds })
 }
 
 /// Pages whose descriptors were written: all that can be handed out.
@@ -97,64 +160,35 @@ fn described(report: &Value) -> u64 {
     report["totals"]["managed_pages"].as_u64().unwrap_or(0)
 }
 
-fn value(title: Title, runs: &[Run]) -> Value {
-    let pages = runs.last().map_or(0, |run| run.pages);
-    let mut row = json!({
+fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eager: Option<&Vec<Run>>) -> Value {
+    let (policy, pages) = title;
+    let limits = if pages == 0 { &[][..] } else { limit.runs };
+    let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
+    let seconds = Spread::of(runs.iter().map(|run| run.seconds));
+    let limit = Spread::of(limits.iter().map(|limit| limit.seconds));
+    // Of one round each.
+    let ratio = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.seconds / run.seconds));
+    let cpu = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.cpu_seconds));
+    let eager = if policy == Policy::Deferred { eager.map_or(&[][..], Vec::as_slice) } else { &[] };
+    let cpu_ratio = Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
+    // Neighbours that take the CPU away do not count.
+    let limit_cpu = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
+    json!({
         "bench": "init",
-        "policy": title.policy.name(),
-        "init": if title.template { "template" } else { "zero" },
-        "threads": title.threads,
+        "policy": policy.name(),
+        "init": if group.template { "template" } else { "zero" },
+        "threads": group.threads,
         "pages": pages,
         "bytes": pages * DESCRIPTOR,
-        "first_touch": title.first_touch,
-    });
-    let spread = |get: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(get));
-    // A policy that writes no descriptor has no limit.
-    let limited = |get: &dyn Fn(&Run) -> f64| if pages == 0 { Spread::default() } else { spread(get) };
-    spread(&|run| run.seconds).put(&mut row, "seconds");
-    spread(&|run| run.cpu_seconds).put(&mut row, "cpu_seconds");
-    limited(&|run| run.limit_seconds).put(&mut row, "limit_seconds");
-    limited(&|run| run.limit_seconds / run.seconds).put(&mut row, "limit_ratio");
-    row
-}
-
-/// Bringing up one section because a request wants it, beside its share of the same by the job.
-///
-/// # Errors
-/// As [`row`].
-pub fn growth(scale: Scale) -> Result<Value, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
-    let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
-    let mut session = Session::open(&machine, "memmap_init=deferred")?;
-    let (mut by_request, mut by_job) = (Vec::new(), Vec::new());
-    for _ in 0..=scale.repetitions {
-        let pass = session.bring_up(&mut Silent)?;
-        let node = &pass.report["deferred"][0];
-        let sections = node["pages"].as_f64().unwrap_or(0.0) / order.pages() as f64;
-        by_job.push(node["elapsed_ms"].as_f64().unwrap_or(0.0) / 1e3 / sections);
-        let pass = pass.end_dirty()?.bring_up_withheld()?;
-        let manager = pass.manager();
-        loop {
-            let before = manager.totals().deferred_pages;
-            let started = std::time::Instant::now();
-            if manager.allocate(&Request::new(order)).is_err() {
-                break;
-            }
-            let seconds = started.elapsed().as_secs_f64();
-            if before - manager.totals().deferred_pages == order.pages() {
-                by_request.push(seconds);
-            }
-        }
-        session = pass.end_dirty()?;
-    }
-    let job = Spread::of(by_job);
-    let mut row = json!({
-        "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
-        "bytes": order.pages() * DESCRIPTOR, "first_touch": false,
-    });
-    let ratios = by_request.iter().map(|seconds| seconds / job.middle.unwrap_or(f64::NAN));
-    Spread::of(ratios).put(&mut row, "bulk_ratio");
-    Spread::of(by_request).put(&mut row, "seconds");
-    job.put(&mut row, "share_of_bulk_seconds");
-    Ok(row)
+        "seconds": seconds.middle, "seconds_min": seconds.least, "seconds_max": seconds.most,
+        "cpu_seconds": cpu(runs).middle, "cpu_seconds_min": cpu(runs).least, "cpu_seconds_max": cpu(runs).most,
+        "limit_fill": fill, "limit_seconds": limit.middle, "limit_seconds_min": limit.least, "limit_seconds_max": limit.most,
+        "limit_cpu_seconds": cpu(limits).middle,
+        "limit_ratio": ratio.middle, "limit_ratio_min": ratio.least, "limit_ratio_max": ratio.most,
+        "limit_ratio_low": ratio.low, "limit_ratio_high": ratio.high,
+        "limit_of_minima_ratio": limit.least.zip(seconds.least).map(|(limit, run)| limit / run),
+        "limit_cpu_ratio": limit_cpu.middle, "limit_cpu_ratio_low": limit_cpu.low, "limit_cpu_ratio_high": limit_cpu.high,
+        "eager_cpu_ratio": cpu_ratio.middle, "eager_cpu_ratio_min": cpu_ratio.least, "eager_cpu_ratio_max": cpu_ratio.most,
+        "first_touch": group.first_touch,
+    })
 }

@@ -1,7 +1,10 @@
 //! `framewright bench init`: how long the memory map takes, by policy, first value and threads, beside a plain fill of as many bytes.
 
+mod ground;
+mod growth;
 pub mod limit;
 mod measure;
+mod spread;
 mod table;
 
 use super::host;
@@ -11,13 +14,14 @@ use crate::args::{BenchInit, BenchScaling, Where};
 use crate::error::Error;
 use crate::grid::Grid;
 use framewright::parameters::Policy;
-use measure::Title;
+use measure::Group;
 use serde_json::Value;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-timed by the library on the platform's clock from the beginning of intake to all memory available; the limit is the fastest plain fill of the same number of bytes \
-by as many threads, in turn with the bring-ups (rep stosb, memset or clzero for zero, movnti for a template); memory backed and dirty, or in the rows of first touch never touched; \
+timed by the library on the platform's clock from the beginning of intake to all memory available; the limit is the fastest plain fill (clzero, rep stosb, memset or movnti for zero, \
+movnti for a template) of the array's own bytes by as many threads, in turn with the bring-ups in one process; ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
+memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process meanwhile; deferred over eager in neighbouring runs; \
 growth: one section of 128 MiB brought up by the request that wants it, beside its share of the same work in the job";
 
 /// How much is done.
@@ -27,8 +31,8 @@ pub struct Scale {
     repetitions: usize,
 }
 
-const FULL: Scale = Scale { memory_bytes: 64 << 30, repetitions: 7 };
-const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 3 };
+const FULL: Scale = Scale { memory_bytes: 64 << 30, repetitions: 24 };
+const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 
 /// Measures everything.
 ///
@@ -49,23 +53,24 @@ pub fn table(rows: &[Value]) -> Grid {
     table::rows(rows)
 }
 
+/// First touch takes a page fault for every page: a few rounds tell enough.
+const FIRST_TOUCHES: usize = 5;
+
 fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
     let mut rows = Vec::new();
     for template in [false, true] {
-        let title = |policy, threads| Title { policy, template, threads, first_touch: false };
-        rows.push(measure::row(title(Policy::Eager, 1), scale)?);
-        for threads in threads_of(cpus, &[0, 100]) {
-            rows.push(measure::row(title(Policy::Deferred, threads), scale)?);
+        let group = |policies, threads| Group { policies, template, threads, first_touch: false };
+        rows.extend(measure::rows(group(&[Policy::Eager, Policy::Deferred], 1), scale)?);
+        if cpus > 1 {
+            rows.extend(measure::rows(group(&[Policy::Deferred], cpus), scale)?);
         }
     }
-    rows.push(measure::row(
-        Title { policy: Policy::OnDemand, template: false, threads: 1, first_touch: false },
-        scale,
-    )?);
-    for (policy, threads) in [(Policy::Eager, 1), (Policy::Deferred, cpus)] {
-        rows.push(measure::row(Title { policy, template: false, threads, first_touch: true }, scale)?);
-    }
-    rows.push(measure::growth(scale)?);
+    let zero = |policies, threads, first_touch| Group { policies, template: false, threads, first_touch };
+    rows.extend(measure::rows(zero(&[Policy::OnDemand], 1, false), scale)?);
+    let few = Scale { repetitions: scale.repetitions.min(FIRST_TOUCHES), ..scale };
+    rows.extend(measure::rows(zero(&[Policy::Eager], 1, true), few)?);
+    rows.extend(measure::rows(zero(&[Policy::Deferred], cpus, true), few)?);
+    rows.push(growth::row(scale)?);
     Ok(rows)
 }
 

@@ -28,7 +28,11 @@ pub fn rows(rows: &[Value]) -> Grid {
         ">max",
         ">CPU time",
         ">limit",
+        "<by",
         ">ratio",
+        ">quarters",
+        ">by CPU time",
+        ">CPU / eager",
     ]);
     for row in rows {
         let touch = if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
@@ -44,7 +48,11 @@ pub fn rows(rows: &[Value]) -> Grid {
             time(row, "seconds_max"),
             time(row, "cpu_seconds"),
             time(row, if growth { "share_of_bulk_seconds" } else { "limit_seconds" }),
+            if growth { "the job".to_owned() } else { text(row, "limit_fill") },
             ratio(row, if growth { "bulk_ratio" } else { "limit_ratio" }),
+            format!("{} .. {}", ratio(row, "limit_ratio_low"), ratio(row, "limit_ratio_high")),
+            ratio(row, "limit_cpu_ratio"),
+            ratio(row, "eager_cpu_ratio"),
         ]);
     }
     grid

@@ -1,6 +1,6 @@
 //! How the host's share of a machine's memory falls.
 
-use crate::bench::common::Spread;
+use crate::bench::common::median;
 use framewright::reporting::Pace;
 use framewright::units::PAGE_SIZE;
 use serde_json::{Value, json};
@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 /// How much a share may waver and still count as the same.
 const STEADY_BYTES: u64 = 1 << 20;
+
+/// How often a series has a point where nothing changes.
+const SELDOM: Duration = Duration::from_millis(500);
 
 /// What the host had at some time.
 #[derive(Clone, Copy, Debug)]
@@ -41,22 +44,62 @@ impl Fall {
         Some(sample.at.saturating_duration_since(self.freed).as_secs_f64())
     }
 
-    /// The row.
-    pub fn row(&self) -> Value {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let left = self.samples.last().map_or(0, |sample| sample.bytes.saturating_sub(self.before_bytes));
-        let beyond = self.reported_pages.saturating_sub(self.dirtied_bytes / PAGE_SIZE);
-        let mut row = json!({
-            "bench": "reporting", "on": self.on, "pace": self.pace.name(), "dirtied_mib": mib(self.dirtied_bytes),
-            "t50_s": self.seconds_until(0.5), "t95_s": self.seconds_until(0.95), "left_mib": mib(left),
-            "reported_twice": beyond.max(self.idle_pages),
-        });
-        // A fall is one run.
-        for name in ["t50_s", "t95_s", "left_mib"] {
-            Spread::of(row[name].as_f64()).put(&mut row, name);
-        }
-        row
+    fn left_mib(&self) -> f64 {
+        mib(self.samples.last().map_or(0, |sample| sample.bytes.saturating_sub(self.before_bytes)))
     }
+
+    fn reported_twice(&self) -> u64 {
+        self.reported_pages.saturating_sub(self.dirtied_bytes / PAGE_SIZE).max(self.idle_pages)
+    }
+
+    /// What the host had over time: where it changed, and at least twice a second.
+    pub fn series(&self) -> Value {
+        let (mut at_seconds, mut rss_mib) = (Vec::new(), Vec::new());
+        let mut last: Option<Sample> = None;
+        for (index, &sample) in self.samples.iter().enumerate() {
+            let is_end = index == 0 || index + 1 == self.samples.len();
+            let differs = last.is_none_or(|last| {
+                last.bytes.abs_diff(sample.bytes) >= (self.dirtied_bytes / 200).max(STEADY_BYTES)
+                    || sample.at.saturating_duration_since(last.at) >= SELDOM
+            });
+            if is_end || differs {
+                at_seconds.push(sample.at.saturating_duration_since(self.freed).as_secs_f64());
+                rss_mib.push(mib(sample.bytes));
+                last = Some(sample);
+            }
+        }
+        json!({
+            "bench": "series", "what": "reporting", "system": "framewright", "on": self.on, "pace": self.pace.name(),
+            "dirtied_mib": mib(self.dirtied_bytes), "before_mib": mib(self.before_bytes),
+            "at_seconds": at_seconds, "rss_mib": rss_mib,
+        })
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// The row of courses that differ in nothing. A time that one of them did not reach has no middle.
+pub fn row(falls: &[Fall]) -> Value {
+    let mut row = json!({
+        "bench": "reporting", "on": falls.first().map(|fall| fall.on), "pace": falls.first().map(|fall| fall.pace.name()),
+        "dirtied_mib": falls.first().map(|fall| mib(fall.dirtied_bytes)), "falls": falls.len(),
+        "reported_twice": falls.iter().map(Fall::reported_twice).max(),
+    });
+    let of = |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
+    for (name, values) in [
+        ("t50_s", of(|fall| fall.seconds_until(0.5))),
+        ("t95_s", of(|fall| fall.seconds_until(0.95))),
+        ("left_mib", of(|fall| Some(fall.left_mib()))),
+    ] {
+        let mut values = values.unwrap_or_default();
+        values.sort_by(f64::total_cmp);
+        row[name] = json!(median(&values));
+        row[format!("{name}_min")] = json!(values.first());
+        row[format!("{name}_max")] = json!(values.last());
+    }
+    row
 }
 
 /// How long a share must not fall any more before it has fallen, and how long that may take.
@@ -98,11 +141,16 @@ mod tests {
             reported_pages: 25600 + 7,
             idle_pages: 3,
         };
-        let row = fall.row();
+        let series = fall.series();
+        assert_eq!(series["at_seconds"], json!([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
+        assert_eq!(series["rss_mib"], json!([110.0, 61.0, 60.0, 20.0, 15.0, 12.0]));
+        let row = row(std::slice::from_ref(&fall));
         assert_eq!((row["t50_s"].as_f64(), row["t95_s"].as_f64()), (Some(2.0), Some(4.0)));
         assert_eq!((row["left_mib"].as_f64(), row["reported_twice"].as_u64()), (Some(2.0), Some(7)));
+        assert_eq!((row["t95_s_min"].as_f64(), row["t95_s_max"].as_f64()), (Some(4.0), Some(4.0)));
         let stuck = Fall { samples: samples(freed, &[110, 60, 60]), idle_pages: 9, ..fall };
-        assert_eq!((stuck.row()["t95_s"].as_f64(), stuck.row()["reported_twice"].as_u64()), (None, Some(9)));
+        let row = super::row(&[stuck]);
+        assert_eq!((row["t95_s"].as_f64(), row["reported_twice"].as_u64()), (None, Some(9)));
     }
 
     #[test]

@@ -18,18 +18,18 @@ const IDLE: Duration = Duration::from_secs(3);
 const FLUSH: Duration = Duration::from_secs(60);
 const FILL: u8 = 0x5a;
 
-/// Measures one row.
+/// Measures one course.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or too little memory in it.
-pub fn row(scale: Scale, pace: Pace) -> Result<serde_json::Value, Error> {
+pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let machine = Machine::synthetic(scale.memory_bytes, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
     let line = format!("memmap_init=on-demand page_reporting.pace={}", pace.name());
     let pass = Session::open(&machine, &line)?.bring_up(&mut Silent)?;
     let manager = pass.manager();
     let fall = with_reports(manager, Some(Advice::DontNeed), &|_| {}, || course(manager, scale, pace))??;
     pass.verify()?;
-    Ok(fall.row())
+    Ok(fall)
 }
 
 fn course(manager: &Manager<HostedPlatform>, scale: Scale, pace: Pace) -> Result<Fall, Error> {
@@ -61,7 +61,8 @@ fn sample(manager: &Manager<HostedPlatform>) -> Result<Sample, Error> {
     Ok(Sample { at: Instant::now(), bytes })
 }
 
-fn flush(manager: &Manager<HostedPlatform>) -> Result<(), Error> {
+/// Waits until all that is free has been reported.
+pub(super) fn flush(manager: &Manager<HostedPlatform>) -> Result<(), Error> {
     let start = Instant::now();
     let before = manager.reporting_counters().flushes;
     manager.reporting().flush();

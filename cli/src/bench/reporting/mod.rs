@@ -4,12 +4,16 @@ mod fall;
 mod fault;
 mod hosted;
 mod qemu;
+mod statistics;
 mod table;
+
+pub use qemu::{machine_process, resident_bytes};
 
 use super::section::{Section, Table};
 use crate::args::{BenchReporting, Where};
 use crate::error::Error;
 use crate::progress;
+use fall::Fall;
 use framewright::reporting::Pace;
 use serde_json::Value;
 use std::time::Duration;
@@ -19,9 +23,9 @@ const TIMED: &str = "\
 reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's Rss of the machine's memory is read again and again; t50 and t95: from the \
 free until so much of what was dirtied is back; left: at the end, above what was there before it was dirtied; twice: reported beyond what was dirtied, or while idle \
 afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and frees it; \
-iterations are pages of 4 KiB a second over all CPUs, the middle of runs in which configurations take turns; deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, \
-reports included, which neighbours on the machine disturb less; reported: meanwhile; against off: the middle of the ratios of neighbouring runs, per CPU second, \
-and its 95 % confidence interval";
+iterations are pages of 4 KiB a second over all CPUs, the middle of runs; configurations take turns in rounds, forwards and then backwards, each with the same memory; \
+deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, reports included, which neighbours on the machine disturb less; \
+reported: meanwhile; against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the bootstrap";
 
 /// How much is done.
 #[derive(Clone, Copy)]
@@ -29,8 +33,10 @@ struct Scale {
     memory_bytes: u64,
     dirtied_bytes: u64,
     paces: &'static [Pace],
-    /// Runs of one configuration of the workloads, and how long each is.
-    runs: usize,
+    /// Courses of a pace in this process.
+    falls: usize,
+    /// Rounds of the workloads, in each of which every configuration runs twice, and how long a run is.
+    rounds: usize,
     run: Duration,
 }
 
@@ -38,15 +44,17 @@ const FULL: Scale = Scale {
     memory_bytes: 4 << 30,
     dirtied_bytes: 2 << 30,
     paces: &[Pace::Adaptive, Pace::Fixed],
-    runs: 11,
-    run: Duration::from_millis(700),
+    falls: 3,
+    rounds: 22,
+    run: Duration::from_millis(100),
 };
 const QUICK: Scale = Scale {
     memory_bytes: 1 << 30,
     dirtied_bytes: 512 << 20,
     paces: &[Pace::Adaptive],
-    runs: 3,
-    run: Duration::from_millis(200),
+    falls: 1,
+    rounds: 3,
+    run: Duration::from_millis(50),
 };
 
 /// Measures everything that was asked for.
@@ -59,24 +67,34 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
     if options.on != Some(Where::Qemu) {
         for &pace in scale.paces {
             progress::step(&format_args!("reporting: {} pace", pace.name()))?;
-            rows.push(hosted::row(scale, pace)?);
+            // One at Linux's pace takes half a minute.
+            let count = if pace == Pace::Fixed { 1 } else { scale.falls };
+            let falls = (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
+            add(&mut rows, &falls);
         }
     }
     if options.on != Some(Where::Hosted) {
         for &pace in scale.paces {
             progress::step(&format_args!("reporting: guest, {} pace", pace.name()))?;
-            rows.push(qemu::row(scale, pace)?);
+            add(&mut rows, &[qemu::fall(scale, pace)?]);
         }
     }
     if options.on != Some(Where::Qemu) {
         rows.extend(fault::rows(scale)?);
     }
-    let timed = format!("machines of {} GiB; a fall is one run; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("reporting", scale.runs, timed, rows).print(options.json)
+    let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("reporting", scale.rounds, timed, rows).print(options.json)
+}
+
+/// The row of these courses, and the first of them over time.
+fn add(rows: &mut Vec<Value>, falls: &[Fall]) {
+    rows.push(fall::row(falls));
+    rows.extend(falls.first().map(Fall::series));
 }
 
 /// Rows for people.
 pub fn tables(rows: &[Value]) -> Vec<Table> {
-    let (falls, faults): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["bench"] == "reporting");
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let (falls, faults) = (of("reporting"), of("fault"));
     [table::falls(&falls), table::faults(&faults)].into_iter().flatten().map(Table::from).collect()
 }

@@ -1,7 +1,7 @@
 //! The fall of a machine in QEMU, seen from here: a thread reads the share of the machine's memory while the guest follows a script.
 
-use super::Scale;
 use super::fall::{Fall, Sample};
+use super::{FULL, Scale};
 use crate::args::{Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
@@ -24,11 +24,11 @@ const IDLE_SECONDS: u64 = 4;
 /// What the guest says when it has come so far.
 const MARKS: [&str; 4] = ["mark ready", "mark freed", "mark fallen", "mark over"];
 
-/// Measures one row.
+/// Measures one course.
 ///
 /// # Errors
 /// QEMU is missing, or the guest did not do what it must.
-pub fn row(scale: Scale, pace: Pace) -> Result<serde_json::Value, Error> {
+pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let target = Target {
         on: Where::Qemu,
         accel: None,
@@ -52,8 +52,7 @@ pub fn row(scale: Scale, pace: Pace) -> Result<serde_json::Value, Error> {
         done
     })?;
     let samples = samples.into_inner().unwrap_or_default();
-    let fall = fall(&script, &samples, scale, pace);
-    fall.map(|fall| fall.row()).ok_or_else(|| {
+    fall_of(&script, &samples, scale, pace).ok_or_else(|| {
         let (said, count) = (&script.said, samples.len());
         Error::Failed(format!("the guest was not seen to free its memory ({count} looks at it); it said:\n{said}"))
     })
@@ -63,6 +62,7 @@ pub fn row(scale: Scale, pace: Pace) -> Result<serde_json::Value, Error> {
 fn script(scale: Scale, pace: Pace) -> String {
     let mib = scale.dirtied_bytes >> 20;
     let seconds = match pace {
+        Pace::Adaptive if scale.dirtied_bytes < FULL.dirtied_bytes => 5,
         Pace::Adaptive => 8,
         Pace::Fixed => 40,
     };
@@ -114,7 +114,7 @@ impl Watch for Script {
     }
 }
 
-fn fall(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Option<Fall> {
+fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Option<Fall> {
     let [ready, freed, fallen, _] = script.times;
     let (ready, freed, fallen) = (ready?, freed?, fallen?);
     let before_bytes = samples.iter().rfind(|sample| sample.at <= ready)?.bytes;
@@ -140,7 +140,7 @@ fn fall(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Option
 fn watch_memory(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
     let mut pid = None;
     while !over.load(Ordering::Relaxed) {
-        pid = pid.or_else(machine);
+        pid = pid.or_else(machine_process);
         if let Some(bytes) = pid.and_then(|pid| resident_bytes(pid, memory_bytes))
             && let Ok(mut samples) = samples.lock()
         {
@@ -154,7 +154,7 @@ fn watch_memory(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<Sample
 }
 
 /// The process of a machine that this one has started.
-fn machine() -> Option<u32> {
+pub fn machine_process() -> Option<u32> {
     let ours = std::process::id();
     let is_ours = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -168,7 +168,7 @@ fn machine() -> Option<u32> {
 }
 
 /// How much of a process's mapping of this size is in memory.
-fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
+pub fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
     share(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, memory_bytes)
 }
 
@@ -211,7 +211,7 @@ mod tests {
         let mib = [1, 2, 3, 80, 100, 90, 50, 5, 4, 4, 3];
         let samples: Vec<_> = (0..).zip(mib).map(|(second, mib)| Sample { at: at(second), bytes: mib << 20 }).collect();
         let scale = Scale { dirtied_bytes: 16 << 12, ..super::super::QUICK };
-        let fall = fall(&script, &samples, scale, Pace::Adaptive).expect("complete");
+        let fall = fall_of(&script, &samples, scale, Pace::Adaptive).expect("complete");
         assert_eq!((fall.before_bytes, fall.samples.len()), (3 << 20, 5));
         assert_eq!((fall.samples[0].bytes, fall.samples[0].at, fall.samples[4].bytes), (100 << 20, at(5), 4 << 20));
         assert_eq!((fall.reported_pages, fall.idle_pages), (21, 1));

@@ -47,6 +47,12 @@ impl PageArray {
         (offset + bytes <= self.bytes).then_some((offset, bytes))
     }
 
+    /// Where the descriptors of the blocks lie, and how many bytes they take.
+    pub(super) fn place(&self, blocks: BlockRange) -> Option<(NonNull<u8>, usize)> {
+        let (offset, bytes) = self.part(blocks)?;
+        Some((self.mapping.at(offset)?, usize::try_from(bytes).ok()?))
+    }
+
     /// Bytes of it that the operating system backs now.
     pub(super) fn resident_bytes(&self) -> std::io::Result<u64> {
         super::resident::bytes(self.mapping.addresses())

@@ -187,12 +187,28 @@ impl HostedPlatform {
     /// No manager uses the array: it was not brought up yet, or it is not used any more.
     pub unsafe fn prefault_page_array(&self, byte: u8) {
         let Some(array) = &self.array else { return };
-        for range in &self.present {
-            let block = |address: u64| u32::try_from(address / BLOCK_SIZE).unwrap_or(u32::MAX);
-            let blocks = BlockRange::new(block(range.start), block(range.end.next_multiple_of(BLOCK_SIZE)));
+        for blocks in self.present_blocks() {
             // SAFETY: the caller vouches that nobody uses it.
             unsafe { array.fill(blocks, byte) };
         }
+    }
+
+    /// Where the parts of the page array lie that describe present memory, and how many bytes each has, ascending and disjoint; none without one. Only who knows that no manager
+    /// uses the array may touch them.
+    pub fn page_array_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
+        let array = self.array.as_ref();
+        self.present_blocks().filter_map(move |blocks| array?.place(blocks))
+    }
+
+    /// Blocks with present memory, ascending, each once.
+    fn present_blocks(&self) -> impl Iterator<Item = BlockRange> + '_ {
+        let mut next = 0;
+        self.present.iter().filter_map(move |range| {
+            let block = |address: u64| u32::try_from(address / BLOCK_SIZE).unwrap_or(u32::MAX);
+            let (start, end) = (block(range.start).max(next), block(range.end.next_multiple_of(BLOCK_SIZE)));
+            next = end.max(next);
+            (start < end).then(|| BlockRange::new(start, end))
+        })
     }
 
     /// Gives the memory behind the page array back to the operating system; it reads as zero when next touched.

@@ -1,6 +1,9 @@
 //! Numbers and names in a command's arguments.
 
+use crate::host::Host;
 use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use framewright::Platform;
 use framewright::block::MigrateType;
 use framewright::files::parse_number;
 use framewright::parameters::parse_size;
@@ -59,5 +62,40 @@ pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
         Ok(seconds)
     } else {
         Err(io.wrong(format_args!("{text} seconds are more than anybody waits")))
+    }
+}
+
+/// What `SECONDS [seed N]` says: random work for so long. The machine's clock runs from now on.
+pub(super) struct Timed {
+    pub(super) seed: u64,
+    start_ns: u64,
+    pub(super) end_ns: u64,
+}
+
+impl Timed {
+    pub(super) fn parse<P: Platform, H: Host>(
+        shell: &Shell<'_, P, H>,
+        arguments: &[&str],
+        io: &mut Io<'_>,
+    ) -> Result<Self, Failed> {
+        let (length, seed) = match arguments {
+            [length] => (length, 1),
+            [length, "seed", seed] => (length, number("seed", seed, io)?),
+            _ => return Err(io.wrong(format_args!("SECONDS, and perhaps seed N"))),
+        };
+        let length = seconds(length, io)?;
+        let clock = shell.manager.platform().now_ns();
+        let start_ns = clock.ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
+        Ok(Self { seed, start_ns, end_ns: start_ns.saturating_add(length.saturating_mul(1_000_000_000)) })
+    }
+
+    /// Whether the time is over.
+    pub(super) fn is_over<P: Platform>(&self, platform: &P) -> bool {
+        platform.now_ns().is_none_or(|now| now >= self.end_ns)
+    }
+
+    /// How long it has been.
+    pub(super) fn elapsed_ms<P: Platform>(&self, platform: &P) -> u64 {
+        platform.now_ns().map_or(0, |now| now.saturating_sub(self.start_ns)) / 1_000_000
     }
 }

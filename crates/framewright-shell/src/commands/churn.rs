@@ -1,6 +1,6 @@
 //! `churn` and `fragment`: what long use does to memory.
 
-use super::arguments;
+use super::arguments::{self, Timed};
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
@@ -24,21 +24,13 @@ pub(super) fn churn<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let (seconds, seed) = match arguments {
-        [seconds] => (seconds, 1),
-        [seconds, "seed", seed] => (seconds, arguments::number("seed", seed, io)?),
-        _ => return Err(io.wrong(format_args!("SECONDS, and perhaps seed N"))),
-    };
-    let seconds = arguments::seconds(seconds, io)?;
+    let timed = Timed::parse(shell, arguments, io)?;
     let manager = shell.manager;
-    let clock = || manager.platform().now_ns();
-    let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
-    let end = start.saturating_add(seconds.saturating_mul(1_000_000_000));
     let (allocated, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     let failure: SpinLock<Option<FreeError>> = SpinLock::new(None);
     shell.host.on_each_cpu(&|cpu| {
-        let over = || clock().is_none_or(|now| now >= end) || shell.host.is_interrupted();
-        match work(manager, seed.wrapping_add(u64::from(cpu) << 32), &over) {
+        let over = || timed.is_over(manager.platform()) || shell.host.is_interrupted();
+        match work(manager, timed.seed.wrapping_add(u64::from(cpu) << 32), &over) {
             Ok(done) => {
                 allocated.fetch_add(done.0, Ordering::Relaxed);
                 refused.fetch_add(done.1, Ordering::Relaxed);
@@ -49,7 +41,7 @@ pub(super) fn churn<P: Platform, H: Host>(
     if let Some(error) = *failure.lock(manager.platform()) {
         return Err(io.fail(format_args!("{error}")));
     }
-    let elapsed_ms = clock().map_or(0, |now| now.saturating_sub(start)) / 1_000_000;
+    let elapsed_ms = timed.elapsed_ms(manager.platform());
     let (allocated, refused) = (allocated.into_inner(), refused.into_inner());
     let rate = allocated.saturating_mul(1000).checked_div(elapsed_ms).unwrap_or(0);
     writeln!(

@@ -95,8 +95,8 @@ const ALL: &[Entry] = &[
     (
         Builtin::Reporting,
         "reporting",
-        "[status|flush|pause|resume]",
-        "show what free page reporting does, report all that is free now, pause, go on",
+        "[status|flush|pause|resume|pools on|pools off]",
+        "show what free page reporting does, report all that is free now, pause, go on; report free pages of pools, too",
     ),
     (
         Builtin::Resize,

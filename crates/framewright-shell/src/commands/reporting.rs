@@ -29,7 +29,11 @@ pub(super) fn reporting<P: Platform, H: Host>(
             reporting.resume();
             Ok(())
         }
-        _ => Err(io.wrong(format_args!("status, flush, pause or resume"))),
+        ["pools", word @ ("on" | "off")] => {
+            reporting.set_pools(*word == "on");
+            Ok(())
+        }
+        _ => Err(io.wrong(format_args!("status, flush, pause, resume or pools on|off"))),
     }
 }
 
@@ -44,13 +48,15 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     let (pace, delay_ms) = (reporting.pace().name(), reporting.delay_ms());
     write!(io.out, "{device}, pace {pace}, delay {delay_ms} ms, order ")?;
     match reporting.order() {
-        Some(order) => writeln!(io.out, "{}", order.get())?,
-        None => writeln!(io.out, "as the device says")?,
+        Some(order) => write!(io.out, "{}", order.get())?,
+        None => write!(io.out, "as the device says")?,
     }
+    writeln!(io.out, "{}", if reporting.has_pools() { ", with pools of huge pages" } else { "" })?;
     let counters = manager.reporting_counters();
     let sum = |of: fn(&Zone) -> u64| manager.zones().iter().map(of).sum::<u64>();
     for (name, pages) in [
         ("reported so far", counters.reported_pages),
+        ("of pools", counters.pool_pages),
         ("handed out again", counters.reused_pages),
         ("free, reported", sum(Zone::reported_pages)),
         ("free, not reported", sum(Zone::unreported_pages)),

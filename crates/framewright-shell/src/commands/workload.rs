@@ -1,6 +1,6 @@
 //! `memhog`, `sleep` and `stress`.
 
-use super::arguments;
+use super::arguments::{self, Timed};
 use super::memory::give_up;
 use crate::host::Host;
 use crate::io::{Failed, Io};
@@ -111,26 +111,19 @@ pub(super) fn stress<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let (seconds, seed) = match arguments {
-        [seconds] => (seconds, 1),
-        [seconds, "seed", seed] => (seconds, arguments::number("seed", seed, io)?),
-        _ => return Err(io.wrong(format_args!("SECONDS, and perhaps seed N"))),
-    };
-    let seconds = arguments::seconds(seconds, io)?;
-    let clock = || shell.manager.platform().now_ns();
-    let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
-    let end = start.saturating_add(seconds.saturating_mul(1_000_000_000));
+    let timed = Timed::parse(shell, arguments, io)?;
+    let platform = shell.manager.platform();
     let mut tally = Tally::default();
     let mut rounds: u64 = 0;
     let mut interrupted = false;
-    while !interrupted && (rounds == 0 || clock().is_some_and(|now| now < end)) {
-        let until = clock().unwrap_or(end).saturating_add(STRESS_ROUND_NS).min(end);
-        let seed = seed.wrapping_add(rounds.wrapping_mul(0x1_0000));
+    while !interrupted && (rounds == 0 || !timed.is_over(platform)) {
+        let until = platform.now_ns().map_or(timed.end_ns, |now| now.saturating_add(STRESS_ROUND_NS)).min(timed.end_ns);
+        let seed = timed.seed.wrapping_add(rounds.wrapping_mul(0x1_0000));
         tally += round(shell, seed, until).map_err(|failure| io.fail(format_args!("{failure}")))?;
         rounds += 1;
         interrupted = shell.host.is_interrupted();
     }
-    let ms = clock().map_or(0, |now| (now - start) / 1_000_000);
+    let ms = timed.elapsed_ms(platform);
     writeln!(io.out, "{tally}, {ms} ms, every page accounted for {rounds} times")?;
     if interrupted { Err(io.interrupted()) } else { Ok(()) }
 }

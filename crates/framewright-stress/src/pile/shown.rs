@@ -14,18 +14,16 @@ const SHOWN: u64 = 2;
 /// Place in every page: what was written through the window.
 const WRITTEN: u64 = 5;
 
+/// Has every CPU do something, and waits for all.
+type OnEachCpu<'a> = &'a dyn Fn(&(dyn Fn(u32) + Sync));
+
 impl<P: Platform> Pile<'_, P> {
     /// Shows all runs in `window`, `shift` places further than they lie in the pile, has all CPUs look at the stamps of all pages there, writes to all pages there, looks whether that arrived, and
     /// takes all away again. `on_each_cpu` calls what it is given on each CPU.
     ///
     /// # Errors
     /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another page's memory.
-    pub fn use_through(
-        &self,
-        window: &dyn Window,
-        shift: u64,
-        on_each_cpu: &dyn Fn(&(dyn Fn(u32) + Sync)),
-    ) -> Result<(), PileError> {
+    pub fn use_through(&self, window: &dyn Window, shift: u64, on_each_cpu: OnEachCpu<'_>) -> Result<(), PileError> {
         let result = self.show_all(window, shift).and_then(|()| self.look_and_write(shift, on_each_cpu));
         let tables = window.hide_all();
         result?;
@@ -51,7 +49,7 @@ impl<P: Platform> Pile<'_, P> {
         })
     }
 
-    fn look_and_write(&self, shift: u64, on_each_cpu: &dyn Fn(&(dyn Fn(u32) + Sync))) -> Result<(), PileError> {
+    fn look_and_write(&self, shift: u64, on_each_cpu: OnEachCpu<'_>) -> Result<(), PileError> {
         // The frame after the first that some CPU saw wrong; 0 is none.
         let wrong = AtomicU64::new(0);
         on_each_cpu(&|cpu| {
@@ -66,9 +64,8 @@ impl<P: Platform> Pile<'_, P> {
                 }
                 found.map_or(Ok(()), |pfn| Err(PileError::Damaged(Pfn(pfn))))
             });
-            match looked {
-                Err(PileError::Damaged(pfn)) => wrong.store(pfn.0 + 1, Ordering::Relaxed),
-                Ok(()) | Err(_) => {}
+            if let Err(PileError::Damaged(pfn)) = looked {
+                wrong.store(pfn.0 + 1, Ordering::Relaxed);
             }
         });
         match wrong.into_inner().checked_sub(1) {

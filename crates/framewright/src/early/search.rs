@@ -36,6 +36,8 @@ fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
 impl Iterator for FreeRuns<'_> {
     type Item = Region;
 
+    // One copy for all walks, as they are short and at boot most of what code costs is that it is new.
+    #[inline(never)]
     fn next(&mut self) -> Option<Region> {
         loop {
             let (region, later) = self.memory.split_first()?;

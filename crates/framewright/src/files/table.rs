@@ -48,8 +48,8 @@ impl<T> File<T> {
     }
 }
 
-/// Files of somebody, whoever that is. [`Table`] is the way to have one.
-pub trait Source {
+/// Files of somebody, whoever that is. [`Table`] is the way to have one. They may be read on any CPU: while one works another may watch.
+pub trait Source: Sync {
     /// How many entries there are.
     fn entries(&self) -> usize;
     /// The path of an entry, with a `*` for each number.
@@ -84,7 +84,7 @@ impl<'a, T> Table<'a, T> {
     }
 }
 
-impl<T> Source for Table<'_, T> {
+impl<T: Sync> Source for Table<'_, T> {
     fn entries(&self) -> usize {
         self.files.len()
     }

@@ -6,6 +6,7 @@
 use super::aided::Debug;
 use super::isolate::Isolations;
 use super::memory_map::{self, MapPolicy, MapState};
+use super::node_clock::{NodeClock, Work};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
 use super::pools::Pools;
 use super::pools::boot::choose_boot_pages;
@@ -209,16 +210,19 @@ impl<P: Platform> Manager<P> {
         if input.parameters.shuffle {
             begin_shuffling(frame.zones, input, platform);
         }
-        paint(memory.early, input, &mut frame, platform, &array);
+        let mut clock = NodeClock::new(platform);
+        paint(memory.early, input, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
+            clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
             zone.note_withheld();
             let (segments, array) = (zone.segments(), zone.array());
             let poison = aids.page_poison;
             let descriptors = Descriptors::new(platform, readers, segments, are_wanted, array, poison);
             zone.furnish_descriptors(descriptors, &frame.pools.boot_pages);
         }
+        clock.stop(frame.nodes);
         let tunables = Tunables::of(input.parameters, frame.zones);
         tunables.apply(frame.zones);
         if let Some(seed) = aids.placement_seed {
@@ -316,6 +320,7 @@ impl Frame {
             fallback: &[],
             distances: &[],
             init_ns: None,
+            bookkeeping_ns: None,
             map_fallback: None,
         };
         Ok(Self {
@@ -555,11 +560,13 @@ fn paint<P: Platform>(
     early: &mut EarlyAllocator<P>,
     input: &BringUp<'_>,
     frame: &mut Frame,
-    platform: &P,
+    clock: &mut NodeClock<'_, P>,
     array: &ArrayMemory,
 ) {
     let runs = zone_runs(node_ranges(input.map, input.topology));
+    let nodes = &mut *frame.nodes;
     for run in runs.clone() {
+        clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
@@ -567,20 +574,14 @@ fn paint<P: Platform>(
     let mut painter =
         Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
     painter.advance();
-    let mut node_started: Option<(usize, Option<u64>)> = None;
-    let nodes = &mut *frame.nodes;
     early.discard_into(&mut |free, node: NodeId| {
-        if node_started.is_none_or(|(index, _)| index != node.index()) {
-            let now = platform.now_ns();
-            charge(nodes, node_started, now);
-            node_started = Some((node.index(), now));
-        }
+        clock.turn_to(nodes, node, Work::Painting);
         painter.free(free);
     });
-    charge(nodes, node_started, platform.now_ns());
     painter.free(PfnRange::new(u64::MAX, u64::MAX));
     let mut rest = core::mem::take(&mut frame.partials);
     for zone in frame.zones.iter_mut() {
+        clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
         zone.finish_painting();
         let noted = zone.record_partials(rest);
         let (mine, others) = rest.split_at_mut(noted);
@@ -595,14 +596,6 @@ fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platfor
     let chance = || platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
     let seed = input.parameters.shuffle_seed.unwrap_or_else(chance);
     (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
-}
-
-/// Adds the time since a node's memory came up to what the node took.
-fn charge(nodes: &mut [Node], started: Option<(usize, Option<u64>)>, now: Option<u64>) {
-    if let (Some((index, Some(then))), Some(now)) = (started, now) {
-        let node = &mut nodes[index];
-        node.init_ns = Some(node.init_ns.unwrap_or(0) + now.saturating_sub(then));
-    }
 }
 
 /// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.

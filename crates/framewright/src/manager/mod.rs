@@ -10,6 +10,7 @@ mod cached;
 mod isolate;
 mod map_reclaim;
 mod memory_map;
+mod node_clock;
 mod pages;
 mod plan;
 mod pools;
@@ -22,6 +23,7 @@ pub use bring_up::{BringUp, BringUpError};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
+pub(crate) use pools::Loan;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
@@ -58,8 +60,12 @@ pub struct Node {
     pub fallback: &'static [NodeId],
     /// How far each node is, in the units of ACPI, where 10 is the node itself.
     pub distances: &'static [u8],
-    /// How long the node's tables and memory took.
+    /// How long it took to make its free memory available: from the early allocator's ranges to blocks in the free lists of its zones. This is to the policy
+    /// *on demand* what initialising a node's deferred pages is to others.
     pub init_ns: Option<u64>,
+    /// How long else was worked for the node alone: its memory was counted, blocks in pieces were noted and described, and under *eager* all others, too. What is done once
+    /// for the machine, such as measuring it and placing tables, is in neither.
+    pub bookkeeping_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
     pub map_fallback: Option<MapFallback>,
 }

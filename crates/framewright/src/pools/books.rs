@@ -2,7 +2,7 @@
 //!
 //! One lock is around all of it. Every change here leaves the rules true, so that they hold whenever the lock is free (invariant 38); [`Books::check`] recounts them.
 
-use super::chain::Chain;
+use super::list::FreeList;
 use super::{PoolSize, Shares, spread};
 use crate::block::table::BlockTable;
 use crate::units::{MAX_NODES, NodeId};
@@ -100,6 +100,8 @@ struct SizeBook {
     counts: PoolCounts,
     allocate_cursor: usize,
     free_cursor: usize,
+    /// Reported pages that were handed out again.
+    reused: u64,
 }
 
 /// The books of all sizes.
@@ -108,7 +110,7 @@ pub(crate) struct Books {
     /// By node and size.
     nodes: &'static mut [NodeBook],
     /// Free pages by zone and size.
-    lists: &'static mut [Chain],
+    lists: &'static mut [FreeList],
 }
 
 /// Which of the two cursors.
@@ -120,7 +122,7 @@ enum Cursor {
 
 impl Books {
     /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for each zone.
-    pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [Chain]) -> Self {
+    pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [FreeList]) -> Self {
         Self { sizes: [SizeBook::default(); PoolSize::COUNT], nodes, lists }
     }
 
@@ -137,8 +139,25 @@ impl Books {
     }
 
     /// The free pages of a zone, by the zone's place among the manager's.
-    pub(crate) fn list(&mut self, size: PoolSize, slot: usize) -> &mut Chain {
+    pub(crate) fn list(&mut self, size: PoolSize, slot: usize) -> &mut FreeList {
         &mut self.lists[slot * PoolSize::COUNT + size.index()]
+    }
+
+    /// Free pages of a size and node that the hypervisor may be told of and have: as many as were promised to somebody stay, unreported, and none of a node with surplus pages goes,
+    /// for those leave the pool when they are freed.
+    pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
+        let fresh: u64 = self.lists.iter().skip(size.index()).step_by(PoolSize::COUNT).map(FreeList::fresh_pages).sum();
+        let counts = self.counts(size);
+        if self.node(size, node).surplus != 0 {
+            0
+        } else {
+            fresh.saturating_sub(counts.reserved).min(counts.available())
+        }
+    }
+
+    /// Frames of reported pages that were handed out again.
+    pub(crate) fn reused_frames(&self) -> u64 {
+        PoolSize::ALL.iter().map(|size| self.sizes[size.index()].reused * size.frames()).sum()
     }
 
     /// Changes a node's counters and the sum.
@@ -332,7 +351,9 @@ impl Books {
         table: &BlockTable,
         good: &dyn Fn(u32) -> bool,
     ) -> Option<u32> {
-        self.list(size, slot).take_good(table, good)
+        let (index, told) = self.list(size, slot).take_good(table, good)?;
+        self.sizes[size.index()].reused += u64::from(told);
+        Some(index)
     }
 
     /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way, which alone lets target and pages differ.

@@ -10,6 +10,8 @@ use crate::block::table::BlockTable;
 pub(crate) const IN_USE: u32 = 0xffff_ff00;
 /// Flag of a page in use: freeing it gives back the reservation that its allocation used up.
 pub(crate) const RESTORE: u32 = 1;
+/// Flag of a page in use: the hypervisor has it, and its user is free page reporting.
+pub(crate) const LENT: u32 = 2;
 
 /// Whether a first link is that of a page in use.
 pub(crate) const fn is_in_use(link: u32) -> bool {

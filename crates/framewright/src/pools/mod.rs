@@ -1,13 +1,13 @@
 //! Huge-page pools: pages of 2 MiB and 1 GiB that are set aside, counted by node, and reserved before they are used (SPEC 6).
 //!
-//! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`), free pages as chains through the block table (`chain`), the
-//! counters with their rules (`books`), and how numbers are dealt out over nodes (`spread`), and by how many
-//! threads (`threads`). What happens to memory is in `manager::pools`:
+//! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`), free pages as chains through the block table (`chain`), two a list (`list`), the
+//! counters with their rules (`books`), and how numbers are dealt out over nodes (`spread`). What happens to memory is in `manager::pools`:
 //! [`Manager::pool`](crate::Manager::pool) is the way in.
 
 mod books;
 mod chain;
 mod error;
+mod list;
 mod nodes;
 mod parameters;
 mod spread;
@@ -21,7 +21,8 @@ pub use parameters::{HugePageParameters, Requested};
 pub use threads::resize_threads;
 
 pub(crate) use books::{Books, NodeBook};
-pub(crate) use chain::{Chain, IN_USE, RESTORE, is_in_use};
+pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, is_in_use};
+pub(crate) use list::FreeList;
 pub(crate) use spread::{Shares, spread};
 pub(crate) use taken::Taken;
 

@@ -8,8 +8,8 @@ const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
 /// The same where descriptors are made again, which takes some microseconds a block.
 const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
-/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: more is done for a
-/// block's descriptors than for the block, since they are made again, or somebody else cares for them.
+/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: descriptors are made again, or somebody else cares for
+/// them. Giving them up is little in a kernel, and in a process it is one call of the system, which several threads at once make no shorter.
 #[must_use]
 pub fn resize_threads(size: PoolSize, pages: u64, nodes: u32, with_maps: bool, most: u32) -> u32 {
     let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);

@@ -43,10 +43,11 @@ pub fn json<P: Platform>(out: &mut dyn fmt::Write, platform_name: &str, manager:
         let managed: u64 = zones().map(crate::zone::Zone::managed_pages).sum();
         write!(
             out,
-            r#"{comma}{{"node":{},"cpus":{},"present_pages":{present},"managed_pages":{managed},"init_ms":{}}}"#,
+            r#"{comma}{{"node":{},"cpus":{},"present_pages":{present},"managed_pages":{managed},"init_ms":{},"bookkeeping_ms":{}}}"#,
             node.id,
             node.cpus,
             Milliseconds(node.init_ns),
+            Milliseconds(node.bookkeeping_ns),
         )?;
     }
     out.write_str(r#"],"zones":["#)?;

@@ -105,6 +105,17 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
             manager.deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
         ));
     }
+    if manager.policy() == crate::parameters::Policy::OnDemand {
+        for node in manager.nodes() {
+            let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else { continue };
+            log.line(format_args!(
+                "node {} memory made available on demand in {} ({pages} pages), counts and blocks in pieces took {}",
+                node.id,
+                Microseconds(ns),
+                Microseconds(node.bookkeeping_ns.unwrap_or(0)),
+            ));
+        }
+    }
     let times = manager.times();
     let Some(first) = times.first_alloc_ns else { return };
     let policy = manager.policy().name();
@@ -122,6 +133,12 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     } else {
         log.line(format_args!("Framewright: first allocation after {} ({policy}{wanted})", Microseconds(first)));
     }
+}
+
+/// What a node has to hand out, if anything.
+fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64> {
+    let zones = manager.zones().iter().filter(|zone| zone.id().node == node);
+    Some(zones.map(crate::zone::Zone::managed_pages).sum()).filter(|&pages| pages != 0)
 }
 
 /// Logs how the memory that was withheld came up: a line for each node, and when all of it was there. Nothing when none was.

@@ -38,12 +38,14 @@
 //! * Where the device promises zeros, memory that was not handed out since needs no clearing.
 
 mod device;
+mod event;
 mod pass;
 mod reporter;
 mod settings;
 mod shared;
 
 pub use device::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
-pub use reporter::{Event, Phase, RegisterError, Reporter};
+pub use event::{Event, RegisterError};
+pub use reporter::{Phase, Reporter};
 pub use settings::{Pace, ReportingParameters};
 pub use shared::{Reporting, ReportingCounters};

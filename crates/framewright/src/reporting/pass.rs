@@ -1,6 +1,7 @@
 //! One pass over all zones: how much of each may be reported, and how far it has got.
 
 use super::settings::Pace;
+use crate::manager::{Loan, Manager};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
@@ -47,6 +48,8 @@ pub(super) struct Pass {
     /// Pages that it may still report there; nothing before it has begun with the zone.
     pub(super) allowance_pages: Option<u64>,
     pub(super) cursor: Cursor,
+    /// The number of the list of pool pages that it is at, once it is through with the zones.
+    pub(super) pool: usize,
     /// Something was handed to the device.
     pub(super) has_spent: bool,
     /// There is more for another pass.
@@ -62,6 +65,7 @@ impl Pass {
             zone: 0,
             allowance_pages: None,
             cursor: Cursor::default(),
+            pool: 0,
             has_spent: false,
             left_over: false,
         }
@@ -69,7 +73,7 @@ impl Pass {
 
     /// What the next call may hold; nothing when the zone has had its share.
     pub(super) fn goal<P: Platform>(&mut self, platform: &P, zone: &Zone, capacity: Capacity) -> Option<Goal> {
-        let call_pages = capacity.pages(self.order);
+        let call_pages = capacity.pages(self.order).min(self.most_of(zone));
         let allowance = match self.allowance_pages {
             Some(pages) => pages,
             None => self.allowance(platform, zone, call_pages),
@@ -85,6 +89,11 @@ impl Pass {
         })
     }
 
+    /// Pages that may be out of a zone at once: a quarter of it, so that small zones, too, have more than that above their low mark while they are mostly free.
+    fn most_of(&self, zone: &Zone) -> u64 {
+        (zone.managed_pages() / 4).max(self.order.pages())
+    }
+
     fn allowance<P: Platform>(&self, platform: &P, zone: &Zone, call_pages: u64) -> u64 {
         let share_pages = zone.free_pages().div_ceil(call_pages * SHARE) * call_pages;
         match self.kind {
@@ -97,6 +106,41 @@ impl Pass {
                 stayed_pages + if self.order < Order::BLOCK { share_pages } else { 0 }
             }
         }
+    }
+
+    /// Lends free pages of the next pool that has any to report; none when all have had their share, or this one.
+    pub(super) fn lend<P: Platform>(&mut self, manager: &Manager<P>, capacity: Capacity) -> Loan {
+        let number = self.pool;
+        let call_pages = capacity.pages(self.order);
+        let size = manager.pool_list(number).map(|(size, _, _)| size).filter(|size| size.order() >= self.order);
+        let (free_pages, fresh_pages) = manager.pool_free_frames(number);
+        if let Some(size) = size.filter(|_| fresh_pages != 0) {
+            let allowance = self.allowance_pages.unwrap_or_else(|| {
+                let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
+                match self.kind {
+                    Kind::Flush => u64::MAX,
+                    Kind::Paced(Pace::Fixed) => share_pages + call_pages,
+                    Kind::Paced(Pace::Adaptive) => {
+                        manager.pool_floor(number).min(share_pages.max(BURST_CALLS * call_pages))
+                    }
+                }
+            });
+            // A page of 1 GiB, which goes out in parts, may be more than what is left.
+            let least_pages = if size.is_gigantic() { 1 } else { size.frames() };
+            self.allowance_pages = Some(allowance);
+            if allowance >= least_pages {
+                let loan = manager.lend_pool_pages(number, call_pages.min(allowance), capacity.0);
+                if !loan.is_empty() {
+                    self.spend(loan.len() as u64 * size.frames());
+                    return loan;
+                }
+            } else {
+                self.left_over = true;
+            }
+        }
+        self.pool += 1;
+        self.allowance_pages = None;
+        Loan::EMPTY
     }
 
     /// Pages of the zone were handed to the device.

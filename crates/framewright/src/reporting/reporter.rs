@@ -1,14 +1,14 @@
 //! The cycle: idle until something is worth a report, a pass after the delay, one submission at a time.
 
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
+use super::event::{Event, RegisterError};
 use super::pass::{Capacity, Kind, Pass};
 use super::settings::Pace;
 use super::shared::{Reporting, ReportingCounters, add};
-use crate::manager::Manager;
+use crate::manager::{Loan, Manager};
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, PhysRange};
-use crate::zone::{Batch, Collected, Returned, Zone};
-use core::fmt;
+use crate::zone::{Batch, Collected, Returned};
 
 const MS: u64 = 1_000_000;
 /// How often an adaptive pace looks at what stayed free.
@@ -25,6 +25,10 @@ const MOST_STEPS: u32 = 64;
 /// Events that are kept until somebody asks.
 const EVENTS: usize = 8;
 
+/// While nothing changes it looks less and less often: after so many looks half as often, and at least so often.
+const PATIENT_LOOKS: u32 = 8;
+const LEAST_OFTEN: u32 = 2;
+
 /// What reporting is doing (SPEC 5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -37,67 +41,6 @@ pub enum Phase {
     },
     /// A pass is under way.
     Active,
-}
-
-/// Why a device was not registered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RegisterError {
-    /// There is one already, or one was dropped while it had memory.
-    Busy,
-    /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not promise to leave it there.
-    Content,
-}
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Busy => "another device for free page reports is registered",
-            Self::Content => "the device would not leave in free memory what page_poison or init_on_free put there",
-        })
-    }
-}
-
-impl core::error::Error for RegisterError {}
-
-/// Something that is worth a line in a log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A device was registered.
-    Enabled {
-        /// The smallest order that is reported.
-        order: Order,
-    },
-    /// A submission failed, the first in a row.
-    Failing {
-        /// When it is tried again, in milliseconds.
-        retry_ms: u64,
-    },
-    /// A submission succeeded after some that had failed.
-    Recovered,
-    /// The device did not answer in time and keeps what it has.
-    Silent {
-        /// How much that is.
-        pages: u64,
-    },
-    /// It answered after all.
-    Answered,
-    /// It was reset; what it had is back.
-    Reset,
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Enabled { order } => write!(f, "Free page reporting enabled, from {order:?} on"),
-            Self::Failing { retry_ms } => write!(f, "report failed, next attempt in {retry_ms} ms"),
-            Self::Recovered => f.write_str("reports succeed again"),
-            Self::Silent { pages } => {
-                write!(f, "device does not answer, {} KiB stay with it", pages * PAGE_SIZE / 1024)
-            }
-            Self::Answered => f.write_str("device answers again"),
-            Self::Reset => f.write_str("device was reset"),
-        }
-    }
 }
 
 /// The place of the one device; free again when this goes, unless the device has memory.
@@ -127,16 +70,33 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     phase: Phase,
     pass: Option<Pass>,
     batch: Batch,
-    /// The zone and time of the batch that is with the device.
-    out: Option<(usize, u64)>,
+    loan: Loan,
+    /// Where the memory comes from that is with the device, and since when it is.
+    out: Option<(Source, u64)>,
+    ranges: [PhysRange; MOST_RANGES],
+    range_count: usize,
     silent: bool,
     resetting: bool,
     closing: bool,
     errors: u32,
     not_before_ns: u64,
     looked_ns: Option<u64>,
+    /// When to look again whether there is something to report, and how often that was in vain.
+    look_due_ns: u64,
+    vain_looks: u32,
+    /// What there was when a pass could report nothing: while it is the same, another could not either.
+    hopeless: Option<u64>,
     flushes_begun: u64,
     events: [Option<Event>; EVENTS],
+}
+
+/// Where memory comes from that is to be reported.
+#[derive(Clone, Copy)]
+enum Source {
+    /// Free memory of the zone of that number; the batch names it.
+    Zone(usize),
+    /// Free pages of a pool; the loan names them.
+    Pool,
 }
 
 /// What to do next.
@@ -156,6 +116,7 @@ impl<P: Platform> Manager<P> {
     /// All counters of free page reporting.
     pub fn reporting_counters(&self) -> ReportingCounters {
         let mut counters = self.reporting().counted();
+        counters.reused_pages = self.reused_pool_frames();
         for zone in self.zones() {
             let (reused_pages, early_pages) = zone.reused_pages(self.platform());
             counters.reused_pages += reused_pages;
@@ -197,13 +158,19 @@ impl<P: Platform> Manager<P> {
             phase: Phase::Idle,
             pass: None,
             batch: Batch::EMPTY,
+            loan: Loan::EMPTY,
             out: None,
+            ranges: [PhysRange::new(0, 0); MOST_RANGES],
+            range_count: 0,
             silent: false,
             resetting: false,
             closing: false,
             errors: 0,
             not_before_ns: 0,
             looked_ns: None,
+            look_due_ns: 0,
+            vain_looks: 0,
+            hopeless: None,
             flushes_begun: reporting.flushes_wanted(),
             events: [None; EVENTS],
         };
@@ -257,8 +224,13 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     /// Pages that the device has.
     #[must_use]
-    pub const fn out_pages(&self) -> u64 {
-        if self.out.is_some() { self.batch.pages() } else { 0 }
+    pub fn out_pages(&self) -> u64 {
+        if self.out.is_some() { self.ranges().map(|range| range.size() / PAGE_SIZE).sum() } else { 0 }
+    }
+
+    /// What is with the device, or was last.
+    fn ranges(&self) -> impl Iterator<Item = &PhysRange> {
+        self.ranges[..self.range_count].iter()
     }
 
     /// The smallest order that is reported.
@@ -310,8 +282,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if self.resetting {
             return self.go_on_resetting(now_ns);
         }
-        if let Some((zone, since_ns)) = self.out {
-            return self.ask(zone, since_ns, now_ns);
+        if let Some((source, since_ns)) = self.out {
+            return self.ask(source, since_ns, now_ns);
         }
         if self.closing {
             self.end_pass();
@@ -328,6 +300,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if self.reporting().is_paused() && !flushing {
             self.end_pass();
             self.looked_ns = None;
+            // Once it goes on it looks at once.
+            (self.look_due_ns, self.vain_looks) = (0, 0);
             return Next::Wait(now_ns + self.idle_ns());
         }
         if now_ns < self.not_before_ns {
@@ -340,6 +314,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 self.begin(Kind::Paced(self.reporting().pace()), now_ns);
                 Next::Step
             }
+            Phase::Idle if now_ns < self.look_due_ns => Next::Wait(self.look_due_ns),
             Phase::Idle => self.look(now_ns),
         }
     }
@@ -359,12 +334,18 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     fn look(&mut self, now_ns: u64) -> Next {
         let order = self.order;
         let platform = self.manager.platform();
-        let worth =
-            order < Order::BLOCK || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order));
         let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
+        let worth = (self.hopeless.is_none() || self.hopeless != Some(self.seen()))
+            && (order < Order::BLOCK
+                || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order))
+                || self.reports_pools() && self.manager.has_pool_pages_to_report(order));
         if !worth {
-            return Next::Wait(now_ns + self.idle_ns());
+            let less_often = (self.vain_looks / PATIENT_LOOKS).min(LEAST_OFTEN);
+            self.vain_looks = self.vain_looks.saturating_add(1);
+            self.look_due_ns = now_ns + (self.idle_ns() << less_often);
+            return Next::Wait(self.look_due_ns);
         }
+        (self.hopeless, self.vain_looks) = (None, 0);
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => now_ns,
             // What is to be reported became free since the last look.
@@ -372,6 +353,26 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         };
         self.phase = Phase::Requested { due_ns };
         Next::Step
+    }
+
+    /// Whether free pages of pools are reported: where that is wanted, and the device does not rely on what free memory holds.
+    fn reports_pools(&self) -> bool {
+        self.reporting().has_pools() && matches!(self.device.content(), Content::Undefined | Content::Zero)
+    }
+
+    /// A number that is another whenever a pass that could report nothing should be tried again.
+    fn seen(&self) -> u64 {
+        let mut seen = u64::from(self.order.get()) << 1 | u64::from(self.reports_pools());
+        let mut add = |value: u64| seen = (seen.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+        for zone in self.manager.zones() {
+            add(zone.free_pages());
+            add(zone.unreported_pages());
+            add(zone.watermarks().low_pages);
+        }
+        if self.reports_pools() {
+            (0..self.manager.pool_lists()).for_each(|number| add(self.manager.pool_free_frames(number).1));
+        }
+        seen
     }
 
     fn begin(&mut self, kind: Kind, now_ns: u64) {
@@ -397,6 +398,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     /// The next submission of the pass, or its end.
     fn go_on(&mut self, now_ns: u64) -> Next {
+        let reports_pools = self.reports_pools();
         let Some(pass) = &mut self.pass else {
             self.phase = Phase::Idle;
             return Next::Step;
@@ -404,7 +406,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let (manager, number) = (self.manager, pass.zone);
         let platform = manager.platform();
         let Some(zone) = manager.zones().get(number) else {
-            return self.finish_pass(now_ns);
+            if !reports_pools || pass.pool >= manager.pool_lists() {
+                return self.finish_pass(now_ns);
+            }
+            self.loan = pass.lend(manager, self.capacity);
+            return if self.loan.is_empty() { Next::Step } else { self.submit(Source::Pool, now_ns) };
         };
         let Some(goal) = pass.goal(platform, zone, self.capacity) else {
             pass.left_over |= zone.unreported_pages() != 0;
@@ -417,7 +423,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 // Many entries were looked at.
                 Collected::Some => return Next::Step,
                 Collected::Short => {
-                    pass.left_over |= zone.unreported_pages() != 0;
+                    // It has to change first, which is seen when there is nothing else to do.
                     add(&self.registration.reporting.tally.skipped, 1);
                 }
                 Collected::All => {}
@@ -426,20 +432,29 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             return Next::Step;
         }
         pass.spend(self.batch.pages());
-        self.submit(number, zone, now_ns)
+        self.submit(Source::Zone(number), now_ns)
     }
 
-    fn submit(&mut self, number: usize, zone: &Zone, now_ns: u64) -> Next {
-        let mut ranges = [PhysRange::new(0, 0); MOST_RANGES];
-        for (range, piece) in ranges.iter_mut().zip(self.batch.pieces()) {
-            *range = piece.range.to_phys();
+    fn submit(&mut self, source: Source, now_ns: u64) -> Next {
+        let mut count = 0;
+        match source {
+            Source::Zone(_) => {
+                for (place, piece) in self.ranges.iter_mut().zip(self.batch.pieces()) {
+                    (*place, count) = (piece.range.to_phys(), count + 1);
+                }
+            }
+            Source::Pool => {
+                for (place, range) in self.ranges.iter_mut().zip(self.manager.loan_ranges(&self.loan)) {
+                    (*place, count) = (range, count + 1);
+                }
+            }
         }
-        let len = self.batch.len().min(MOST_RANGES);
+        self.range_count = count;
         // From here on the device may have the memory, also if it unwinds.
         self.registration.in_use = true;
-        match self.device.submit(&ranges[..len]) {
+        match self.device.submit(&self.ranges[..count]) {
             Ok(()) => {
-                self.out = Some((number, now_ns));
+                self.out = Some((source, now_ns));
                 add(&self.registration.reporting.tally.calls, 1);
                 Next::Step
             }
@@ -447,7 +462,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 self.registration.in_use = false;
                 let busy = error == SubmitError::Busy;
                 let returned = if busy { Returned::Unasked } else { Returned::Refused };
-                self.give_back(zone, &|_| returned);
+                self.give_back(source, &|_| returned);
                 if !busy {
                     return self.fail(now_ns);
                 }
@@ -462,14 +477,14 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     }
 
     /// What became of the submission that is out.
-    fn ask(&mut self, number: usize, since_ns: u64, now_ns: u64) -> Next {
+    fn ask(&mut self, source: Source, since_ns: u64, now_ns: u64) -> Next {
         let acknowledged = match self.device.poll() {
             Progress::Pending => {
                 let waited_ns = now_ns.saturating_sub(since_ns);
                 if !self.silent && waited_ns >= u64::from(self.reporting().timeout_ms()) * MS {
                     self.silent = true;
                     add(&self.registration.reporting.tally.timeouts, 1);
-                    self.note(Event::Silent { pages: self.batch.pages() });
+                    self.note(Event::Silent { pages: self.out_pages() });
                 }
                 return Next::Wait(now_ns + if self.silent { ASK_SILENT_NS } else { ASK_NS });
             }
@@ -478,20 +493,29 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         };
         let tally = &self.registration.reporting.tally;
         add(&tally.device_ns, now_ns.saturating_sub(since_ns));
-        let ranges = self.batch.len() as u64;
+        let ranges = self.range_count as u64;
         let heard = acknowledged.unwrap_or(Acknowledged::NONE);
-        let told = self.batch.pieces().enumerate().filter(|&(number, _)| heard.has(number));
+        let told = self.ranges().enumerate().filter(|&(number, _)| heard.has(number));
         let (told_ranges, told_pages) =
-            told.fold((0, 0), |(ranges, pages), (_, piece)| (ranges + 1, pages + piece.range.pages()));
+            told.fold((0, 0), |(ranges, pages), (_, range)| (ranges + 1, pages + range.size() / PAGE_SIZE));
         add(&tally.reported_ranges, told_ranges);
         add(&tally.reported_pages, told_pages);
+        if matches!(source, Source::Pool) {
+            add(&tally.pool_pages, told_pages);
+        }
         if acknowledged.is_some() {
             add(&tally.refused_ranges, ranges - told_ranges);
         }
         let zero = self.device.content() == Content::Zero;
-        self.take_back(number, &|range| {
-            if heard.has(range) { Returned::Reported { zero } } else { Returned::Refused }
-        });
+        let more = matches!(source, Source::Pool) && told_ranges == ranges && self.manager.advance_loan(&mut self.loan);
+        if more {
+            // A page that goes out in parts stays out in between.
+            (self.out, self.registration.in_use) = (None, false);
+        } else {
+            self.take_back(source, &|range| {
+                if heard.has(range) { Returned::Reported { zero } } else { Returned::Refused }
+            });
+        }
         if core::mem::replace(&mut self.silent, false) {
             self.note(Event::Answered);
         }
@@ -505,6 +529,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             // What is refused would be offered again and again.
             return self.fail(now_ns);
         }
+        if more {
+            return self.submit(source, now_ns);
+        }
         Next::Step
     }
 
@@ -514,8 +541,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         self.resetting = false;
         self.silent = false;
-        if let Some((number, _)) = self.out {
-            self.take_back(number, &|_| Returned::Unasked);
+        if let Some((source, _)) = self.out {
+            self.take_back(source, &|_| Returned::Unasked);
         }
         self.end_pass();
         add(&self.registration.reporting.tally.resets, 1);
@@ -524,17 +551,24 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     }
 
     /// The device is done with what it had.
-    fn take_back(&mut self, number: usize, returned: &dyn Fn(usize) -> Returned) {
+    fn take_back(&mut self, source: Source, returned: &dyn Fn(usize) -> Returned) {
         self.out = None;
         self.registration.in_use = false;
-        if let Some(zone) = self.manager.zones().get(number) {
-            self.give_back(zone, returned);
-        }
+        self.give_back(source, returned);
     }
 
-    fn give_back(&mut self, zone: &Zone, returned: &dyn Fn(usize) -> Returned) {
-        zone.give_back(self.manager.platform(), &mut self.batch, returned);
-        self.manager.stir();
+    fn give_back(&mut self, source: Source, returned: &dyn Fn(usize) -> Returned) {
+        match source {
+            Source::Zone(number) => {
+                if let Some(zone) = self.manager.zones().get(number) {
+                    zone.give_back(self.manager.platform(), &mut self.batch, returned);
+                    self.manager.stir();
+                }
+            }
+            Source::Pool => {
+                self.manager.return_loan(&mut self.loan, &|page| matches!(returned(page), Returned::Reported { .. }));
+            }
+        }
     }
 
     /// Ends the pass after an error and waits, longer each time.
@@ -560,6 +594,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(&tally.flushes, 1);
         }
         self.looked_ns = Some(now_ns);
+        if !pass.has_spent && !pass.left_over {
+            self.hopeless = Some(self.seen());
+        }
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),
             Pace::Fixed => now_ns + self.delay_ns().max(if pass.has_spent { 0 } else { MS }),

@@ -39,10 +39,12 @@ pub struct ReportingParameters {
     pub delay_ms: u32,
     /// `page_reporting.pace=`.
     pub pace: Pace,
+    /// `page_reporting.pools=`: free pages of huge-page pools are reported, too.
+    pub pools: bool,
 }
 
 impl Default for ReportingParameters {
     fn default() -> Self {
-        Self { order: None, delay_ms: 2000, pace: Pace::Adaptive }
+        Self { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
     }
 }

@@ -37,6 +37,8 @@ pub struct ReportingCounters {
     pub resets: u64,
     /// Time between submissions and answers, in nanoseconds, as far as polls saw it.
     pub device_ns: u64,
+    /// Those of the reported pages that were free pages of pools.
+    pub pool_pages: u64,
     /// Pages of reported blocks that were handed out again.
     pub reused_pages: u64,
     /// Those of them that were handed out although there was as good a block that was not reported.
@@ -46,7 +48,7 @@ pub struct ReportingCounters {
 impl ReportingCounters {
     /// All of them by the names under which they stand in `/proc/vmstat`.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u64); 15] {
+    pub const fn named(&self) -> [(&'static str, u64); 16] {
         [
             ("page_reporting_pages", self.reported_pages),
             ("page_reporting_bytes", self.reported_pages * crate::units::PAGE_SIZE),
@@ -61,6 +63,7 @@ impl ReportingCounters {
             ("page_reporting_timeouts", self.timeouts),
             ("page_reporting_resets", self.resets),
             ("page_reporting_device_ns", self.device_ns),
+            ("page_reporting_pool_pages", self.pool_pages),
             ("page_reporting_reused", self.reused_pages),
             ("page_reporting_reused_early", self.reused_early_pages),
         ]
@@ -82,6 +85,7 @@ pub(super) struct Tally {
     pub(super) timeouts: AtomicU64,
     pub(super) resets: AtomicU64,
     pub(super) device_ns: AtomicU64,
+    pub(super) pool_pages: AtomicU64,
 }
 
 /// Adds to a counter.
@@ -97,6 +101,7 @@ pub struct Reporting {
     timeout_ms: AtomicU32,
     pace: AtomicU8,
     paused: AtomicBool,
+    pools: AtomicBool,
     flushes_wanted: AtomicU64,
     pub(super) tally: Tally,
 }
@@ -111,6 +116,7 @@ impl Reporting {
             timeout_ms: AtomicU32::new(TIMEOUT_MS),
             pace: AtomicU8::new(parameters.pace as u8),
             paused: AtomicBool::new(false),
+            pools: AtomicBool::new(parameters.pools),
             flushes_wanted: AtomicU64::new(0),
             tally: Tally::default(),
         }
@@ -176,6 +182,18 @@ impl Reporting {
         self.pace.store(pace as u8, Ordering::Relaxed);
     }
 
+    /// Whether free pages of huge-page pools are reported as well: at first what `page_reporting.pools=` said. Not while the device relies on what free memory holds
+    /// ([`Content::Poison`](super::Content::Poison), [`Content::ZeroOrKept`](super::Content::ZeroOrKept)), for pages of pools hold what their last user wrote.
+    #[must_use]
+    pub fn has_pools(&self) -> bool {
+        self.pools.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, from the next poll on.
+    pub fn set_pools(&self, on: bool) {
+        self.pools.store(on, Ordering::Relaxed);
+    }
+
     /// From the next poll on nothing more is submitted, until [`resume`](Self::resume) or a flush.
     pub fn pause(&self) {
         self.paused.store(true, Ordering::Relaxed);
@@ -220,6 +238,7 @@ impl Reporting {
             timeouts: of(&tally.timeouts),
             resets: of(&tally.resets),
             device_ns: of(&tally.device_ns),
+            pool_pages: of(&tally.pool_pages),
             reused_pages: 0,
             reused_early_pages: 0,
         }

@@ -2,9 +2,11 @@
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
 //! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
-//! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything.
+//! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
+//! each block is used for.
 
 mod areas;
+mod blocks;
 mod deferred;
 mod describe;
 pub(crate) mod fallback;
@@ -24,6 +26,7 @@ mod withdraw;
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
 pub use areas::{FreeAreas, ORDERS};
+pub use blocks::{BlockRun, BlockUse};
 pub(crate) use describe::Counted;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};

@@ -128,9 +128,9 @@ impl Zone {
         self.changing.map_pages.store(map_pages, Ordering::Relaxed);
     }
 
-    /// Writes down which frames of blocks that are not managed whole are, while all of those are free; returns how many blocks there are, of which
-    /// as many are noted as there is room.
-    pub(crate) fn record_partials(&self, room: &mut [Partial]) -> usize {
+    /// Puts blocks in pieces into the sets of those with room, and writes down which frames of blocks that are not managed whole are, while all of those are free;
+    /// returns how many blocks there are, of which as many are noted as there is room.
+    pub(crate) fn record_partials(&mut self, room: &mut [Partial]) -> usize {
         let mut noted = 0;
         for segment in self.segments {
             let mut index = segment.index;
@@ -139,6 +139,11 @@ impl Zone {
                     index += 1;
                     continue;
                 };
+                if state.is(State::Split) && state.free_pages() != 0 {
+                    let lists = self.changing.lists.get_mut();
+                    let largest = self.table.free_map(head).largest_order();
+                    Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(head, largest);
+                }
                 if state.is(State::Split)
                     && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
                     && let Some(partial) = room.get_mut(noted)
@@ -201,13 +206,9 @@ impl Zone {
         self.table.set_state(index, state.with_pages(free, managed, present));
         let lists = self.changing.lists.get_mut();
         lists.split_pages += changed;
-        let largest = self.table.free_map(index).largest_order();
-        Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, largest);
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
-            let lists = self.changing.lists.get_mut();
             lists.split_pages -= PAGES_PER_BLOCK;
-            Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(index, None);
             self.place(index, Order::BLOCK, Paint::Free);
         }
     }

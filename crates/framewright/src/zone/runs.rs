@@ -82,6 +82,8 @@ impl ZoneRuns<'_> {
 impl Iterator for ZoneRuns<'_> {
     type Item = ZoneRun;
 
+    // One copy for all loops: each walks few runs, and at boot most of what code costs is that it is new.
+    #[inline(never)]
     fn next(&mut self) -> Option<ZoneRun> {
         let current = self.current?;
         let start = current.range.start;

@@ -14,7 +14,7 @@ pub type Fake = Manager<FakeMachine>;
 
 /// Brings up a machine after reserving `reserved`, and checks all invariants.
 pub fn bring_up_reserving(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
-    bring_up_with(machine, reserved, &parameters(""))
+    if has_array() { bring_up_as_named(machine, reserved) } else { bring_up_with(machine, reserved, &parameters("")) }
 }
 
 /// Parameters of a command line, and `careful=` when this run is.
@@ -44,6 +44,10 @@ pub fn bring_up_with(
 /// Brings up a machine and checks all invariants. Some files run tests of others once more: in `manager_inside` pages have descriptors in their blocks, in
 /// `manager_eager` and `manager_deferred` in an array.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
+    bring_up_as_named(machine, &[]).expect("bring-up")
+}
+
+fn bring_up_as_named(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
     let (pages, policy) = match env!("CARGO_CRATE_NAME") {
         "manager_inside" => (Pages::Inside, Policy::OnDemand),
         "manager_eager" => (Pages::Auto, Policy::Eager),
@@ -56,9 +60,9 @@ pub fn bring_up(machine: &'static FakeMachine) -> Fake {
     }
     let mut parameters = with_pages(pages);
     parameters.policy = policy;
-    let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+    let manager = bring_up_with(machine, reserved, &parameters)?;
     manager.initialise_deferred(&framewright_jobs::NoHelpers);
-    manager
+    Ok(manager)
 }
 
 /// Whether every page has a descriptor in an array here.

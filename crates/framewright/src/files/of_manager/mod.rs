@@ -1,6 +1,7 @@
 //! The manager's own files.
 
 mod meminfo;
+mod memory;
 mod nodes;
 mod pages;
 mod reporting;
@@ -44,6 +45,7 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/devices/system/node/node*/distance", nodes::distance).numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/meminfo", meminfo::of_node).numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node).numbered(nodes::numbers),
+        File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
         File::read_only("/sys/module/framewright/parameters/careful", settings::careful),
         File::read_only("/sys/module/framewright/parameters/init_on_alloc", settings::init_on_alloc),
         File::read_only("/sys/module/framewright/parameters/init_on_free", settings::init_on_free),
@@ -65,6 +67,7 @@ impl<P: Platform> Manager<P> {
             reporting::order,
             reporting::set_order,
         ),
+        File::read_write("/sys/module/page_reporting/parameters/pools", reporting::pools, reporting::set_pools),
         File::read_write(
             "/sys/module/page_reporting/parameters/timeout_ms",
             reporting::timeout_ms,

@@ -1,6 +1,6 @@
 //! `/sys/module/page_reporting/parameters`, what is counted of free page reporting, and the shuffle beside it.
 
-use super::super::{FileError, parse_number};
+use super::super::{FileError, parse_bool, parse_number};
 use crate::manager::Manager;
 use crate::platform::Platform;
 use crate::reporting::Pace;
@@ -50,6 +50,16 @@ pub(super) fn pace<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn W
 
 pub(super) fn set_pace<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
     manager.reporting().set_pace(Pace::parse(text.trim()).ok_or(FileError::Invalid)?);
+    Ok(())
+}
+
+/// Whether free pages of huge-page pools are reported, too.
+pub(super) fn pools<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    Ok(writeln!(out, "{}", if manager.reporting().has_pools() { "Y" } else { "N" })?)
+}
+
+pub(super) fn set_pools<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    manager.reporting().set_pools(parse_bool(text)?);
     Ok(())
 }
 

@@ -4,9 +4,10 @@ use super::Manager;
 use crate::block::lists::NONE;
 use crate::block::{BLOCK_ORDERS, State};
 use crate::platform::Platform;
-use crate::pools::{NodeCounts, PoolFault, PoolSize};
+use crate::pools::{Chain, NodeCounts, PoolFault, PoolSize};
 use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
+use crate::zone::Zone;
 
 impl<P: Platform> Manager<P> {
     /// Recounts the pools from their lists and from the tables, and checks the rules among their counters (SPEC 6.1). While nobody resizes, allocates or frees pages of
@@ -22,24 +23,9 @@ impl<P: Platform> Manager<P> {
             for node in self.nodes {
                 let mut free = 0;
                 for (slot, zone) in self.node_zones(node.id) {
-                    let list = *books.list(size, slot);
-                    let fault = PoolFault::List { size, zone: zone.id() };
-                    let (mut index, mut previous, mut pages) = (list.first, NONE, 0);
-                    while index != NONE {
-                        let links = zone.table().links(index);
-                        let fits = zone.table().head_of(index).is_some_and(|(head, state)| {
-                            head == index && state.is(State::Pool) && state.order() == size.order()
-                        });
-                        if !fits || links.0 != previous || pages >= list.pages {
-                            return Err(fault);
-                        }
-                        pages += 1;
-                        (previous, index) = (index, links.1);
+                    for list in books.list(size, slot).chains() {
+                        free += count(zone, size, list).ok_or(PoolFault::List { size, zone: zone.id() })?;
                     }
-                    if previous != list.last || pages != list.pages {
-                        return Err(fault);
-                    }
-                    free += pages;
                 }
                 let NodeCounts { free: says, .. } = books.node(size, node.id);
                 if says != free {
@@ -80,4 +66,20 @@ impl<P: Platform> Manager<P> {
         }
         Ok(())
     }
+}
+
+/// Pages of a chain of free pages; nothing when it is broken, or has something else in it.
+fn count(zone: &Zone, size: PoolSize, chain: Chain) -> Option<u64> {
+    let (mut index, mut previous, mut pages) = (chain.first, NONE, 0);
+    while index != NONE {
+        let links = zone.table().links(index);
+        let (head, state) = zone.table().head_of(index)?;
+        let fits = head == index && state.is(State::Pool) && state.order() == size.order();
+        if !fits || links.0 != previous || pages >= chain.pages {
+            return None;
+        }
+        pages += 1;
+        (previous, index) = (index, links.1);
+    }
+    (previous == chain.last && pages == chain.pages).then_some(pages)
 }

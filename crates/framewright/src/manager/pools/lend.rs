@@ -1,19 +1,20 @@
 //! Pages to users and back (SPEC 6.5), and pages with memory errors (SPEC 6.9).
 
 use super::{Manager, Pool};
-use crate::block::State;
 use crate::block::lists::NONE;
+use crate::block::{BlockState, State};
 use crate::early::NodeChoice;
 use crate::platform::Platform;
-use crate::pools::{Chain, IN_USE, PoolError, PoolSize, RESTORE, Taken, is_in_use};
+use crate::pools::{Books, Chain, IN_USE, LENT, PoolError, PoolSize, RESTORE, Taken, is_in_use};
+use crate::sync::SpinGuard;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
 
 /// A page of a pool, by where its entry is.
-struct Place {
-    zone: &'static Zone,
-    slot: usize,
-    index: u32,
+pub(super) struct Place {
+    pub(super) zone: &'static Zone,
+    pub(super) slot: usize,
+    pub(super) index: u32,
 }
 
 /// What became of a page with a memory error.
@@ -68,7 +69,7 @@ impl<P: Platform> Pool<'_, P> {
     pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
         let _books = self.manager.pools.books.lock(self.manager.platform);
-        let flags = self.flags(&place).ok_or(PoolError::NotAllocated(page))?;
+        let flags = self.flags(&place).filter(|flags| flags & LENT == 0).ok_or(PoolError::NotAllocated(page))?;
         mark(place.zone, place.index, flags & !RESTORE);
         Ok(())
     }
@@ -81,30 +82,14 @@ impl<P: Platform> Pool<'_, P> {
     pub fn free(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
         let (manager, size, zone) = (self.manager, self.size, place.zone);
-        let node = zone.id().node;
-        {
-            let mut books = manager.pools.books.lock(manager.platform);
-            let flags = self.flags(&place).ok_or(PoolError::NotAllocated(page))?;
-            let bad = zone.table().state(place.index).has(crate::block::BlockState::POISONED);
-            let restore = u64::from(flags & RESTORE != 0);
-            let free = books.counts(size).all.free;
-            let counts = books.counts_mut(size);
-            if bad {
-                // A promise comes back only where a page is left to keep it.
-                counts.reserved += restore.min(free - counts.reserved);
-            } else {
-                counts.reserved += restore;
-            }
-            let promised = free < counts.reserved;
-            if !bad && (promised || books.node(size, node).surplus == 0) {
-                books.end_use(size, node);
-                books.list(size, place.slot).push_front(zone.table(), place.index);
-                return Ok(());
-            }
-            books.drop_used(size, node);
-            alone(zone, place.index);
+        let leaves = {
+            let books = manager.pools.books.lock(manager.platform);
+            let flags = self.flags(&place).filter(|flags| flags & LENT == 0).ok_or(PoolError::NotAllocated(page))?;
+            manager.end_use_locked(books, size, &place, flags, false)
+        };
+        if leaves {
+            manager.give_back_chain(size, zone, one(place.index));
         }
-        manager.give_back_chain(size, zone, one(place.index));
         Ok(())
     }
 
@@ -124,6 +109,7 @@ impl<P: Platform> Pool<'_, P> {
         {
             let mut books = manager.pools.books.lock(manager.platform);
             if self.flags(&place).is_some() {
+                // Also when its user is free page reporting.
                 return Ok(Poisoned::Stays);
             }
             if !books.list(size, place.slot).contains(zone.table(), place.index) {
@@ -165,6 +151,46 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
+    /// Ends the use of a page with these flags; `told` says that all of it was reported just now. True when it leaves the pool: the caller gives it back to its zone.
+    pub(super) fn end_use(&self, size: PoolSize, place: &Place, flags: u32, told: bool) -> bool {
+        self.end_use_locked(self.pools.books.lock(self.platform), size, place, flags, told)
+    }
+
+    fn end_use_locked(
+        &self,
+        mut books: SpinGuard<'_, Books, P>,
+        size: PoolSize,
+        place: &Place,
+        flags: u32,
+        told: bool,
+    ) -> bool {
+        let (zone, node) = (place.zone, place.zone.id().node);
+        let bad = zone.table().state(place.index).has(BlockState::POISONED);
+        let restore = u64::from(flags & RESTORE != 0);
+        let free = books.counts(size).all.free;
+        let counts = books.counts_mut(size);
+        if bad {
+            // A promise comes back only where a page is left to keep it.
+            counts.reserved += restore.min(free - counts.reserved);
+        } else {
+            counts.reserved += restore;
+        }
+        let promised = free < counts.reserved;
+        if !bad && (promised || books.node(size, node).surplus == 0) {
+            books.end_use(size, node);
+            let list = books.list(size, place.slot);
+            if told {
+                list.push_told(zone.table(), place.index);
+            } else {
+                list.push_front(zone.table(), place.index);
+            }
+            return false;
+        }
+        books.drop_used(size, node);
+        alone(zone, place.index);
+        true
+    }
+
     /// A fresh page beyond those that stay, as far as overcommit allows.
     fn allocate_surplus(
         &self,
@@ -222,6 +248,6 @@ fn alone(zone: &Zone, index: u32) {
     zone.table().set_previous(index, NONE);
 }
 
-const fn one(index: u32) -> Chain {
+pub(super) const fn one(index: u32) -> Chain {
     Chain { first: index, last: index, pages: 1 }
 }

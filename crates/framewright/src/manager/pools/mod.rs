@@ -1,7 +1,7 @@
 //! Huge-page pools at work: [`Pool`], what people ask of one.
 //!
 //! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to users and takes them back, `promise` reserves, `demote` makes 2 MiB pages
-//! out of 1 GiB pages, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
+//! out of 1 GiB pages, `report` lends free pages to the hypervisor, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
 //!
 //! One lock is around the books of all pools, as in Linux; it is never held while a zone's is (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`];
 //! users of pages do not wait for them.
@@ -11,11 +11,13 @@ mod check;
 mod demote;
 mod lend;
 mod promise;
+mod report;
 mod resize;
 mod take;
 
 pub use boot::{BootFill, BootPool};
 pub use lend::Poisoned;
+pub(crate) use report::Loan;
 pub use resize::Resized;
 pub use take::{PoolBatch, PoolMaps};
 
@@ -25,7 +27,7 @@ use crate::early::NodeChoice;
 use crate::memory_map::{BootPages, BootRange};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::pools::{Books, Chain, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
+use crate::pools::{Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
@@ -59,7 +61,7 @@ pub(super) struct Pools {
 impl Pools {
     /// Memory that the books take.
     pub(super) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
-        room::<Chain>((zones * PoolSize::COUNT) as u64)
+        room::<FreeList>((zones * PoolSize::COUNT) as u64)
             + room::<NodeBook>((nodes * PoolSize::COUNT) as u64)
             + room::<BootRange>(Self::boot_ranges(nodes, parameters) as u64)
     }
@@ -77,7 +79,7 @@ impl Pools {
         parameters: &Parameters,
     ) -> Self {
         let boot_ranges = carver.values(Self::boot_ranges(nodes, parameters), |_| BootRange::EMPTY);
-        let lists = carver.values(zones * PoolSize::COUNT, |_| Chain::EMPTY);
+        let lists = carver.values(zones * PoolSize::COUNT, |_| FreeList::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
         Self {
             books: SpinLock::new(Books::new(nodes, lists)),

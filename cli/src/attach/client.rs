@@ -1,0 +1,75 @@
+//! Who asks.
+
+use super::answer::Answer;
+use super::peer::Peer;
+use super::place;
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::Duration;
+
+/// How long an answer may take; a guest is asked by who answers us, and has 4 s itself.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// A connection to a process that can be watched.
+pub struct Client {
+    peer: Peer<'static>,
+    next: u64,
+}
+
+/// Why a file was not read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The other side says why.
+    Refused(String),
+    /// There is no other side any more.
+    Gone,
+    /// It does not answer.
+    Silent,
+    /// The system's.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::NotFound
+            | ErrorKind::UnexpectedEof => Self::Gone,
+            ErrorKind::TimedOut => Self::Silent,
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(pid: u32) -> Result<Self, ReadError> {
+        Ok(Self { peer: Peer::new(place::connect(pid)?, None, PATIENCE)?, next: 1 })
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read(&mut self, path: &str) -> Result<String, ReadError> {
+        let number = self.next;
+        self.next += 1;
+        self.peer.have_patience(PATIENCE);
+        self.peer.write_all(format!("{number} {path}\n").as_bytes())?;
+        let mut answer = Answer::to(number);
+        let mut buffer = [0; 4096];
+        loop {
+            let length = self.peer.read(&mut buffer)?;
+            if length == 0 {
+                return Err(ReadError::Gone);
+            }
+            if let Some(done) = answer.take(&buffer[..length]) {
+                return done.map_err(ReadError::Refused);
+            }
+        }
+    }
+}

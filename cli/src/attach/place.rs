@@ -1,0 +1,125 @@
+//! Where sockets are: in a folder that is the user's alone, one for each process, named by its number.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A process that can be watched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// Its number.
+    pub pid: u32,
+    /// How it was started.
+    pub command: String,
+}
+
+/// A socket of this process. Dropping it takes it away.
+pub struct Listening {
+    /// Who connects comes here.
+    pub listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Listening {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The system's, or the folder is not ours alone.
+    pub fn open() -> io::Result<Self> {
+        let folder = folder();
+        make(&folder)?;
+        let path = socket(&folder, std::process::id());
+        // Numbers of processes come again.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, path })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // It may have been cleaned away; that nobody listens is seen anyway.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// All processes that can be watched, by number. Sockets that nobody listens at any more are taken away.
+pub fn running() -> Vec<Running> {
+    let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
+    let mut found: Vec<Running> = entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?;
+            match UnixStream::connect(&path) {
+                Ok(_) => Some(Running { pid, command: command(pid) }),
+                Err(error) => {
+                    if error.kind() == ErrorKind::ConnectionRefused {
+                        let _ = fs::remove_file(&path);
+                    }
+                    None
+                }
+            }
+        })
+        .collect();
+    found.sort_by_key(|running| running.pid);
+    found
+}
+
+/// Connects to a process.
+///
+/// # Errors
+/// The system's.
+pub fn connect(pid: u32) -> io::Result<UnixStream> {
+    UnixStream::connect(socket(&folder(), pid))
+}
+
+fn socket(folder: &Path, pid: u32) -> PathBuf {
+    folder.join(format!("{pid}.sock"))
+}
+
+/// In the user's folder for such things where there is one.
+fn folder() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    match runtime {
+        // A socket's path is short, at most 107 bytes.
+        Some(path) if path.is_dir() && path.as_os_str().len() < 80 => path.join("framewright"),
+        _ => Path::new("/tmp").join(format!("framewright-{}", user())),
+    }
+}
+
+fn user() -> u32 {
+    // SAFETY: a system call without arguments that cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Makes the folder, and sees that it is a folder of ours which nobody else may enter.
+fn make(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    if found.is_dir() && found.uid() == user() && found.mode() & 0o077 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} is not this user's alone", folder.display())))
+    }
+}
+
+/// How a process was started, in words.
+fn command(pid: u32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = words.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
+    let mut text = Vec::new();
+    for (index, word) in words.into_iter().enumerate() {
+        let name = word.rsplit(|&byte| byte == b'/').next().unwrap_or(word);
+        text.push(String::from_utf8_lossy(if index == 0 { name } else { word }).into_owned());
+    }
+    text.join(" ").chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(100).collect()
+}

@@ -1,0 +1,130 @@
+//! What Linux said: lines of its kernel, which begin with `[`, and of its only program, which begin with `@` (see the package `linux-init`).
+
+use super::lab::Heard;
+
+/// One write to a pool's file.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Resize {
+    pub wanted: u64,
+    pub reached: u64,
+    pub ms: f64,
+}
+
+/// The sum behind a word in a file: `@sum FILE WORD SUM`.
+pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
+    heard
+        .text()
+        .find_map(|line| line.strip_prefix("@sum ")?.strip_prefix(file)?.trim().strip_prefix(word)?.trim().parse().ok())
+}
+
+/// The writes to a file: `@resize FILE WANTED REACHED NANOSECONDS`.
+pub fn resizes(heard: &Heard, file: &str) -> Vec<Resize> {
+    heard.text().filter_map(|line| resize(line.strip_prefix("@resize ")?.strip_prefix(file)?)).collect()
+}
+
+fn resize(numbers: &str) -> Option<Resize> {
+    let mut numbers = numbers.split_whitespace();
+    let (wanted, reached) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    Some(Resize { wanted, reached, ms: numbers.next()?.parse::<u64>().ok()? as f64 / 1e6 })
+}
+
+/// What each node's memory map took after the boot's beginning: `node 0 deferred pages initialised in 24ms`.
+pub fn deferred_ms(heard: &Heard) -> Vec<f64> {
+    heard.text().filter(|line| line.starts_with('[')).filter_map(deferred).collect()
+}
+
+fn deferred(line: &str) -> Option<f64> {
+    let (_, message) = line.split_once("] ")?;
+    let (node, time) = message.strip_prefix("node ")?.split_once(" deferred pages initialised in ")?;
+    node.parse::<u32>().ok()?;
+    time.trim().strip_suffix("ms")?.parse().ok()
+}
+
+/// What filling pools took at boot: from the call of their initialisation to the first line about what there is. Both come from the kernel's own
+/// log as `@log LINE`, with a number for the weight of the line in front.
+pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
+    let logged =
+        |words: &str| heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp);
+    let (began, ended) = (logged("calling  hugetlb_init")?, logged("HugeTLB: registered ")?);
+    Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
+}
+
+/// Seconds in a line's time stamp.
+fn stamp(line: &str) -> Option<f64> {
+    line.split_once('[')?.1.split_once(']')?.0.trim().parse().ok()
+}
+
+/// Pages of a size that the pool got at boot, by the kernel's words for the size.
+pub fn allocated_at_boot(heard: &Heard, size: &str) -> Option<u64> {
+    let start = format!("HugeTLB: registered {size} page size, pre-allocated ");
+    heard.text().find_map(|line| line.split_once(&start)?.1.strip_suffix(" pages")?.parse().ok())
+}
+
+/// Iterations a second: `@fault NAME CPUS RATE`.
+pub fn fault(heard: &Heard, name: &str, cpus: u32) -> Option<f64> {
+    let start = format!("@fault {name} {cpus} ");
+    heard.text().find_map(|line| line.strip_prefix(&start)?.parse().ok())
+}
+
+/// What the program could not do.
+pub fn failures(heard: &Heard) -> Vec<&str> {
+    heard.text().filter_map(|line| line.strip_prefix("@failed ")).collect()
+}
+
+/// Whether a file was there.
+pub fn exists(heard: &Heard, file: &str) -> bool {
+    heard.text().any(|line| line.strip_prefix("@exists ").and_then(|rest| rest.strip_prefix(file)) == Some(" yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard() -> Heard {
+        Heard::of(&[
+            "[    0.534110] node 0 deferred pages initialised in 24ms",
+            "[    0.545100] node 1 deferred pages initialised in 40ms",
+            "[    0.545101] node 1 deferred pages initialised in soonms",
+            "@init",
+            "@log <6>[    0.545100] node 1 deferred pages initialised in 40ms",
+            "@log <7>[    0.741347] calling  hugetlb_init+0x0/0x600 @ 1",
+            "@log <6>[    0.769120] HugeTLB: registered 1.00 GiB page size, pre-allocated 0 pages",
+            "@log <6>[    0.769399] HugeTLB: registered 2.00 MiB page size, pre-allocated 16 pages",
+            "@sum /proc/meminfo MemTotal: 8150476",
+            "@sum /proc/zoneinfo present 2097021",
+            "@resize /proc/sys/vm/nr_hugepages 2048 2047 11540089",
+            "@resize /sys/x 0 0 1000",
+            "@resize /proc/sys/vm/nr_hugepages 0 0 124718075",
+            "@resize /proc/sys/vm/nr_hugepages 0 0",
+            "@exists /sys/bus yes",
+            "@exists /sys/none no",
+            "@failed load /x.ko: error 2",
+            "@fault huge 2 95310",
+            "@fault base 2 39873",
+        ])
+    }
+
+    #[test]
+    fn numbers_are_found() {
+        let heard = heard();
+        assert_eq!(deferred_ms(&heard), [24.0, 40.0]);
+        assert_eq!(sum(&heard, "/proc/meminfo", "MemTotal:"), Some(8_150_476));
+        assert_eq!(sum(&heard, "/proc/zoneinfo", "present"), Some(2_097_021));
+        assert_eq!(sum(&heard, "/proc/zoneinfo", "managed"), None);
+        let resize = |wanted, reached, ms| Resize { wanted, reached, ms };
+        let found = resizes(&heard, "/proc/sys/vm/nr_hugepages");
+        assert_eq!(found, [resize(2048, 2047, 11.540089), resize(0, 0, 124.718075)]);
+        let boot = pools_at_boot_ms(&heard).expect("both lines");
+        assert!((boot - 27.773).abs() < 1e-6, "{boot}");
+        assert_eq!((allocated_at_boot(&heard, "2.00 MiB"), allocated_at_boot(&heard, "64.0 KiB")), (Some(16), None));
+        assert_eq!((fault(&heard, "base", 2), fault(&heard, "base", 1)), (Some(39873.0), None));
+    }
+
+    #[test]
+    fn what_failed_and_what_is_there_is_told() {
+        let heard = heard();
+        assert_eq!(failures(&heard), ["load /x.ko: error 2"]);
+        assert!(exists(&heard, "/sys/bus") && !exists(&heard, "/sys/none") && !exists(&heard, "/sys"));
+        assert_eq!(pools_at_boot_ms(&Heard::of(&["@log <6>[ 1.0] HugeTLB: registered 1"])), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! The guest beside Linux.
+
+use super::super::svg::{Bars, Mark, Shape, Unit};
+use super::{Group, Section, WIDE, mark, number, text};
+use crate::targets::Rows;
+use serde_json::Value;
+
+/// Units of times, in seconds.
+const UNITS: [(&str, f64); 5] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("seconds", 1.0), ("s", 1.0)];
+
+pub(super) fn section(rows: &Rows<'_>) -> Section {
+    let rows = rows.bench("compare");
+    let lines: Vec<(String, Vec<Option<Mark>>)> =
+        rows.iter().filter_map(|row| Some((name(row), vec![Some(times_less(row)?)]))).collect();
+    let ratios = Bars {
+        title: "Linux over ours: how many times less we take".into(),
+        unit: Unit::Ratio,
+        shape: Shape::Dots,
+        is_log: true,
+        series: vec!["ratio".into()],
+        rows: lines,
+        limits: vec![(1.0, "same as Linux".into())],
+        width: WIDE,
+    };
+    let both: Vec<(String, Vec<Option<Mark>>)> = rows
+        .iter()
+        .filter_map(|row| {
+            let (unit, scale) = UNITS.into_iter().find(|(unit, _)| number(row, &format!("linux_{unit}")).is_some())?;
+            let of = |system: &str| mark(row, &format!("{system}_{unit}"), scale);
+            Some((name(row), vec![of("ours"), of("linux")]))
+        })
+        .collect();
+    let series = vec!["framewright".to_owned(), "Linux".to_owned()];
+    let times = Bars {
+        title: "Times".into(),
+        unit: Unit::Time,
+        shape: Shape::Dots,
+        is_log: true,
+        series: series.clone(),
+        rows: both,
+        limits: Vec::new(),
+        width: WIDE,
+    };
+    let draw = |plot: &Bars| if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
+    Section {
+        id: "linux",
+        title: "Beside Linux",
+        lead: "The same virtual machine, booted in turn with Linux and with the reference guest. Right of the line ours takes less.".into(),
+        benches: &["compare"],
+        groups: vec![Group::wide(Vec::new(), draw(&ratios)), Group::wide(series, draw(&times))],
+    }
+}
+
+/// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over Linux's. Nothing for what is neither good nor bad.
+fn times_less(row: &Value) -> Option<Mark> {
+    let has = |unit: &str| number(row, &format!("linux_{unit}")).is_some();
+    let ratio = mark(row, "ratio", 1.0).filter(|mark| mark.value > 0.0)?;
+    if UNITS.iter().any(|(unit, _)| has(unit)) || has("bytes") && text(row, "what").contains("metadata") {
+        return Some(ratio);
+    }
+    let spread = ratio.spread.filter(|(least, _)| *least > 0.0).map(|(least, most)| (1.0 / most, 1.0 / least));
+    has("iterations_per_s").then_some(Mark { value: 1.0 / ratio.value, spread })
+}
+
+fn name(row: &Value) -> String {
+    let reclaim = match text(row, "reclaim") {
+        "" => String::new(),
+        reclaim => format!("reclaim {reclaim}"),
+    };
+    let cpus = super::whole(row, "cpus_used").map_or_else(String::new, |cpus| super::counted(cpus, "CPU"));
+    let words =
+        [text(row, "what"), text(row, "when"), text(row, "policy"), text(row, "pace"), cpus.as_str(), reclaim.as_str()];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,87 @@
+//! Plots and maps as files of their own, for documents.
+
+use super::figures::sections;
+use super::html::{Escaped, put};
+use super::input::Input;
+use super::memory;
+use super::svg::{Anchor, Picture, Short, Svg};
+use crate::error::Error;
+use crate::file;
+use std::fs;
+use std::path::Path;
+
+/// What plots need of a page's style.
+const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"));
+/// Around a picture.
+const MARGIN: f64 = 14.0;
+/// Height of a legend.
+const LEGEND: f64 = 26.0;
+/// Width of a character of a legend, about.
+const CHARACTER: f64 = 6.6;
+
+/// Writes each plot of the page to `folder`, named after its part of the page and its number there.
+///
+/// # Errors
+/// A folder that cannot be made, a file that cannot be written; those before it are there.
+pub fn write(folder: &Path, input: &Input) -> Result<(), Error> {
+    fs::create_dir_all(folder)
+        .map_err(|error| Error::Usage(format!("{}: cannot be made: {error}", folder.display())))?;
+    for section in sections(&input.rows) {
+        let plots =
+            section.groups.iter().flat_map(|group| group.plots.iter().map(|plot| (group.series.as_slice(), plot)));
+        for ((series, plot), number) in plots.zip(1..) {
+            let path = folder.join(format!("{}-{number}.svg", section.id));
+            file::replace(&path, alone(series, plot).as_bytes())?;
+        }
+    }
+    for ((_, snapshot), number) in input.snapshots.iter().zip(1..) {
+        file::replace(&folder.join(format!("memory-{number}.svg")), alone(&[], &memory::picture(snapshot)).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A picture with its own colours, light and dark, and with the signs of its series above.
+fn alone(series: &[String], plot: &Picture) -> String {
+    let has_legend = series.len() > 1;
+    let top = MARGIN + if has_legend { LEGEND } else { 0.0 };
+    let (width, height) = (plot.width + 2.0 * MARGIN, plot.height + top + MARGIN);
+    let mut legend = Svg::new(width, height);
+    let mut x = MARGIN + 6.0;
+    for (index, name) in series.iter().enumerate().filter(|_| has_legend) {
+        legend.sign(index, (x, MARGIN + 4.0), "");
+        legend.text("lb", Anchor::Start, (x + 11.0, MARGIN + 8.0), name);
+        x += name.chars().count() as f64 * CHARACTER + 34.0;
+    }
+    let legend = legend.finish("").body;
+    let mut out = String::new();
+    let (wide, high) = (Short(width), Short(height));
+    put!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\">",
+        Escaped(&plot.label)
+    );
+    put!(
+        out,
+        "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
+    );
+    put!(out, "<g transform=\"translate({} {})\">{}</g></svg>\n", Short(MARGIN), Short(top), plot.body);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_stands_alone() {
+        let plot = Picture { body: "<path d=\"M0 0\"/>".into(), width: 100.0, height: 50.0, label: "a & b".into() };
+        let text = alone(&["ours".into(), "<theirs>".into()], &plot);
+        assert!(
+            text.starts_with("<svg xmlns=")
+                && text.contains("viewBox=\"0 0 128 104\"")
+                && text.contains("aria-label=\"a &amp; b\"")
+        );
+        assert!(text.contains("prefers-color-scheme:dark") && text.contains("&lt;theirs&gt;"));
+        assert!(!alone(&["ours".into()], &plot).contains(">ours<"), "one series needs no legend");
+    }
+}

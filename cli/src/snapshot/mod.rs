@@ -1,0 +1,210 @@
+//! What physical memory is used for at one moment: read from the control file of either platform, written to and read from JSON (docs/results.md).
+
+mod json;
+mod text;
+
+pub use json::FORMAT;
+
+use framewright::units::{BLOCK_ORDER, MAX_ORDER};
+
+/// The control file that says it.
+pub const FILE: &str = "/sys/kernel/debug/framewright/memory";
+
+/// All memory of a machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Where it was, in words.
+    pub machine: String,
+    /// What was done before, in words; empty when nothing.
+    pub commands: String,
+    /// Blocks in a cell: what lies closer together is not told apart.
+    pub cell_blocks: u64,
+    /// Zones, nodes ascending.
+    pub zones: Vec<Zone>,
+}
+
+/// A zone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Zone {
+    /// Its node.
+    pub node: u64,
+    /// Its kind, such as `Normal`.
+    pub name: String,
+    /// Frames that are memory.
+    pub present_pages: u64,
+    /// Frames that the allocator has.
+    pub managed_pages: u64,
+    /// Frames that are free.
+    pub free_pages: u64,
+    /// Its blocks, ascending.
+    pub runs: Vec<Run>,
+}
+
+/// Neighbouring blocks, or cells of blocks, that are used alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// First frame.
+    pub first_pfn: u64,
+    /// How many blocks.
+    pub blocks: u64,
+    /// The uses of each cell, with their number of blocks in it; one use of all blocks has the number of the run.
+    pub uses: Vec<(Use, u64)>,
+}
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Use {
+    /// Free, in a block of this order where that is known.
+    Free(Option<u8>),
+    /// The same, and the host was told.
+    Reported(Option<u8>),
+    /// Allocated whole.
+    Allocated(Option<u8>),
+    /// A huge page of a pool.
+    Pool(Option<u8>),
+    /// Divided into pages, of which so many eighths are used.
+    Split(u8),
+    /// Not given to the allocator.
+    Reserved,
+    /// Taken out of use.
+    Offline,
+    /// Not accepted.
+    Unaccepted,
+    /// Being taken out of use.
+    Isolated,
+    /// Withheld until it is described.
+    Deferred,
+    /// With the host at this moment.
+    Lent,
+    /// No memory.
+    Hole,
+    /// What the program does not know.
+    Unknown,
+}
+
+impl Use {
+    /// Reads a use as the control file writes it.
+    fn parse(text: &str) -> Option<Self> {
+        let mut characters = text.chars();
+        let letter = characters.next()?;
+        let number = characters.as_str();
+        let order = || match number {
+            "" => Some(None),
+            // A leading sign or zero is nothing that is ever written.
+            _ if !number.bytes().all(|byte| byte.is_ascii_digit()) || number.starts_with('0') => None,
+            _ => number.parse().ok().filter(|order| (BLOCK_ORDER..=MAX_ORDER).contains(order)).map(Some),
+        };
+        let plain = |what| number.is_empty().then_some(what);
+        match letter {
+            'F' => order().map(Self::Free),
+            'R' => order().map(Self::Reported),
+            'W' => order().map(Self::Allocated),
+            'P' => order().map(Self::Pool),
+            'S' => match number.as_bytes() {
+                [eighths @ b'0'..=b'8'] => Some(Self::Split(eighths - b'0')),
+                _ => None,
+            },
+            'X' => plain(Self::Reserved),
+            'O' => plain(Self::Offline),
+            'U' => plain(Self::Unaccepted),
+            'I' => plain(Self::Isolated),
+            'D' => plain(Self::Deferred),
+            'L' => plain(Self::Lent),
+            'H' => plain(Self::Hole),
+            '?' => plain(Self::Unknown),
+            _ => None,
+        }
+    }
+
+    fn code(self) -> String {
+        let ordered = |letter: char, order: Option<u8>| {
+            order.map_or_else(|| letter.to_string(), |order| format!("{letter}{order}"))
+        };
+        match self {
+            Self::Free(order) => ordered('F', order),
+            Self::Reported(order) => ordered('R', order),
+            Self::Allocated(order) => ordered('W', order),
+            Self::Pool(order) => ordered('P', order),
+            Self::Split(eighths) => format!("S{eighths}"),
+            Self::Reserved => "X".into(),
+            Self::Offline => "O".into(),
+            Self::Unaccepted => "U".into(),
+            Self::Isolated => "I".into(),
+            Self::Deferred => "D".into(),
+            Self::Lent => "L".into(),
+            Self::Hole => "H".into(),
+            Self::Unknown => "?".into(),
+        }
+    }
+}
+
+/// Reads `F9:2,S4:1` or `F18` for a run of `blocks`.
+///
+/// # Errors
+/// What is wrong with it.
+fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
+    let unknown = |text: &str| format!("{text:?} is no use of blocks");
+    if !text.contains(':') {
+        return Ok(vec![(Use::parse(text).ok_or_else(|| unknown(text))?, blocks)]);
+    }
+    let mut uses = Vec::new();
+    let mut cell: u64 = 0;
+    for part in text.split(',') {
+        let (name, count) = part.split_once(':').ok_or_else(|| unknown(part))?;
+        let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of blocks"))?;
+        cell = cell.checked_add(count).ok_or("there are more blocks than there can be")?;
+        uses.push((Use::parse(name).ok_or_else(|| unknown(name))?, count));
+    }
+    if cell == 0 || !blocks.is_multiple_of(cell) {
+        return Err(format!("cells of {cell} blocks do not make a run of {blocks}"));
+    }
+    Ok(uses)
+}
+
+fn shown_uses(uses: &[(Use, u64)]) -> String {
+    match uses {
+        [(only, _)] => only.code(),
+        _ => uses.iter().map(|(what, count)| format!("{}:{count}", what.code())).collect::<Vec<_>>().join(","),
+    }
+}
+
+impl Run {
+    /// Blocks in each of its cells, and how many cells.
+    pub fn cells(&self) -> (u64, u64) {
+        let cell: u64 = self.uses.iter().map(|(_, count)| count).sum();
+        (cell.max(1), self.blocks / cell.max(1))
+    }
+}
+
+/// The largest frame number that can be, and the most blocks.
+const MOST_PFN: u64 = 1 << 40;
+const MOST_BLOCKS: u64 = 1 << 31;
+
+impl Snapshot {
+    /// Whether runs ascend and lie where memory can lie.
+    ///
+    /// # Errors
+    /// Which run does not.
+    fn check(&self) -> Result<(), String> {
+        if !self.cell_blocks.is_power_of_two() {
+            return Err(format!("cells of {} blocks: not a power of two", self.cell_blocks));
+        }
+        if self.zones.is_empty() {
+            return Err("there is no zone".into());
+        }
+        for zone in &self.zones {
+            let mut end = 0;
+            for (index, run) in zone.runs.iter().enumerate() {
+                let place = || format!("node {} zone {}, run {index}", zone.node, zone.name);
+                if run.blocks == 0 || run.blocks > MOST_BLOCKS || run.first_pfn > MOST_PFN {
+                    return Err(format!("{}: {} blocks at {:#x} cannot be", place(), run.blocks, run.first_pfn));
+                }
+                if run.first_pfn < end || run.first_pfn % (1 << BLOCK_ORDER) != 0 {
+                    return Err(format!("{}: {:#x} is not behind the run before it", place(), run.first_pfn));
+                }
+                end = run.first_pfn + (run.blocks << BLOCK_ORDER);
+            }
+        }
+        Ok(())
+    }
+}

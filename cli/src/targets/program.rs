@@ -1,0 +1,49 @@
+//! The program itself, and its model.
+
+use super::Comparison::AtMost;
+use super::rows::number;
+use super::{Rows, Sample, Target};
+use serde_json::Value;
+
+const AREA: &str = "Program and model";
+
+const fn at_most(
+    id: &'static str,
+    what: &'static str,
+    (wanted, unit): (f64, &'static str),
+    (against, command): (&'static str, &'static str),
+    measure: fn(&Rows<'_>) -> Vec<Sample>,
+) -> Target {
+    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
+}
+
+pub(super) const TARGETS: &[Target] = &[
+    at_most(
+        "bench-all-quick",
+        "bench all --quick on 2 CPUs",
+        (180.0, "s"),
+        ("an absolute limit", "bench all --quick"),
+        |rows| runs(rows, &["bench all", "--quick"]),
+    ),
+    at_most("compare-linux", "compare linux, emulated", (600.0, "s"), ("an absolute limit", "compare linux"), |rows| {
+        runs(rows, &["compare"])
+    }),
+    at_most(
+        "model-error",
+        "Model: error against what is measured here",
+        (25.0, "%"),
+        ("measured", "bench all"),
+        |rows| {
+            // Other machines' published times are shown, but were not measured here.
+            let is_here = |row: &Value| row.get("source").and_then(Value::as_str).is_none_or(|source| source == "here");
+            let is_measured = |row: &Value| is_here(row) && number(row, "measured_ms").is_some();
+            let samples = rows.bench("model").filter(is_measured).samples("error_percent", 1.0, &["what", "machine"]);
+            samples.into_iter().map(|sample| Sample { value: sample.value.abs(), ..sample }).collect()
+        },
+    ),
+];
+
+/// How long whole runs took: rows that readers of files add, see `report::input`.
+fn runs(rows: &Rows<'_>, words: &[&str]) -> Vec<Sample> {
+    rows.bench("run").says("command", words).samples("run_seconds", 1.0, &["command"])
+}

@@ -1,0 +1,106 @@
+//! Free page reporting and the shuffle.
+
+use super::Comparison::AtMost;
+use super::rows::number;
+use super::{Rows, Sample, Target};
+use serde_json::Value;
+
+const AREA: &str = "Page reporting";
+const PLACE: &[&str] = &["on", "pace"];
+
+const fn at_most(
+    id: &'static str,
+    what: &'static str,
+    (wanted, unit): (f64, &'static str),
+    (against, command): (&'static str, &'static str),
+    measure: fn(&Rows<'_>) -> Vec<Sample>,
+) -> Target {
+    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
+}
+
+const GUEST: &str = "bench reporting --on qemu";
+const HOSTED: &str = "bench reporting --on hosted";
+
+pub(super) const TARGETS: &[Target] = &[
+    at_most(
+        "reporting-adaptive",
+        "Guest of 4 GiB: 95 % of 2 GiB back, adaptive pace",
+        (3.0, "s"),
+        ("Linux 6.12: about 18 s", GUEST),
+        |rows| falls(rows).is("on", "qemu").is("pace", "adaptive").samples("t95_s", 1.0, &["dirtied_mib"]),
+    ),
+    at_most(
+        "reporting-linux-pace",
+        "Guest of 4 GiB: 95 % of 2 GiB back, Linux's pace",
+        (18.0, "s"),
+        ("Linux 6.12: about 18 s", GUEST),
+        |rows| falls(rows).is("on", "qemu").is("pace", "fixed").samples("t95_s", 1.0, &["dirtied_mib"]),
+    ),
+    at_most(
+        "reported-twice",
+        "Pages that are reported twice",
+        (0.0, "pages"),
+        ("an absolute limit", "bench reporting"),
+        |rows| falls(rows).samples("reported_twice", 1.0, PLACE),
+    ),
+    at_most(
+        "reporting-left",
+        "Guest: memory that stays with the host's mapping",
+        (40.0, "MiB"),
+        ("what it was before", GUEST),
+        |rows| falls(rows).is("on", "qemu").samples("left_mib", 1.0, PLACE),
+    ),
+    at_most(
+        "reporting-cost",
+        "Cost to page_fault1 and page_fault2, in a process, paired runs",
+        (1.7, "%"),
+        ("reporting off", HOSTED),
+        cost,
+    ),
+    at_most(
+        "reused-early",
+        "Guest: share of reported blocks that are reused while others are free",
+        (0.0, "%"),
+        ("an absolute limit", GUEST),
+        |rows| {
+            let rows =
+                rows.filter(|row| matches!(row.get("bench").and_then(Value::as_str), Some("reporting" | "fault")));
+            let exact = rows.samples("reused_early_percent", 1.0, PLACE);
+            if exact.is_empty() { rows.samples("reused_early", 1.0, PLACE) } else { exact }
+        },
+    ),
+    at_most(
+        "shuffle-1t",
+        "Shuffle of 1 TiB on one thread",
+        (50.0, "ms"),
+        ("an absolute limit", "bench reporting"),
+        |rows| {
+            let rows = rows.bench("shuffle").filter(|row| number(row, "managed_gib").is_none_or(|gib| gib >= 1024.0));
+            ["milliseconds", "shuffle_ms", "time_ms"]
+                .iter()
+                .flat_map(|field| rows.samples(field, 1.0, &["managed_gib"]))
+                .collect()
+        },
+    ),
+];
+
+fn falls<'a>(rows: &Rows<'a>) -> Rows<'a> {
+    rows.bench("reporting")
+}
+
+/// What is lost in percent, by the middle of the ratios of neighbouring runs.
+fn cost(rows: &Rows<'_>) -> Vec<Sample> {
+    let one = |row: &Value| {
+        let ratio = number(row, "against_off")?;
+        let percent = |ratio: f64| (1.0 - ratio) * 100.0;
+        let word = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
+        let cpus = row.get("cpus").and_then(Value::as_u64).unwrap_or(1);
+        let interval = match (number(row, "against_off_high"), number(row, "against_off_low")) {
+            (Some(high), Some(low)) => format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low)),
+            _ => String::new(),
+        };
+        let place = format!("{}, {cpus} CPU{}{interval}", word("workload"), if cpus == 1 { "" } else { "s" });
+        Some(Sample { value: percent(ratio), place })
+    };
+    rows.bench("fault").is("on", "hosted").is("config", "on").iter().filter_map(one).collect()
+}

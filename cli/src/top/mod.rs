@@ -1,0 +1,153 @@
+//! `framewright top`: memory of a running machine as it changes, from its control files.
+
+mod sample;
+mod screen;
+mod view;
+
+use crate::args::Top;
+use crate::attach::{Client, ReadError, Running, running};
+use crate::error::{self, Error};
+use crate::interrupt;
+use crate::output::Output;
+use sample::Sample;
+use screen::{Key, Screen};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use view::View;
+
+/// How often a waiting one looks whether a signal came.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Shows the machine that the options name, or the only one there is, until it ends or somebody has seen enough.
+///
+/// # Errors
+/// There is no such machine, or none, or several; it does not answer; a signal.
+pub fn run(top: &Top) -> Result<u8, Error> {
+    interrupt::watch();
+    let pid = find(top.pid, &running())?;
+    let first = take(pid).map_err(|error| cannot(pid, &error))?;
+    let interval = top.interval;
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let is_live = !top.once && !is_dumb && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let ended = if is_live { live(pid, first, interval) } else { plain(pid, first, interval, top.once) }?;
+    if ended {
+        error::note(&format!("process {pid} has ended"));
+    }
+    Ok(0)
+}
+
+/// Which process to look at.
+fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
+    let list = || {
+        let lines = running.iter().map(|Running { pid, command }| format!("\n  {pid}  {command}"));
+        lines.collect::<String>()
+    };
+    match (wanted, running) {
+        (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
+        (None, [only]) => Ok(only.pid),
+        (_, []) => Err(Error::Failed(
+            "no shell of yours is running; `framewright shell`, or `boot --exec`, is what can be watched".into(),
+        )),
+        (Some(pid), _) => {
+            Err(Error::Usage(format!("process {pid} is no shell of yours that can be watched; there are{}", list())))
+        }
+        (None, _) => Err(Error::Usage(format!("several shells are running; say which, by its number{}", list()))),
+    }
+}
+
+fn take(pid: u32) -> Result<Sample, ReadError> {
+    let mut client = Client::connect(pid)?;
+    Sample::take(&mut |path| client.read(path))
+}
+
+fn cannot(pid: u32, error: &ReadError) -> Error {
+    Error::Failed(match error {
+        ReadError::Refused(why) => format!("process {pid} cannot be read: {why}"),
+        ReadError::Gone => format!("process {pid} has ended"),
+        ReadError::Silent => format!("process {pid} does not answer"),
+        ReadError::Failed(error) => format!("process {pid} cannot be asked: {error}"),
+    })
+}
+
+/// The next sample, or what the view is to say instead. `None`: there will be no more.
+fn next(pid: u32, view: &mut View) -> Option<()> {
+    match take(pid) {
+        Ok(sample) => view.show(sample),
+        Err(ReadError::Gone) => return None,
+        Err(error) => view.complain(match cannot(pid, &error) {
+            Error::Failed(why) => why,
+            other => format!("{other:?}"),
+        }),
+    }
+    Some(())
+}
+
+/// One table after the other. Whether the machine has ended.
+fn plain(pid: u32, first: Sample, interval: Duration, once: bool) -> Result<bool, Error> {
+    let mut output = Output::new();
+    let mut view = View::new(pid, first);
+    loop {
+        for line in view.lines(output.style()) {
+            output.line(&line)?;
+        }
+        if once {
+            return Ok(false);
+        }
+        output.line("")?;
+        let due = Instant::now() + interval;
+        while Instant::now() < due {
+            interrupt::check()?;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()).min(GLANCE));
+        }
+        if next(pid, &mut view).is_none() {
+            return Ok(true);
+        }
+    }
+}
+
+/// On the whole terminal. Whether the machine has ended.
+fn live(pid: u32, first: Sample, interval: Duration) -> Result<bool, Error> {
+    let style = Output::new().style();
+    let mut screen = Screen::open()?;
+    let mut view = View::new(pid, first);
+    loop {
+        screen.draw(&view.lines(style))?;
+        let due = Instant::now() + interval;
+        loop {
+            interrupt::check()?;
+            let left = due.saturating_duration_since(Instant::now());
+            match screen.key(left.min(GLANCE))? {
+                Some(Key::Quit) => return Ok(false),
+                Some(Key::Sort) => {
+                    view.sort_next();
+                    screen.draw(&view.lines(style))?;
+                }
+                Some(Key::Resized) => screen.draw(&view.lines(style))?,
+                None => {}
+            }
+            if left.is_zero() {
+                break;
+            }
+        }
+        if next(pid, &mut view).is_none() {
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_one_needs_no_name() {
+        let process = |pid| Running { pid, command: format!("framewright shell {pid}") };
+        assert!(matches!(find(None, &[process(7)]), Ok(7)));
+        assert!(matches!(find(Some(8), &[process(7), process(8)]), Ok(8)));
+        assert!(matches!(find(None, &[]), Err(Error::Failed(_))));
+        let Err(Error::Usage(why)) = find(None, &[process(7), process(8)]) else { panic!("two") };
+        assert!(why.contains("\n  7  framewright shell 7\n  8  framewright shell 8"), "{why}");
+        let Err(Error::Usage(why)) = find(Some(9), &[process(7)]) else { panic!("another") };
+        assert!(why.starts_with("process 9 is no shell of yours"), "{why}");
+    }
+}

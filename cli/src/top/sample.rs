@@ -1,0 +1,266 @@
+//! What a machine's control files say at one moment.
+//!
+//! Lines that are not known are passed over and numbers that are missing count as zero, so that machines of other versions are shown as far as they go.
+
+use crate::attach::ReadError;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Frames per page order from which a run is made of whole blocks.
+const BLOCK_ORDER: usize = 9;
+/// The order of the largest pages.
+const LARGEST_ORDER: usize = 18;
+/// Sizes of pools, in KiB.
+const POOL_SIZES_KIB: [u64; 2] = [2048, 1 << 20];
+
+/// Everything, once. Amounts are pages where nothing else is said.
+pub struct Sample {
+    /// When it was taken.
+    pub at: Instant,
+    /// Zones with memory.
+    pub zones: Vec<Zone>,
+    /// What each CPU keeps, by its number.
+    pub caches: Vec<Cache>,
+    /// Pools of huge pages.
+    pub pools: Vec<Pool>,
+    /// `/proc/meminfo`, in KiB.
+    pub memory_kib: HashMap<String, u64>,
+    /// `/proc/vmstat`.
+    pub counters: HashMap<String, u64>,
+}
+
+/// A zone.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Zone {
+    /// Its node.
+    pub node: u64,
+    /// Its name.
+    pub name: String,
+    /// Given to the allocator.
+    pub managed: u64,
+    /// Free.
+    pub free: u64,
+    /// Watermarks: min, low, high.
+    pub marks: [u64; 3],
+    /// Free in runs below 2 MiB, from there to 1 GiB, and of 1 GiB.
+    pub by_size: [u64; 3],
+    /// Free and unmovable, movable, reclaimable, of another type.
+    pub by_type: [u64; 4],
+}
+
+/// What a CPU keeps for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cache {
+    /// At this moment.
+    pub count: u64,
+    /// At most.
+    pub high: u64,
+}
+
+/// A pool of huge pages, in its own pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pool {
+    /// The size of its pages.
+    pub size_kib: u64,
+    /// All of them.
+    pub pages: u64,
+    /// Free.
+    pub free: u64,
+    /// Promised.
+    pub reserved: u64,
+    /// More than was wanted.
+    pub surplus: u64,
+}
+
+impl Sample {
+    /// Takes one. `read` reads a file.
+    ///
+    /// # Errors
+    /// A file that every machine has cannot be read.
+    pub fn take(read: &mut dyn FnMut(&str) -> Result<String, ReadError>) -> Result<Self, ReadError> {
+        let (mut zones, caches) = zones(&read("/proc/zoneinfo")?);
+        add_sizes(&mut zones, &read("/proc/buddyinfo")?);
+        add_types(&mut zones, &read("/proc/pagetypeinfo")?);
+        let memory_kib = values(&read("/proc/meminfo")?);
+        let counters = values(&read("/proc/vmstat")?);
+        let mut pools = Vec::new();
+        for size_kib in POOL_SIZES_KIB {
+            let mut number = |what: &str| -> Result<Option<u64>, ReadError> {
+                match read(&format!("/sys/kernel/mm/hugepages/hugepages-{size_kib}kB/{what}_hugepages")) {
+                    Ok(text) => Ok(text.trim().parse().ok()),
+                    // A machine without pools.
+                    Err(ReadError::Refused(_)) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            };
+            let Some(pages) = number("nr")? else { continue };
+            let mut number = |what: &str| Ok::<_, ReadError>(number(what)?.unwrap_or(0));
+            let (free, reserved, surplus) = (number("free")?, number("resv")?, number("surplus")?);
+            pools.push(Pool { size_kib, pages, free, reserved, surplus });
+        }
+        Ok(Self { at: Instant::now(), zones, caches, pools, memory_kib, counters })
+    }
+
+    /// One of the counters.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Node and zone at the beginning of a line, and what follows.
+fn heading(line: &str) -> Option<(u64, &str, &str)> {
+    let (node, rest) = line.strip_prefix("Node")?.split_once(", zone")?;
+    let rest = rest.trim_start();
+    let end = rest.find([' ', ',']).unwrap_or(rest.len());
+    let (name, rest) = rest.split_at_checked(end)?;
+    Some((node.trim().parse().ok()?, name, rest))
+}
+
+fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
+    let (mut zones, mut caches) = (Vec::<Zone>::new(), Vec::<Cache>::new());
+    let mut cpu = None;
+    for line in text.lines() {
+        if let Some((node, name, _)) = heading(line) {
+            zones.push(Zone { node, name: name.to_owned(), ..Zone::default() });
+            cpu = None;
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let Some(zone) = zones.last_mut() else { continue };
+        let (first, second, third) = (words.next().unwrap_or(""), words.next().unwrap_or(""), words.next());
+        let number = || second.parse().unwrap_or(0);
+        match (first, second) {
+            ("pages", "free") => zone.free = third.and_then(|word| word.parse().ok()).unwrap_or(0),
+            ("min", _) => zone.marks[0] = number(),
+            ("low", _) => zone.marks[1] = number(),
+            ("high", _) => zone.marks[2] = number(),
+            ("managed", _) => zone.managed = number(),
+            ("cpu:", _) => {
+                // No machine has more, whatever a line says.
+                cpu = second.parse().ok().filter(|&cpu: &usize| cpu < 1 << 16);
+                if let Some(cpu) = cpu
+                    && caches.len() <= cpu
+                {
+                    caches.resize(cpu + 1, Cache::default());
+                }
+            }
+            ("count:" | "high:", _) => {
+                if let Some(cache) = cpu.and_then(|cpu| caches.get_mut(cpu)) {
+                    let sum = if first == "count:" { &mut cache.count } else { &mut cache.high };
+                    *sum = sum.saturating_add(number());
+                }
+            }
+            _ => {}
+        }
+    }
+    zones.retain(|zone| zone.managed != 0);
+    (zones, caches)
+}
+
+/// The zone of a line that has one, and the numbers at its end as pages by order.
+fn orders<'a, 'b>(zones: &'a mut [Zone], line: &'b str) -> Option<(&'a mut Zone, &'b str, Vec<u64>)> {
+    let (node, name, rest) = heading(line)?;
+    let zone = zones.iter_mut().find(|zone| zone.node == node && zone.name == name)?;
+    let kind = rest.split_once("type").map_or("", |(_, rest)| rest.split_whitespace().next().unwrap_or(""));
+    let counts = rest.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    Some((zone, kind, counts.zip(0..).map(|(count, order)| count.checked_shl(order).unwrap_or(0)).collect()))
+}
+
+fn add_sizes(zones: &mut [Zone], text: &str) {
+    for line in text.lines() {
+        if let Some((zone, _, pages)) = orders(zones, line) {
+            for (order, pages) in pages.into_iter().enumerate() {
+                let size = usize::from(order >= BLOCK_ORDER) + usize::from(order >= LARGEST_ORDER);
+                zone.by_size[size] = zone.by_size[size].saturating_add(pages);
+            }
+        }
+    }
+}
+
+/// Only lines with the free pages of a type: those with numbers of blocks name none.
+fn add_types(zones: &mut [Zone], text: &str) {
+    for line in text.lines() {
+        if let Some((
+            zone,
+            kind @ ("Unmovable" | "Movable" | "Reclaimable" | "HighAtomic" | "CMA" | "Isolate"),
+            pages,
+        )) = orders(zones, line)
+        {
+            let place = match kind {
+                "Unmovable" => 0,
+                "Movable" => 1,
+                "Reclaimable" => 2,
+                _ => 3,
+            };
+            zone.by_type[place] = pages.into_iter().fold(zone.by_type[place], u64::saturating_add);
+        }
+    }
+}
+
+/// Names and numbers, `MemFree:  12 kB` or `nr_free_pages 3`. A name that comes twice is added up.
+fn values(text: &str) -> HashMap<String, u64> {
+    let mut values = HashMap::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse::<u64>)) {
+            let sum: &mut u64 = values.entry(name.trim_end_matches(':').to_owned()).or_default();
+            *sum = sum.saturating_add(value);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Files as a machine has them.
+    pub fn file(path: &str) -> Result<String, ReadError> {
+        Ok(match path {
+            "/proc/zoneinfo" => {
+                "Node 0, zone      DMA\n  per-node stats\n      nr_x 0\n  pages free     3998\n        min      7\n        low      10\n        high     13\n        managed  3998\n\
+                 \x20 pagesets\n    cpu: 0\n              count:    5\n              high:     9\n              batch:    1\n              high_min: 7\n    cpu: 1\n              count:    1\n\
+                 Node 0, zone   Normal\n  pages free     0\n        managed  0\n\
+                 Node 1, zone   Normal\n  pages free     600\n        managed  1000\n        high     700\n    cpu: 1\n              count:    2\n              high:     4\n"
+            }
+            "/proc/buddyinfo" => {
+                "Node 0, zone      DMA      2      1 \nNode 1, zone   Normal  1 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 2 \nnonsense\n"
+            }
+            "/proc/pagetypeinfo" => {
+                "Page block order: 9\nFree pages count per migrate type at order 0 1\nNode    1, zone   Normal, type    Unmovable      0      2\n\
+                 Node    1, zone   Normal, type      Movable      4      1\nNode    1, zone   Normal, type   CMA 1 0\n\
+                 Number of blocks type     Unmovable\nNode 1, zone   Normal            9            9\n"
+            }
+            "/proc/meminfo" => "MemTotal:   4193564 kB\nMemFree:  4145948 kB\nHugePages_Total: 8\nx\n",
+            "/proc/vmstat" => "nr_free_pages 10\npcp_refill_pages 7\npcp_refill_pages 1\n",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages" => "8\n",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages" => "6\n",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages" => "1\n",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages" => "2\n",
+            _ => return Err(ReadError::Refused("No such file or directory".into())),
+        }
+        .to_owned())
+    }
+
+    #[test]
+    fn files_become_numbers() {
+        let sample = Sample::take(&mut file).expect("all that it needs is there");
+        assert_eq!(sample.zones.len(), 2);
+        let dma = &sample.zones[0];
+        assert_eq!((dma.managed, dma.free, dma.marks, dma.by_size), (3998, 3998, [7, 10, 13], [4, 0, 0]));
+        let normal = &sample.zones[1];
+        assert_eq!((normal.node, normal.free, normal.marks), (1, 600, [0, 0, 700]));
+        assert_eq!((normal.by_size, normal.by_type), ([1, 512, 2 << 18], [4, 6, 0, 1]));
+        assert_eq!(sample.caches, [Cache { count: 5, high: 9 }, Cache { count: 3, high: 4 }]);
+        assert_eq!(sample.pools, [Pool { size_kib: 2048, pages: 8, free: 6, reserved: 1, surplus: 2 }]);
+        assert_eq!((sample.memory_kib["MemFree"], sample.counter("pcp_refill_pages")), (4_145_948, 8));
+    }
+
+    #[test]
+    fn nonsense_makes_numbers_missing_and_nothing_worse() {
+        let nonsense = "Node x, zone\nNode 1, zone\n  cpu: 99999999999\n count: 7\nNode 0, zone DMA\n managed 5\n cpu: 70000\n high: -1\n";
+        let sample = Sample::take(&mut |_| Ok(nonsense.repeat(3))).expect("nothing is missing");
+        assert_eq!((sample.zones.len(), sample.caches.len(), sample.pools.len()), (3, 0, 0));
+        assert!(matches!(Sample::take(&mut |_| Err(ReadError::Silent)), Err(ReadError::Silent)));
+    }
+}

@@ -1,0 +1,273 @@
+//! Samples as tables.
+
+use super::sample::{Sample, Zone};
+use crate::grid::{Grid, size};
+use crate::output::Style;
+use framewright::units::PAGE_SIZE;
+
+/// CPUs that have a row of their own.
+const MOST_CPUS: usize = 16;
+
+/// Counters whose pace says what goes on, each with what it is called here.
+const EVENTS: [(&str, &[&str]); 8] = [
+    ("pages to CPUs' caches", &["pcp_refill_pages"]),
+    ("pages from CPUs' caches", &["pcp_return_pages"]),
+    ("blocks split", &["block_split"]),
+    ("blocks merged", &["block_merge"]),
+    ("blocks that changed their type", &["fallback_claim", "fallback_steal"]),
+    ("requests that waited", &["allocstall_dma", "allocstall_dma32", "allocstall_normal"]),
+    ("requests that failed", &["alloc_fail"]),
+    ("pages reported", &["page_reporting_pages"]),
+];
+
+/// In which order zones are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sort {
+    Node,
+    Used,
+    Free,
+}
+
+/// The last sample, and the one before it, to which paces refer.
+pub struct View {
+    pid: u32,
+    sample: Sample,
+    before: Option<Sample>,
+    sort: Sort,
+    complaint: Option<String>,
+}
+
+impl View {
+    /// Shows the first sample of a process.
+    pub fn new(pid: u32, sample: Sample) -> Self {
+        Self { pid, sample, before: None, sort: Sort::Node, complaint: None }
+    }
+
+    /// Shows the next.
+    pub fn show(&mut self, sample: Sample) {
+        self.before = Some(std::mem::replace(&mut self.sample, sample));
+        self.complaint = None;
+    }
+
+    /// Says why there is no next one; the last stays.
+    pub fn complain(&mut self, why: String) {
+        self.complaint = Some(why);
+    }
+
+    /// Another order of zones.
+    pub fn sort_next(&mut self) {
+        self.sort = match self.sort {
+            Sort::Node => Sort::Used,
+            Sort::Used => Sort::Free,
+            Sort::Free => Sort::Node,
+        };
+    }
+
+    /// Everything, line by line.
+    pub fn lines(&self, style: Style) -> Vec<String> {
+        let mut lines = vec![style.bold(&self.summary())];
+        if let Some(why) = &self.complaint {
+            lines.push(format!("not up to date: {why}"));
+        }
+        for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())].into_iter().flatten() {
+            lines.push(String::new());
+            lines.extend(grid.render(style));
+        }
+        lines.push(String::new());
+        lines.push(self.reporting());
+        lines
+    }
+
+    fn summary(&self) -> String {
+        let kib = |name: &str| size(self.sample.memory_kib.get(name).copied().unwrap_or(0) * 1024);
+        format!(
+            "process {}: {} managed, {} free, {} kept by CPUs, {} isolated, {} descriptors, {} tables",
+            self.pid,
+            kib("MemTotal"),
+            kib("MemFree"),
+            kib("PcpFree"),
+            kib("Isolated"),
+            kib("MemMap"),
+            kib("MemTables"),
+        )
+    }
+
+    fn zones(&self) -> Grid {
+        let mut grid = Grid::new(&[
+            ">node",
+            "<zone",
+            ">managed",
+            ">free",
+            ">used",
+            ">in pieces",
+            ">in blocks",
+            ">of 1 GiB",
+            ">min",
+            ">low",
+            ">high",
+            "<free is",
+            ">unmovable",
+            ">movable",
+            ">reclaimable",
+            ">other",
+        ]);
+        let mut zones: Vec<&Zone> = self.sample.zones.iter().collect();
+        // Stable, so that equal ones stay in the order of nodes.
+        match self.sort {
+            Sort::Node => {}
+            Sort::Used => zones.sort_by_key(|zone| std::cmp::Reverse(used_permille(zone))),
+            Sort::Free => zones.sort_by_key(|zone| zone.free),
+        }
+        for zone in zones {
+            let used = used_permille(zone);
+            let mut row = vec![zone.node.to_string(), zone.name.clone(), pages(zone.managed), pages(zone.free)];
+            row.push(format!("{}.{} %", used / 10, used % 10));
+            row.extend(zone.by_size.map(pages));
+            row.extend(zone.marks.map(pages));
+            row.push(level(zone).to_owned());
+            row.extend(zone.by_type.map(pages));
+            grid.row(row);
+        }
+        grid
+    }
+
+    fn pools(&self) -> Option<Grid> {
+        let mut grid = Grid::new(&[">pool of", ">pages", ">free", ">reserved", ">surplus", ">memory"]);
+        for pool in &self.sample.pools {
+            let counts = [pool.pages, pool.free, pool.reserved, pool.surplus].map(|count| count.to_string());
+            let mut row = vec![size(pool.size_kib * 1024)];
+            row.extend(counts);
+            row.push(size(pool.pages.saturating_mul(pool.size_kib * 1024)));
+            grid.row(row);
+        }
+        (!self.sample.pools.is_empty()).then_some(grid)
+    }
+
+    fn caches(&self) -> Grid {
+        let mut grid = Grid::new(&[">CPU", ">keeps", ">at most"]);
+        let (shown, rest) = self.sample.caches.split_at(self.sample.caches.len().min(MOST_CPUS));
+        for (cpu, cache) in shown.iter().enumerate() {
+            grid.row([cpu.to_string(), pages(cache.count), pages(cache.high)]);
+        }
+        if !rest.is_empty() {
+            let sum = |of: fn(&super::sample::Cache) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+            let name = format!("{} more", rest.len());
+            grid.row([name, pages(sum(|cache| cache.count)), pages(sum(|cache| cache.high))]);
+        }
+        grid
+    }
+
+    /// What a group of counters has come to, and how much that is more in a second.
+    fn pace(&self, names: &[&str]) -> (u64, Option<f64>) {
+        let sum = |sample: &Sample| names.iter().map(|name| sample.counter(name)).fold(0, u64::saturating_add);
+        let now = sum(&self.sample);
+        let pace = self.before.as_ref().map(|before| {
+            let seconds = self.sample.at.duration_since(before.at).as_secs_f64();
+            now.saturating_sub(sum(before)) as f64 / seconds.max(1e-3)
+        });
+        (now, pace)
+    }
+
+    fn events(&self) -> Grid {
+        let mut grid = Grid::new(&["<since the beginning", ">", ">a second"]);
+        for (name, counters) in EVENTS {
+            let (sum, pace) = self.pace(counters);
+            grid.row([
+                name.to_owned(),
+                sum.to_string(),
+                pace.map_or_else(|| "-".to_owned(), |pace| format!("{pace:.0}")),
+            ]);
+        }
+        grid
+    }
+
+    fn reporting(&self) -> String {
+        let (bytes, pace) = self.pace(&["page_reporting_bytes"]);
+        let pace = pace.map_or_else(String::new, |pace| format!(", {pace:.0} bytes a second"));
+        format!(
+            "free page reporting: {} reported{pace}, {} passes, {} errors; {} free and not reported",
+            size(bytes),
+            self.sample.counter("page_reporting_passes"),
+            self.sample.counter("page_reporting_errors"),
+            pages(self.sample.counter("nr_free_unreported")),
+        )
+    }
+}
+
+fn pages(count: u64) -> String {
+    size(count.saturating_mul(PAGE_SIZE))
+}
+
+fn used_permille(zone: &Zone) -> u64 {
+    let used = u128::from(zone.managed.saturating_sub(zone.free)) * 1000 / u128::from(zone.managed.max(1));
+    u64::try_from(used).unwrap_or(1000)
+}
+
+/// Where a zone stands to its watermarks.
+fn level(zone: &Zone) -> &'static str {
+    let [min, low, high] = zone.marks;
+    match zone.free {
+        free if free < min => "below min",
+        free if free < low => "below low",
+        free if free < high => "below high",
+        _ => "enough",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::tests::file;
+    use super::*;
+    use std::time::Duration;
+
+    fn sample() -> Sample {
+        Sample::take(&mut file).expect("all files are there")
+    }
+
+    #[test]
+    fn one_sample_has_no_paces() {
+        let lines = View::new(7, sample()).lines(Style::PLAIN);
+        assert!(lines[0].starts_with("process 7: 4.00 GiB managed, 3.95 GiB free, "), "{}", lines[0]);
+        let find =
+            |text: &str| lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:#?}"));
+        assert!(find("Normal").contains("below high") && find("Normal").contains("40.0 %"));
+        assert!(find("DMA").contains("enough"));
+        assert_eq!(
+            find("16.0 MiB").split_whitespace().collect::<Vec<_>>(),
+            ["2.00", "MiB", "8", "6", "1", "2", "16.0", "MiB"]
+        );
+        assert!(find("pages to CPUs' caches").ends_with('-'));
+        assert!(find("free page reporting: 0 KiB reported, 0 passes").ends_with("free and not reported"));
+    }
+
+    #[test]
+    fn a_second_one_has_and_sorting_turns_rows() {
+        let mut view = View::new(7, sample());
+        let mut later = sample();
+        later.at = view.sample.at + Duration::from_secs(2);
+        later.counters.insert("pcp_refill_pages".into(), 108);
+        view.show(later);
+        view.complain("it is late".into());
+        let lines = view.lines(Style::PLAIN);
+        assert_eq!(lines[1], "not up to date: it is late");
+        let line = lines.iter().find(|line| line.starts_with("pages to CPUs' caches")).expect("a row");
+        assert_eq!(line.split_whitespace().skip(4).collect::<Vec<_>>(), ["108", "50"]);
+        let first = |view: &View| view.zones().render(Style::PLAIN)[1].contains("DMA");
+        assert!(first(&view));
+        view.sort_next();
+        assert!(!first(&view));
+        view.sort_next();
+        assert!(!first(&view));
+        view.sort_next();
+        assert!(first(&view));
+    }
+
+    #[test]
+    fn many_cpus_share_a_row() {
+        let mut many = sample();
+        many.caches = vec![super::super::sample::Cache { count: 1, high: 2 }; MOST_CPUS + 3];
+        let lines = View::new(1, many).caches().render(Style::PLAIN);
+        assert_eq!(lines.len(), MOST_CPUS + 2);
+        assert!(lines[MOST_CPUS + 1].starts_with("3 more") && lines[MOST_CPUS + 1].contains("12 KiB"));
+    }
+}

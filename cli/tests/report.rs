@@ -1,0 +1,162 @@
+//! `boot --snapshot` and `report`: what they write, and what they say of files that they cannot use.
+
+mod common;
+mod fixture;
+
+use common::{Scratch, run};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+fn words(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("it was written")).expect("JSON")
+}
+
+/// Blocks of a snapshot whose use begins with this letter.
+fn blocks(snapshot: &Value, letter: char) -> u64 {
+    let zones = snapshot["snapshot"]["zones"].as_array().expect("zones");
+    let runs = zones.iter().flat_map(|zone| zone["runs"].as_array().expect("runs"));
+    let only = runs.filter(|run| run[2].as_str().is_some_and(|uses| uses.starts_with(letter) && !uses.contains(':')));
+    only.map(|run| run[1].as_u64().expect("a number")).sum()
+}
+
+#[test]
+fn a_snapshot_shows_what_commands_hold() {
+    let folder = Scratch::new("snapshot");
+    let path = folder.path("memory.json");
+    let commands = "echo 40 > /proc/sys/vm/nr_hugepages; alloc 9 100; alloc 0 2000; exit 3";
+    let outcome = run(&["boot", "--memory", "1G", "--exec", commands, "--snapshot", &words(&path)]);
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    let snapshot = read(&path);
+    assert_eq!((&snapshot["format"], &snapshot["snapshot"]["cell_blocks"]), (&json!(1), &json!(1)));
+    // The CPU's cache keeps some more.
+    assert!(blocks(&snapshot, 'P') == 40 && (100..200).contains(&blocks(&snapshot, 'W')), "{snapshot}");
+    assert!(blocks(&snapshot, 'S') >= 4 && blocks(&snapshot, 'F') > 300);
+    assert_eq!(snapshot["snapshot"]["commands"], commands);
+    // Without commands, and as JSON.
+    let outcome = run(&["boot", "--memory", "256M", "--json", "--snapshot", &words(&path)]);
+    assert!(outcome.json()["totals"].is_object());
+    let snapshot = read(&path);
+    assert_eq!((blocks(&snapshot, 'P'), snapshot["snapshot"]["machine"].as_str()), (0, Some("256 MiB, in a process")));
+    let outcome =
+        run(&["boot", "--memory", "256M", "--policy-table", "no", "--snapshot", &words(&folder.path("no/such/file"))]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "nothing was booted in vain");
+    assert!(outcome.stderr.contains("there is no such folder"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_snapshot_of_a_large_machine_is_small() {
+    let folder = Scratch::new("large");
+    let path = folder.path("memory.json");
+    let commands = "alloc 18 3000; alloc 9 100000; alloc 0 200000; alloc 13 5000; free 2; fragment 2G";
+    let outcome = run(&[
+        "boot",
+        "--memory",
+        "24T",
+        "--nodes",
+        "16",
+        "--exec",
+        commands,
+        "--snapshot",
+        &words(&path),
+        "memmap_init=on-demand",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let bytes = fs::metadata(&path).expect("it was written").len();
+    assert!(bytes < 100_000, "{bytes}");
+    let page = folder.path("report.html");
+    let outcome = run(&["report", "--snapshot", &words(&path), "-o", &words(&page)]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let text = fs::read_to_string(&page).expect("it was written");
+    assert!(text.len() < 2 << 20 && text.matches("class=\"node\"").count() == 16);
+}
+
+#[test]
+fn a_page_has_everything_and_nothing_from_elsewhere() {
+    let folder = Scratch::new("page");
+    let (results, page) = (folder.path("results.json"), folder.path("report.html"));
+    fs::write(&results, fixture::results().to_string()).expect("a file");
+    let outcome = run(&["report", &words(&results), "-o", &words(&page)]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let text = fs::read_to_string(&page).expect("it was written");
+    assert!(text.len() < 2 << 20);
+    for id in [
+        "limits",
+        "linux",
+        "allocation",
+        "bring-up",
+        "memory-map",
+        "scaling",
+        "jobs",
+        "huge-pages",
+        "reporting",
+        "model",
+        "others",
+        "files",
+    ] {
+        assert!(text.contains(&format!("<section id=\"{id}\">")), "{id}");
+    }
+    assert_eq!(text.matches("</script>").count(), 1, "what comes from files is escaped");
+    assert!(
+        !text.contains("<img") && !text.contains("a <CPU>") && text.contains("a &lt;CPU&gt; &amp; &quot;more&quot;")
+    );
+    for outside in ["http://", "https://", "src=\"", "@import", "//fonts"] {
+        assert!(!text.contains(outside), "{outside}");
+    }
+    assert!(!text.contains("NaN") && !text.contains(">inf"));
+    // The same limits as text.
+    let outcome = run(&["report", "--text", &words(&results)]);
+    assert!(
+        outcome.code == Some(0)
+            && outcome.stdout.contains("4 KiB: get, in bulk")
+            && outcome.stdout.contains("not measured")
+    );
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
+    let folder = Scratch::new("bad");
+    let (bad, page) = (folder.path("bad.json"), folder.path("report.html"));
+    fs::write(&page, "as it was").expect("a file");
+    let row = |row: Value| json!({ "bench": "alloc", "rows": [{ "alloc_ns": 1.0 }, row] }).to_string();
+    for (text, expected) in [
+        ("".to_owned(), "bad.json: is not JSON: EOF"),
+        (
+            "{\"rows\": [{\"bench\": \"a\", \"x_ns\": NaN}]}".into(),
+            "bad.json: is not JSON: expected value at line 1 column 34",
+        ),
+        ("{\"rows\": [{\"bench\": \"a\", \"x_ns\": 1e999}]}".into(), "bad.json: is not JSON: number out of range"),
+        ("{\"format\": 7, \"rows\": []}".into(), "bad.json: has format 7; this program reads format 1"),
+        ("[]".into(), "bad.json: is no JSON object"),
+        ("{}".into(), "bad.json: has neither"),
+        ("{\"rows\": []}".into(), "bad.json: rows is empty"),
+        (row(json!({ "alloc_ns": -1 })), "bad.json: rows[1].alloc_ns is -1, which cannot be negative"),
+        (
+            row(json!({ "at_seconds": [1, 2], "rss_mib": [3] })),
+            "bad.json: rows[1].rss_mib has 1 values and at_seconds has 2",
+        ),
+        ("{\"snapshot\": {\"cell_blocks\": 1, \"zones\": [{}]}}".into(), "bad.json: snapshot.zones[0].runs is no list"),
+    ] {
+        fs::write(&bad, &text).expect("a file");
+        let outcome = run(&["report", &words(&bad), "-o", &words(&page)]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{text}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(expected) && outcome.stderr.lines().count() == 1, "{text}: {}", outcome.stderr);
+        assert_eq!(fs::read_to_string(&page).expect("it is there"), "as it was");
+    }
+    let outcome = run(&["report", &words(&folder.path("none.json")), "-o", &words(&page)]);
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("none.json: cannot be read: No such file"),
+        "{}",
+        outcome.stderr
+    );
+    fs::write(&bad, fixture::results().to_string()).expect("a file");
+    let outcome = run(&["report", "--snapshot", &words(&bad), "-o", &words(&page)]);
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("it has results and no snapshot"), "{}", outcome.stderr);
+    let outcome = run(&["report"]);
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("framewright bench alloc --json"), "{}", outcome.stderr);
+    assert_eq!(fs::read_dir(folder.path("")).expect("a folder").count(), 2, "nothing is left over");
+}

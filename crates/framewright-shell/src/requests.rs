@@ -1,0 +1,187 @@
+//! Reading control files over a line: for who watches a running machine.
+//!
+//! A request is one line, a number of the asker's choice and a path. The answer is `=NUMBER`, the file's text with a `+` in front of each of its lines, and `.NUMBER`; or in
+//! the place of that end `!NUMBER` and why there is no more. So an answer can be told from what was left of an earlier one, and no text of a file is taken for an end. A
+//! request that is none is answered as number 0. Nothing can be written.
+
+use core::fmt::{self, Display, Write};
+
+/// The longest request, in bytes, without its end of line.
+pub const LONGEST_REQUEST: usize = 256;
+
+/// Requests as they come in, byte by byte.
+pub struct Requests {
+    line: [u8; LONGEST_REQUEST],
+    len: usize,
+    is_too_long: bool,
+}
+
+/// What was asked, or why it is not a request.
+type Asked<'a> = Result<(u64, &'a str), &'static str>;
+
+impl Requests {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { line: [0; LONGEST_REQUEST], len: 0, is_too_long: false }
+    }
+
+    /// Takes the next byte. Whether a request is complete: then [`answer`](Self::answer) is next.
+    pub fn take(&mut self, byte: u8) -> bool {
+        if byte == b'\n' {
+            return true;
+        }
+        match self.line.get_mut(self.len) {
+            Some(place) => {
+                *place = byte;
+                self.len += 1;
+            }
+            None => self.is_too_long = true,
+        }
+        false
+    }
+
+    /// Answers the request that is complete, and is ready for the next. `read` writes the text of a file.
+    ///
+    /// # Errors
+    /// `out` has failed; the answer is not complete.
+    pub fn answer<E: Display>(
+        &mut self,
+        read: &mut dyn FnMut(&str, &mut dyn Write) -> Result<(), E>,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        let answered = match self.asked() {
+            Ok((number, path)) => {
+                writeln!(out, "={number}")?;
+                let mut lines = Lines { out, at_start: true, failed: false };
+                let result = read(path, &mut lines);
+                let Lines { at_start, failed, .. } = lines;
+                if failed {
+                    return Err(fmt::Error);
+                }
+                if !at_start {
+                    out.write_str("\n")?;
+                }
+                match result {
+                    Ok(()) => writeln!(out, ".{number}"),
+                    Err(error) => writeln!(out, "!{number} {error}"),
+                }
+            }
+            Err(why) => writeln!(out, "=0\n!0 {why}"),
+        };
+        self.len = 0;
+        self.is_too_long = false;
+        answered
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        if self.is_too_long {
+            return Err("the request is too long");
+        }
+        let line = self.line.get(..self.len).unwrap_or(&[]);
+        let line = core::str::from_utf8(line).map_err(|_| "the request is no text")?;
+        let (number, path) = line.trim_end_matches('\r').split_once(' ').ok_or("a request is a number and a path")?;
+        let number = number.parse().map_err(|_| "a request begins with a number")?;
+        if path.starts_with('/') { Ok((number, path)) } else { Err("a path begins with /") }
+    }
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Puts a `+` in front of each line.
+struct Lines<'a> {
+    out: &'a mut dyn Write,
+    at_start: bool,
+    failed: bool,
+}
+
+impl Write for Lines<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive('\n') {
+            let mark = if self.at_start { "+" } else { "" };
+            if self.failed || self.out.write_str(mark).and_then(|()| self.out.write_str(piece)).is_err() {
+                self.failed = true;
+                return Err(fmt::Error);
+            }
+            self.at_start = piece.ends_with('\n');
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+    use std::string::String;
+
+    fn ask(requests: &mut Requests, bytes: &[u8]) -> String {
+        let mut out = String::new();
+        for &byte in bytes {
+            if requests.take(byte) {
+                let mut read = |path: &str, out: &mut dyn Write| match path {
+                    "/two" => write!(out, "a\n.7\n").map_err(|_| "failed"),
+                    "/open" => write!(out, "no end").map_err(|_| "failed"),
+                    "/part" => write!(out, "x\ny").map_err(|_| "failed").and(Err("in the middle")),
+                    "/empty" => Ok(()),
+                    _ => Err("there is none"),
+                };
+                assert_eq!(requests.answer(&mut read, &mut out), Ok(()));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn files_come_line_by_line_between_their_marks() {
+        let requests = &mut Requests::new();
+        assert_eq!(ask(requests, b"7 /two\n8 /empty\r\n"), "=7\n+a\n+.7\n.7\n=8\n.8\n");
+        assert_eq!(ask(requests, b"9 /open\n"), "=9\n+no end\n.9\n");
+        assert_eq!(ask(requests, b"1 /part\n2 /x\n"), "=1\n+x\n+y\n!1 in the middle\n=2\n!2 there is none\n");
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_and_forgotten() {
+        let requests = &mut Requests::new();
+        for (bytes, why) in [
+            (&b"\n"[..], "a request is a number and a path"),
+            (b"/two\n", "a request is a number and a path"),
+            (b"x /two\n", "a request begins with a number"),
+            (b"99999999999999999999 /two\n", "a request begins with a number"),
+            (b"1 two\n", "a path begins with /"),
+            (b"1 /\xff\n", "the request is no text"),
+        ] {
+            assert_eq!(ask(requests, bytes), format!("=0\n!0 {why}\n"));
+        }
+        let long = [&b"1 /"[..], &[b'x'; LONGEST_REQUEST], b"\n"].concat();
+        assert_eq!(ask(requests, &long), "=0\n!0 the request is too long\n");
+        let longest = [&b"1 /"[..], &[b'x'; LONGEST_REQUEST - 3], b"\n"].concat();
+        assert_eq!(ask(requests, &longest), "=1\n!1 there is none\n");
+        assert_eq!(ask(requests, b"3 /empty\n"), "=3\n.3\n");
+    }
+
+    #[test]
+    fn a_line_that_fails_ends_the_answer() {
+        struct Short(usize);
+        impl Write for Short {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0 = self.0.checked_sub(text.len()).ok_or(fmt::Error)?;
+                Ok(())
+            }
+        }
+        for room in 0..12 {
+            let mut requests = Requests::new();
+            assert!(!b"1 /a".iter().any(|&byte| requests.take(byte)) && requests.take(b'\n'));
+            // Whoever reads may well ignore it.
+            let mut read = |_: &str, out: &mut dyn Write| {
+                let _ = out.write_str("one\ntwo\n");
+                Ok::<(), &str>(())
+            };
+            assert_eq!(requests.answer(&mut read, &mut Short(room)), Err(fmt::Error), "{room}");
+        }
+    }
+}

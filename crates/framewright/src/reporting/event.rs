@@ -1,0 +1,65 @@
+//! What an adopter may want to log of free page reporting: why a device was refused, and what happened to one.
+
+use crate::units::{Order, PAGE_SIZE};
+use core::fmt;
+
+/// Why a device was not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterError {
+    /// There is one already, or one was dropped while it had memory.
+    Busy,
+    /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not promise to leave it there.
+    Content,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "another device for free page reports is registered",
+            Self::Content => "the device would not leave in free memory what page_poison or init_on_free put there",
+        })
+    }
+}
+
+impl core::error::Error for RegisterError {}
+
+/// Something that is worth a line in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A device was registered.
+    Enabled {
+        /// The smallest order that is reported.
+        order: Order,
+    },
+    /// A submission failed, the first in a row.
+    Failing {
+        /// When it is tried again, in milliseconds.
+        retry_ms: u64,
+    },
+    /// A submission succeeded after some that had failed.
+    Recovered,
+    /// The device did not answer in time and keeps what it has.
+    Silent {
+        /// How much that is.
+        pages: u64,
+    },
+    /// It answered after all.
+    Answered,
+    /// It was reset; what it had is back.
+    Reset,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Enabled { order } => write!(f, "Free page reporting enabled, from {order:?} on"),
+            Self::Failing { retry_ms } => write!(f, "report failed, next attempt in {retry_ms} ms"),
+            Self::Recovered => f.write_str("reports succeed again"),
+            Self::Silent { pages } => {
+                write!(f, "device does not answer, {} KiB stay with it", pages * PAGE_SIZE / 1024)
+            }
+            Self::Answered => f.write_str("device answers again"),
+            Self::Reset => f.write_str("device was reset"),
+        }
+    }
+}

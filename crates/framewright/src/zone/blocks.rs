@@ -1,0 +1,155 @@
+//! What every block of a zone is used for, from the first to the last: for who draws a map of memory.
+
+use super::Zone;
+use crate::block::table::blocks_of;
+use crate::block::{BlockState, State};
+use crate::map_space::BlockNumber;
+use crate::platform::Platform;
+use crate::units::{Order, PAGES_PER_BLOCK};
+
+/// Heads that are looked at before others may have the lock.
+const SLICE: usize = 128;
+/// Runs that are kept until the lock is free.
+const KEPT: usize = 32;
+
+/// What blocks are used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockUse {
+    /// No memory of the zone.
+    Hole,
+    /// Parts of free blocks.
+    Free {
+        /// Of the free block.
+        order: Order,
+        /// The hypervisor was told of all of it.
+        is_reported: bool,
+    },
+    /// Parts of blocks that were allocated whole.
+    Allocated {
+        /// Of the allocated block.
+        order: Order,
+    },
+    /// Huge pages of a pool, in use or not.
+    Pool {
+        /// Of the huge page.
+        order: Order,
+    },
+    /// Divided into pages.
+    Split {
+        /// Frames that are allocated, or hold descriptors, or wait for some.
+        used_pages: u64,
+        /// Frames that the allocator was given.
+        managed_pages: u64,
+    },
+    /// Memory that the allocator was not given.
+    Reserved,
+    /// Taken out of use.
+    Offline,
+    /// Not accepted by the guest yet.
+    Unaccepted,
+    /// Being taken out: free ones of it are handed to nobody.
+    Isolated,
+    /// Withheld until its part of the memory map is initialised.
+    Deferred,
+    /// Free, and with the hypervisor at this moment.
+    Reporting,
+    /// Its word means nothing, which [`verify`](crate::Manager::verify) calls a fault.
+    Unknown,
+}
+
+impl BlockUse {
+    fn of(state: BlockState) -> Self {
+        let order = state.order().max(Order::BLOCK);
+        match state.state() {
+            Some(State::Inner) => Self::Hole,
+            Some(State::Free) => Self::Free { order, is_reported: state.has(BlockState::REPORTED) },
+            _ if state.is(State::Isolated) || state.has(BlockState::ISOLATED) => Self::Isolated,
+            Some(State::Whole) => Self::Allocated { order },
+            Some(State::Pool) => Self::Pool { order },
+            Some(State::Split) if state.managed_pages() == 0 => {
+                if state.present_pages() == 0 {
+                    Self::Hole
+                } else {
+                    Self::Reserved
+                }
+            }
+            Some(State::Split) => {
+                let managed_pages = state.managed_pages();
+                let free_pages = if state.is_held_back() { 0 } else { state.free_pages() };
+                Self::Split { used_pages: managed_pages.saturating_sub(free_pages), managed_pages }
+            }
+            Some(State::Reserved) => Self::Reserved,
+            Some(State::Offline) => Self::Offline,
+            Some(State::Unaccepted) => Self::Unaccepted,
+            Some(State::Isolated) => Self::Isolated,
+            Some(State::Deferred) => Self::Deferred,
+            Some(State::Reporting) => Self::Reporting,
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// Neighbouring blocks with the same use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockRun {
+    /// The first.
+    pub start: BlockNumber,
+    /// How many; never zero.
+    pub blocks: u32,
+    /// What each of them is used for.
+    pub what: BlockUse,
+}
+
+impl BlockRun {
+    /// Frames in it, holes included.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.blocks as u64 * PAGES_PER_BLOCK
+    }
+}
+
+impl Zone {
+    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a gap or an overlap inside a segment; neighbouring runs may be
+    /// alike. The lock is held for at most 128 heads at a time and never while `visit` works, which may be slow.
+    ///
+    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one hold of the lock was true at one moment; between holds time
+    /// passes, so that memory which moves from one end of the zone to the other may be seen twice or not at all. When nobody does anything it is exact. What CPUs have
+    /// in their caches counts as used, as in all tables.
+    pub fn for_each_block_run<P: Platform>(&self, platform: &P, visit: &mut dyn FnMut(BlockRun)) {
+        for segment in self.segments {
+            let end = segment.indices().end;
+            let mut index = segment.index;
+            while index < end {
+                let mut runs = [None; KEPT];
+                let mut len = 0_usize;
+                {
+                    let _lists = self.changing.lists.lock(platform);
+                    for _ in 0..SLICE {
+                        if index >= end {
+                            break;
+                        }
+                        let (next, what) = match self.table.head_of(index) {
+                            // A block that grew downwards meanwhile begins before what was seen already.
+                            Some((head, state)) => (
+                                (head + blocks_of(state.order().max(Order::BLOCK))).clamp(index + 1, end),
+                                BlockUse::of(state),
+                            ),
+                            None => (index + 1, BlockUse::Hole),
+                        };
+                        let blocks = next - index;
+                        match runs.get_mut(len.wrapping_sub(1)) {
+                            Some(Some(BlockRun { blocks: last, what: same, .. })) if *same == what => *last += blocks,
+                            _ => {
+                                let Some(place) = runs.get_mut(len) else { break };
+                                *place = Some(BlockRun { start: segment.block_of(index), blocks, what });
+                                len += 1;
+                            }
+                        }
+                        index = next;
+                    }
+                }
+                runs.iter().flatten().for_each(|&run| visit(run));
+            }
+        }
+    }
+}

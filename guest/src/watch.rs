@@ -1,0 +1,68 @@
+//! The second serial line: whoever is at its other end may read control files while the shell works.
+
+use crate::platform::PLATFORM;
+use core::fmt::{self, Write};
+use framewright::files::FileSystem;
+use framewright::platform::Platform;
+use framewright_shell::Requests;
+use framewright_x86::serial::Serial;
+
+/// The second serial port of a PC, if it has one.
+// SAFETY: it is there or nothing is, and nobody but this module uses it.
+static SERIAL: Serial = unsafe { Serial::at(0x2f8) };
+
+/// Calls from one look at the line to the next: a look is an exit to a hypervisor.
+const CALLS_PER_LOOK: u32 = 64;
+/// Bytes that are taken in one look.
+const MOST_BYTES: u32 = 512;
+
+/// How long the other end may keep a piece of an answer from leaving. It may have to be scheduled first, on a machine with much else to do; a shell that nobody reads from
+/// is held up once for each request.
+const PATIENCE_NS: u64 = 300_000_000;
+const MOST_TURNS: u32 = 1 << 10;
+
+/// What came over the line so far.
+pub struct Watch {
+    requests: Requests,
+    calls: u32,
+}
+
+impl Watch {
+    /// Sets the line up.
+    pub fn begin() -> Self {
+        SERIAL.begin();
+        Self { requests: Requests::new(), calls: 0 }
+    }
+
+    /// Answers what was asked, if this is a call with a look.
+    pub fn poll(&mut self, files: &FileSystem<'_>) {
+        self.calls = self.calls.wrapping_add(1);
+        if !self.calls.is_multiple_of(CALLS_PER_LOOK) {
+            return;
+        }
+        for _ in 0..MOST_BYTES {
+            let Some(byte) = SERIAL.receive() else { return };
+            if self.requests.take(byte) {
+                // Who does not take the answer has to ask again.
+                let _ = self.requests.answer(&mut |path, out| files.read(path, out), &mut Answer);
+                return;
+            }
+        }
+    }
+}
+
+/// The line for answers.
+struct Answer;
+
+impl Write for Answer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Without a clock: as many turns as take about that long.
+        let (began, mut turns) = (PLATFORM.now_ns(), 0);
+        let mut is_late = || {
+            turns += 1;
+            let waited = PLATFORM.now_ns().zip(began).map(|(now, began)| now.saturating_sub(began));
+            waited.map_or(turns > MOST_TURNS, |waited| waited > PATIENCE_NS)
+        };
+        if SERIAL.try_send(text.as_bytes(), &mut is_late) { Ok(()) } else { Err(fmt::Error) }
+    }
+}

@@ -1,0 +1,133 @@
+//! What a script can ask for, one command a line:
+//!
+//! | command | does, and says |
+//! |---|---|
+//! | `mark WORDS` | `@mark WORDS` |
+//! | `load FILE` | makes a file a part of the kernel |
+//! | `exists FILE` | `@exists FILE yes` or `no` |
+//! | `write FILE VALUE` | writes |
+//! | `resize FILE COUNT` | writes, reads back, `@resize FILE COUNT REACHED NANOSECONDS` for the write |
+//! | `sum FILE WORD` | adds the numbers behind `WORD` where it begins a line, `@sum FILE WORD SUM` |
+//! | `log WORDS` | the kernel's lines that have these words, `@log LINE` |
+//! | `dirty MIB SECONDS` | writes to so much memory, `@dirty MIB`, waits, gives it back, `@freed MIB` |
+//! | `fault huge|base SECONDS CPUS` | page faults, see [`faults`](crate::faults) |
+//! | `sleep SECONDS` | waits |
+//!
+//! What fails says `@failed COMMAND: error N`, and the script goes on.
+
+use crate::faults;
+use crate::say;
+use crate::system::{self, ENOENT, Errno, File, Mapping, Pages};
+
+/// Bytes of a control file that are looked at; the longest, `zoneinfo`, has some 3000 a node.
+const FILE_BYTES: usize = 128 << 10;
+/// Bytes of the kernel's log.
+const LOG_BYTES: usize = 256 << 10;
+
+/// Runs one line of a script.
+pub fn run(line: &str) {
+    let line = line.trim();
+    let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut words = rest.split_ascii_whitespace();
+    let mut next = || words.next().unwrap_or_default();
+    let done = match command {
+        "" => Ok(()),
+        "mark" => {
+            say!("@mark {rest}");
+            Ok(())
+        }
+        "load" => File::read_only(rest).and_then(|file| file.load_as_module()),
+        "exists" => {
+            say!("@exists {rest} {}", if File::read_only(rest).is_ok() { "yes" } else { "no" });
+            Ok(())
+        }
+        "write" => write(next(), next()).map(|_| ()),
+        "resize" => resize(next(), next()),
+        "sum" => sum(next(), next()),
+        "log" => log(rest),
+        "dirty" => dirty(number(next()), number(next())),
+        "fault" => match next() {
+            "huge" => faults::run("huge", Pages::Huge, number(next()), number(next())),
+            "base" => faults::run("base", Pages::Base, number(next()), number(next())),
+            _ => Err(ENOENT),
+        },
+        "sleep" => {
+            system::sleep(number(next()));
+            Ok(())
+        }
+        _ => Err(ENOENT),
+    };
+    if let Err(Errno(number)) = done {
+        say!("@failed {line}: error {number}");
+    }
+}
+
+/// A number; what is none counts as zero.
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(0)
+}
+
+/// Writes in one piece; gives how many nanoseconds that took.
+fn write(name: &str, value: &str) -> Result<u64, Errno> {
+    let file = File::write_only(name)?;
+    let started = system::now_ns();
+    file.write(value.as_bytes())?;
+    Ok(system::now_ns() - started)
+}
+
+fn resize(name: &str, count: &str) -> Result<(), Errno> {
+    let duration_ns = write(name, count)?;
+    let mut reached = [0; 32];
+    let length = File::read_only(name)?.read(&mut reached)?;
+    let reached = core::str::from_utf8(reached.get(..length).unwrap_or_default()).unwrap_or_default().trim();
+    say!("@resize {name} {count} {reached} {duration_ns}");
+    Ok(())
+}
+
+fn sum(name: &str, word: &str) -> Result<(), Errno> {
+    let mut bytes = [0; FILE_BYTES];
+    let file = File::read_only(name)?;
+    let mut length = 0;
+    loop {
+        match file.read(bytes.get_mut(length..).unwrap_or_default())? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    let lines = bytes.get(..length).unwrap_or_default().split(|&byte| byte == b'\n');
+    let text = lines.filter_map(|line| core::str::from_utf8(line).ok());
+    let numbers = text.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next() == Some(word)).then(|| words.next().map_or(0, number))
+    });
+    let (found, sum) = numbers.fold((0, 0), |(found, sum), number| (found + 1, sum + number));
+    if found == 0 {
+        return Err(ENOENT);
+    }
+    say!("@sum {name} {word} {sum}");
+    Ok(())
+}
+
+fn log(words: &str) -> Result<(), Errno> {
+    let mut bytes = [0; LOG_BYTES];
+    let length = system::kernel_log(&mut bytes)?;
+    for line in bytes.get(..length).unwrap_or_default().split(|&byte| byte == b'\n') {
+        if let Ok(line) = core::str::from_utf8(line)
+            && line.contains(words)
+        {
+            say!("@log {line}");
+        }
+    }
+    Ok(())
+}
+
+fn dirty(mib: u64, seconds: u64) -> Result<(), Errno> {
+    let bytes = usize::try_from(mib << 20).map_err(|_| ENOENT)?;
+    let mut memory = Mapping::new(bytes, Pages::Huge)?;
+    memory.touch();
+    say!("@dirty {mib}");
+    system::sleep(seconds);
+    drop(memory);
+    say!("@freed {mib}");
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Page faults in the manner of will-it-scale: on each CPU a process maps 128 MiB, writes to every 4 KiB of it and gives it back, again and again. An iteration is 4 KiB that were written to.
+
+use crate::say;
+use crate::system::{self, Errno, Mapping, PAGE_BYTES, Pages, Side};
+
+/// Bytes of a mapping, as there.
+const MAPPING_BYTES: usize = 128 << 20;
+/// CPUs at most: those that one word of a mask names.
+const MOST_CPUS: u64 = 64;
+
+/// Has `cpus` processes fault for so many seconds; says `@fault NAME CPUS ITERATIONS_PER_SECOND`.
+pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errno> {
+    let cpus = cpus.clamp(1, MOST_CPUS);
+    let rates = Mapping::new(PAGE_BYTES, Pages::Shared)?;
+    let mut children = 0;
+    let mut failed = Ok(());
+    for cpu in (0..).take(usize::try_from(cpus).unwrap_or(1)) {
+        match system::fork() {
+            Ok(Side::Child) => {
+                let done = child(&rates, cpu, pages, seconds);
+                system::exit(u8::from(done.is_err()));
+            }
+            Ok(Side::Parent) => children += 1,
+            Err(error) => failed = Err(error),
+        }
+    }
+    for _ in 0..children {
+        system::wait_for_child()?;
+    }
+    failed?;
+    let words = (0..children).filter_map(|index| rates.word(index));
+    // SAFETY: in the mapping, aligned, and whoever wrote it is gone.
+    let sum: u64 = words.map(|word| unsafe { word.read() }).sum();
+    say!("@fault {name} {cpus} {sum}");
+    Ok(())
+}
+
+/// Faults, and notes how many times a second.
+fn child(rates: &Mapping, cpu: usize, pages: Pages, seconds: u64) -> Result<(), Errno> {
+    system::stay_on(u32::try_from(cpu).unwrap_or(u32::MAX))?;
+    let started = system::now_ns();
+    let mut iterations: u128 = 0;
+    let elapsed_ns = loop {
+        let mut memory = Mapping::new(MAPPING_BYTES, pages)?;
+        memory.touch();
+        drop(memory);
+        iterations += (MAPPING_BYTES / PAGE_BYTES) as u128;
+        let elapsed_ns = system::now_ns() - started;
+        if elapsed_ns >= seconds * 1_000_000_000 {
+            break elapsed_ns;
+        }
+    };
+    let rate = iterations * 1_000_000_000 / u128::from(elapsed_ns.max(1));
+    if let Some(word) = rates.word(cpu) {
+        // SAFETY: in the mapping, aligned, and this process's own.
+        unsafe { word.write(u64::try_from(rate).unwrap_or(u64::MAX)) };
+    }
+    Ok(())
+}

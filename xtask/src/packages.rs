@@ -1,0 +1,96 @@
+//! Programs of the system that tests need: found, or installed where that can be done without asking.
+
+use crate::command::Run;
+use crate::step::Failure;
+use std::fs;
+
+/// A program.
+struct Program {
+    /// Its names, of which one is enough.
+    names: &'static [&'static str],
+    /// What Debian and Ubuntu have to install for it.
+    debian: &'static [&'static str],
+    /// What to do where it is missing and cannot be installed.
+    missing: &'static str,
+}
+
+/// The emulator, its firmware, and the option ROM of the network card that QEMU's default machines have.
+const QEMU: Program = Program {
+    names: &["qemu-system-x86_64"],
+    debian: &["qemu-system-x86", "seabios", "ipxe-qemu"],
+    missing: "\
+qemu-system-x86_64 is missing, and the tests of whole machines need it. Install it with
+  apt-get install qemu-system-x86 seabios ipxe-qemu    (Debian, Ubuntu)
+  dnf install qemu-system-x86-core                     (Fedora)
+  pacman -S qemu-system-x86                            (Arch)
+",
+};
+
+/// The browser, and letters for it to draw.
+const BROWSER: Program = Program {
+    names: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
+    debian: &["chromium", "fonts-dejavu-core"],
+    missing: "\
+Chromium is missing, and the tests of reports look at them in it. Install it with
+  apt-get install chromium fonts-dejavu-core    (Debian)
+  dnf install chromium                          (Fedora)
+  pacman -S chromium                            (Arch)
+",
+};
+
+/// Makes sure that QEMU is there and gives its version.
+///
+/// # Errors
+/// Where it is missing and cannot be installed: what to install.
+pub fn qemu() -> Result<String, Failure> {
+    provide(&QEMU).map(|version| version.replace("QEMU emulator version", "QEMU"))
+}
+
+/// Makes sure that a browser is there and gives its version.
+///
+/// # Errors
+/// Where it is missing and cannot be installed: what to install.
+pub fn browser() -> Result<String, Failure> {
+    provide(&BROWSER)
+}
+
+fn provide(program: &Program) -> Result<String, Failure> {
+    if let Some(version) = version(program) {
+        return Ok(version);
+    }
+    if !is_debian() {
+        return Err(Failure::new(program.missing));
+    }
+    let apt = |arguments: &[&str]| {
+        let run = if is_root() {
+            Run::program("apt-get", arguments)
+        } else {
+            // -n: without a password, or not at all; nobody may be there to type one.
+            Run::program("sudo", &["-n", "apt-get"]).args(arguments)
+        };
+        let explained = |mut failure: Failure| {
+            failure.output.push_str(program.missing);
+            failure
+        };
+        run.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(explained)
+    };
+    apt(&["update"])?;
+    apt(&[&["install", "-y", "--no-install-recommends"][..], program.debian].concat())?;
+    version(program).map(|version| format!("{version}, just installed")).ok_or_else(|| Failure::new(program.missing))
+}
+
+fn version(program: &Program) -> Option<String> {
+    let output = program.names.iter().find_map(|name| Run::program(name, &["--version"]).output().ok())?;
+    // Wrappers may complain about something first.
+    output.lines().find(|line| !line.starts_with('/')).map(|line| line.trim().to_owned())
+}
+
+fn is_debian() -> bool {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let names = release.lines().filter(|line| line.starts_with("ID=") || line.starts_with("ID_LIKE="));
+    names.flat_map(|line| line.split(['=', ' ', '"'])).any(|word| word == "debian" || word == "ubuntu")
+}
+
+fn is_root() -> bool {
+    Run::program("id", &["-u"]).output().is_ok_and(|output| output.trim() == "0")
+}
