@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
 const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
-const NAMED: [&str; 6] =
-    ["deviation", "cpu_deviation", "against_off", "against_off_low", "against_off_high", "reported_mib_per_s"];
+const NAMED: [&str; 4] = ["deviation", "cpu_deviation", "against_off", "reported_mib_per_s"];
+/// Endings of the fields that say how a field is spread: the least and the most, and the ends of an interval.
+const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
 
 fn is_time(name: &str) -> bool {
     name == "seconds" || TIMES.iter().any(|unit| name.ends_with(unit))
@@ -29,7 +30,7 @@ fn keeps_to_the_form(row: &Value) {
         if let Some(number) = value.as_f64() {
             assert!(number.is_finite(), "{name}: {row}");
         }
-        let is_spread = name.ends_with("_min") || name.ends_with("_max");
+        let is_spread = SPREAD.iter().any(|end| name.ends_with(end));
         if is_spread || !value.is_f64() {
             continue;
         }

@@ -54,6 +54,13 @@ fn stamp(line: &str) -> Option<f64> {
     line.split_once('[')?.1.split_once(']')?.0.trim().parse().ok()
 }
 
+/// What calling the other CPUs took, by the kernel's own log: `smp: Bringing up secondary CPUs ...` to `smp: Brought up 1 node, 16 CPUs`.
+pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
+    let logged = |words: &str| heard.text().find(|line| line.starts_with('[') && line.contains(words)).and_then(stamp);
+    let (began, ended) = (logged("smp: Bringing up secondary CPUs")?, logged("smp: Brought up ")?);
+    Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
+}
+
 /// Pages of a size that the pool got at boot, by the kernel's words for the size.
 pub fn allocated_at_boot(heard: &Heard, size: &str) -> Option<u64> {
     let start = format!("HugeTLB: registered {size} page size, pre-allocated ");
@@ -118,6 +125,16 @@ mod tests {
         assert!((boot - 27.773).abs() < 1e-6, "{boot}");
         assert_eq!((allocated_at_boot(&heard, "2.00 MiB"), allocated_at_boot(&heard, "64.0 KiB")), (Some(16), None));
         assert_eq!((fault(&heard, "base", 2), fault(&heard, "base", 1)), (Some(39873.0), None));
+    }
+
+    #[test]
+    fn cpus_come_up_between_two_lines() {
+        let heard = Heard::of(&[
+            "[    0.200000] smp: Bringing up secondary CPUs ...",
+            "[    0.350000] smp: Brought up 1 node, 16 CPUs",
+        ]);
+        assert!((cpus_up_ms(&heard).expect("both lines") - 150.0).abs() < 1e-6);
+        assert_eq!(cpus_up_ms(&Heard::of(&["[    0.350000] smp: Brought up 1 node, 1 CPU"])), None);
     }
 
     #[test]

@@ -48,6 +48,13 @@ pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
     heard.text().find_map(|line| line.split_once("HugeTLB: allocation took ")?.1.split_once("ms ")?.0.parse().ok())
 }
 
+/// What calling the other CPUs took: `smp: Brought up 1 node, 16 CPUs in 3.922 ms`.
+pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
+    heard
+        .text()
+        .find_map(|line| line.split_once("smp: Brought up ")?.1.split_once(" in ")?.1.strip_suffix(" ms")?.parse().ok())
+}
+
 /// Iterations a second: `page_fault1 cpus 1: 10240743 iterations/s`.
 pub fn fault(heard: &Heard, name: &str, cpus: u32) -> Option<f64> {
     let start = format!("{name} cpus {cpus}: ");
@@ -65,6 +72,7 @@ mod tests {
             "[    0.050020] Memory: 2061820K/2096628K available (2040K reserved, 32946K of it tables)",
             "[    0.050900] HugeTLB: allocation took 1.250ms with hugepage_allocation_threads=2",
             "2.00 MiB: 100 pages to stay, 0 surplus, 2500629 ns",
+            "[    0.526164] smp: Brought up 2 nodes, 4 CPUs in 3.922 ms",
             "MemTotal:        2094588 kB",
             "MemFree:         1857020 kB",
             "1.00 GiB: 0 pages to stay, 0 surplus, 1160851 ns",
@@ -73,7 +81,7 @@ mod tests {
         assert_eq!(available_bytes(&heard), Some(f64::from(2_061_820) * 1024.0));
         assert_eq!(meminfo_bytes(&heard, "MemFree:"), Some(f64::from(1_857_020) * 1024.0));
         assert_eq!(resizes(&heard, "2.00 MiB"), [Resize { wanted: 100, reached: 100, ms: 2.500629 }]);
-        assert_eq!(pools_at_boot_ms(&heard), Some(1.25));
+        assert_eq!((pools_at_boot_ms(&heard), cpus_up_ms(&heard)), (Some(1.25), Some(3.922)));
         assert_eq!((fault(&heard, "page_fault1", 1), fault(&heard, "page_fault1", 2)), (Some(10_240_743.0), None));
         heard.report = json!({
             "nodes": [{ "init_ms": 1.5 }], "deferred": [{ "elapsed_ms": 2.5 }, { "elapsed_ms": 3.5 }], "totals": { "metadata_bytes": 7 },

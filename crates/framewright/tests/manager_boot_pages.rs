@@ -177,6 +177,10 @@ proptest! {
         holes in prop::collection::vec((0_u64..6000, 1_u64..700), 0..8),
         small in 0_u64..2500, gigantic in 0_u64..5, deferred: bool, split_at in 0_u64..6144,
     ) {
+        // Aids want a map for every page, and would write to all of these.
+        if is_careful() {
+            return Ok(());
+        }
         // Reserved pieces cut the memory of two nodes.
         let machine = FakeMachine::builder()
             .ram(mib(1, 6144))

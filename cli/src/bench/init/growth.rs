@@ -44,6 +44,7 @@ pub fn row(scale: Scale) -> Result<Value, Error> {
     Ok(json!({
         "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
         "bytes": order.pages() * DESCRIPTOR, "seconds": request.middle, "seconds_min": request.least,
-        "seconds_max": request.most, "share_of_bulk_seconds": job.middle, "bulk_ratio": ratio, "first_touch": false,
+        "seconds_max": request.most, "share_of_bulk_seconds": job.middle, "share_of_bulk_seconds_min": job.least,
+        "share_of_bulk_seconds_max": job.most, "bulk_ratio": ratio, "first_touch": false,
     }))
 }

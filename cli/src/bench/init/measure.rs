@@ -183,7 +183,7 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eag
         "seconds": seconds.middle, "seconds_min": seconds.least, "seconds_max": seconds.most,
         "cpu_seconds": cpu(runs).middle, "cpu_seconds_min": cpu(runs).least, "cpu_seconds_max": cpu(runs).most,
         "limit_fill": fill, "limit_seconds": limit.middle, "limit_seconds_min": limit.least, "limit_seconds_max": limit.most,
-        "limit_cpu_seconds": cpu(limits).middle,
+        "limit_cpu_seconds": cpu(limits).middle, "limit_cpu_seconds_min": cpu(limits).least, "limit_cpu_seconds_max": cpu(limits).most,
         "limit_ratio": ratio.middle, "limit_ratio_min": ratio.least, "limit_ratio_max": ratio.most,
         "limit_ratio_low": ratio.low, "limit_ratio_high": ratio.high,
         "limit_of_minima_ratio": limit.least.zip(seconds.least).map(|(limit, run)| limit / run),

@@ -33,6 +33,8 @@ pub struct Fall {
     /// Pages reported between the time before and the end, and those of them that came while idle.
     pub reported_pages: u64,
     pub idle_pages: u64,
+    /// Pages that had been reported and were handed out while others as good had not.
+    pub reused_early_pages: u64,
 }
 
 impl Fall {
@@ -80,12 +82,20 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
+/// The share of reported pages that were handed out while others as good were not reported.
+fn reused_early_percent(falls: &[Fall]) -> Option<f64> {
+    let sum = |of: fn(&Fall) -> u64| falls.iter().map(of).sum::<u64>() as f64;
+    let reported = sum(|fall| fall.reported_pages);
+    (reported != 0.0).then(|| sum(|fall| fall.reused_early_pages) / reported * 100.0)
+}
+
 /// The row of courses that differ in nothing. A time that one of them did not reach has no middle.
 pub fn row(falls: &[Fall]) -> Value {
     let mut row = json!({
         "bench": "reporting", "on": falls.first().map(|fall| fall.on), "pace": falls.first().map(|fall| fall.pace.name()),
         "dirtied_mib": falls.first().map(|fall| mib(fall.dirtied_bytes)), "falls": falls.len(),
         "reported_twice": falls.iter().map(Fall::reported_twice).max(),
+        "reused_early_percent": reused_early_percent(falls),
     });
     let of = |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
     for (name, values) in [
@@ -139,6 +149,7 @@ mod tests {
             freed,
             samples: samples(freed, &[110, 61, 60, 20, 15, 12]),
             reported_pages: 25600 + 7,
+            reused_early_pages: 0,
             idle_pages: 3,
         };
         let series = fall.series();
@@ -148,8 +159,16 @@ mod tests {
         assert_eq!((row["t50_s"].as_f64(), row["t95_s"].as_f64()), (Some(2.0), Some(4.0)));
         assert_eq!((row["left_mib"].as_f64(), row["reported_twice"].as_u64()), (Some(2.0), Some(7)));
         assert_eq!((row["t95_s_min"].as_f64(), row["t95_s_max"].as_f64()), (Some(4.0), Some(4.0)));
-        let stuck = Fall { samples: samples(freed, &[110, 60, 60]), idle_pages: 9, ..fall };
+        assert_eq!(row["reused_early_percent"], json!(0.0));
+        let stuck = Fall {
+            samples: samples(freed, &[110, 60, 60]),
+            idle_pages: 9,
+            reported_pages: 400,
+            reused_early_pages: 4,
+            ..fall
+        };
         let row = super::row(&[stuck]);
+        assert_eq!(row["reused_early_percent"], json!(1.0));
         assert_eq!((row["t95_s"].as_f64(), row["reported_twice"].as_u64()), (None, Some(9)));
     }
 

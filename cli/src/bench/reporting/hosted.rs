@@ -53,7 +53,18 @@ fn course(manager: &Manager<HostedPlatform>, scale: Scale, pace: Pace) -> Result
     let idle_pages = reported() - fallen_pages;
     let reported_pages = fallen_pages + idle_pages - before_pages;
     let dirtied_bytes = scale.dirtied_bytes;
-    Ok(Fall { on: "hosted", pace, dirtied_bytes, before_bytes, freed, samples, reported_pages, idle_pages })
+    let reused_early_pages = manager.reporting_counters().reused_early_pages;
+    Ok(Fall {
+        on: "hosted",
+        pace,
+        dirtied_bytes,
+        before_bytes,
+        freed,
+        samples,
+        reported_pages,
+        idle_pages,
+        reused_early_pages,
+    })
 }
 
 fn sample(manager: &Manager<HostedPlatform>) -> Result<Sample, Error> {

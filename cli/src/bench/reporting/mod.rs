@@ -4,6 +4,7 @@ mod fall;
 mod fault;
 mod hosted;
 mod qemu;
+mod shuffle;
 mod statistics;
 mod table;
 
@@ -25,7 +26,7 @@ free until so much of what was dirtied is back; left: at the end, above what was
 afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and frees it; \
 iterations are pages of 4 KiB a second over all CPUs, the middle of runs; configurations take turns in rounds, forwards and then backwards, each with the same memory; \
 deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, reports included, which neighbours on the machine disturb less; \
-reported: meanwhile; against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the bootstrap";
+reported: meanwhile; shuffle: all free memory of a machine of 1 TiB, once more; against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the bootstrap";
 
 /// How much is done.
 #[derive(Clone, Copy)]
@@ -57,6 +58,8 @@ const QUICK: Scale = Scale {
     run: Duration::from_millis(50),
 };
 
+const SHUFFLES: usize = 9;
+
 /// Measures everything that was asked for.
 ///
 /// # Errors
@@ -81,6 +84,8 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
     }
     if options.on != Some(Where::Qemu) {
         rows.extend(fault::rows(scale)?);
+        progress::step(&"reporting: shuffle")?;
+        rows.push(shuffle::row(SHUFFLES)?);
     }
     let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
     Section::new("reporting", scale.rounds, timed, rows).print(options.json)
@@ -96,5 +101,10 @@ fn add(rows: &mut Vec<Value>, falls: &[Fall]) {
 pub fn tables(rows: &[Value]) -> Vec<Table> {
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
     let (falls, faults) = (of("reporting"), of("fault"));
-    [table::falls(&falls), table::faults(&faults)].into_iter().flatten().map(Table::from).collect()
+    let shuffles = of("shuffle");
+    [table::falls(&falls), table::faults(&faults), table::shuffles(&shuffles)]
+        .into_iter()
+        .flatten()
+        .map(Table::from)
+        .collect()
 }

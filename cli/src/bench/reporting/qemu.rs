@@ -88,9 +88,9 @@ struct Script {
 }
 
 impl Script {
-    /// The reports that the guest had counted before each of the three marks behind which it shows them.
-    fn reported_pages(&self) -> impl Iterator<Item = u64> {
-        self.said.lines().filter_map(|line| line.trim().strip_prefix("page_reporting_pages ")?.parse().ok())
+    /// A counter of the guest's as it was before each of the three marks behind which it shows them.
+    fn counter(&self, name: &str) -> impl Iterator<Item = u64> {
+        self.said.lines().filter_map(move |line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 }
 
@@ -122,8 +122,9 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
     let top = samples.iter().filter(|sample| (ready..=freed).contains(&sample.at)).max_by_key(|sample| sample.bytes)?;
     let after = samples.iter().filter(|sample| sample.at > freed && sample.at <= fallen);
     let samples = [Sample { at: freed, ..*top }].into_iter().chain(after.copied()).collect();
-    let mut reported = script.reported_pages();
+    let mut reported = script.counter("page_reporting_pages");
     let (first, second, third) = (reported.next()?, reported.next()?, reported.next()?);
+    let early: Vec<u64> = script.counter("page_reporting_reused_early").collect();
     Some(Fall {
         on: "qemu",
         pace,
@@ -133,6 +134,7 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
         samples,
         reported_pages: third - first,
         idle_pages: third - second,
+        reused_early_pages: early.last()?.checked_sub(*early.first()?)?,
     })
 }
 
@@ -205,7 +207,7 @@ mod tests {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let script = Script {
-            said: "page_reporting_pages 10\r\nx\npage_reporting_pages 30\npage_reporting_pages 31\n".into(),
+            said: "page_reporting_pages 10\r\npage_reporting_reused_early 2\r\nx\npage_reporting_pages 30\npage_reporting_pages 31\npage_reporting_reused_early 5\n".into(),
             times: [Some(at(2)), Some(at(5)), Some(at(9)), Some(at(10))],
         };
         let mib = [1, 2, 3, 80, 100, 90, 50, 5, 4, 4, 3];
@@ -214,6 +216,6 @@ mod tests {
         let fall = fall_of(&script, &samples, scale, Pace::Adaptive).expect("complete");
         assert_eq!((fall.before_bytes, fall.samples.len()), (3 << 20, 5));
         assert_eq!((fall.samples[0].bytes, fall.samples[0].at, fall.samples[4].bytes), (100 << 20, at(5), 4 << 20));
-        assert_eq!((fall.reported_pages, fall.idle_pages), (21, 1));
+        assert_eq!((fall.reported_pages, fall.idle_pages, fall.reused_early_pages), (21, 1, 3));
     }
 }

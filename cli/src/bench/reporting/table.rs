@@ -62,3 +62,18 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
     }
     (!rows.is_empty()).then_some(grid)
 }
+
+/// Shuffles, if there are any.
+pub fn shuffles(rows: &[&Value]) -> Option<Grid> {
+    let mut grid = Grid::new(&[">shuffled GiB", ">threads", ">ms", ">least", ">most"]);
+    for row in rows {
+        grid.row([
+            number(row, "managed_gib", 0),
+            number(row, "threads", 0),
+            number(row, "shuffle_ms", 2),
+            number(row, "shuffle_ms_min", 2),
+            number(row, "shuffle_ms_max", 2),
+        ]);
+    }
+    (!rows.is_empty()).then_some(grid)
+}
