@@ -205,11 +205,11 @@ pub enum Bench {
     /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
     Jobs(BenchOptions),
     /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
-    Hugepages(BenchHugepages),
+    Hugepages(BenchOn),
     /// How soon freed memory is back with the host, and what that costs those who allocate
     Reporting(BenchReporting),
     /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for pools
-    Scaling(BenchScaling),
+    Scaling(BenchOn),
     /// How far the model's predictions are from what is measured here and from what others published
     Model(BenchOptions),
     /// All of these, one after the other
@@ -260,10 +260,10 @@ pub struct BenchOptions {
     pub json: bool,
 }
 
-/// Options of `framewright bench hugepages`.
+/// Options of the benchmarks that run on either platform.
 #[derive(Args, Debug)]
-pub struct BenchHugepages {
-    /// Where: in this process, or in the reference guest, with 8 GiB that QEMU takes at once
+pub struct BenchOn {
+    /// Where: in this process, or in the reference guest
     #[arg(long, value_enum, default_value_t = Where::Hosted)]
     pub on: Where,
     /// Less of everything, for a first look
@@ -308,20 +308,6 @@ pub struct BenchReporting {
     /// Where: in this process, or on a virtual machine; both without it
     #[arg(long, value_enum)]
     pub on: Option<Where>,
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `framewright bench scaling`.
-#[derive(Args, Debug)]
-pub struct BenchScaling {
-    /// Where: in this process, or in the reference guest
-    #[arg(long, value_enum, default_value_t = Where::Hosted)]
-    pub on: Where,
     /// Less of everything, for a first look
     #[arg(long)]
     pub quick: bool,

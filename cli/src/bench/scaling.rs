@@ -4,7 +4,7 @@ use super::common::Spread;
 use super::host;
 use super::init::threads_of;
 use super::section::{Section, Table};
-use crate::args::{Accel, BenchScaling, Target, Where};
+use crate::args::{Accel, BenchOn, Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::grid::Grid;
@@ -15,8 +15,6 @@ use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
 use framewright_hosted::Machine;
 use serde_json::{Value, json};
-use std::process::ChildStdin;
-use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
@@ -87,7 +85,7 @@ struct Sample {
 ///
 /// # Errors
 /// A machine that cannot be had, or one that did not do what it must.
-pub fn run(options: &BenchScaling) -> Result<(), Error> {
+pub fn run(options: &BenchOn) -> Result<(), Error> {
     let cpus = host::cpus()?.len();
     let scale = match (options.on, options.quick) {
         (Where::Hosted, false) => FULL,
@@ -256,19 +254,7 @@ fn times(row: &Value, name: &str, ratio: &str) -> [String; 3] {
 /// Nobody looks at what the guest says.
 struct Nobody;
 
-impl Watch for Nobody {
-    fn line(&mut self, _: &str) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn shell(&mut self, _: &Transcript, _: Option<Duration>, _: Option<ChildStdin>) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn output(&mut self, _: &[u8]) -> Result<(), Error> {
-        Ok(())
-    }
-}
+impl Watch for Nobody {}
 
 #[cfg(test)]
 mod tests {

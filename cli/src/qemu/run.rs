@@ -31,7 +31,9 @@ pub struct Limits {
 /// Who looks at a run.
 pub trait Watch {
     /// The guest logged a line.
-    fn line(&mut self, line: &str) -> Result<(), Error>;
+    fn line(&mut self, _line: &str) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Whether somebody types on the guest's serial line.
     fn has_input(&self) -> bool {
@@ -46,13 +48,17 @@ pub trait Watch {
     /// The guest's shell begins. `first_line` as in [`Ended`]; `input` leads to the serial line.
     fn shell(
         &mut self,
-        transcript: &Transcript,
-        first_line: Option<Duration>,
-        input: Option<ChildStdin>,
-    ) -> Result<(), Error>;
+        _transcript: &Transcript,
+        _first_line: Option<Duration>,
+        _input: Option<ChildStdin>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// The shell said something.
-    fn output(&mut self, bytes: &[u8]) -> Result<(), Error>;
+    fn output(&mut self, _bytes: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// How a run ended.

@@ -37,10 +37,6 @@ struct Line {
 
 impl Watch for Line {
     /// Who wants the log boots; here it only explains failures.
-    fn line(&mut self, _: &str) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn has_input(&self) -> bool {
         true
     }

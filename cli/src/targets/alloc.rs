@@ -2,7 +2,7 @@
 
 use super::Comparison::AtMost;
 use super::rows::number;
-use super::{Rows, Sample, Target};
+use super::{Rows, Sample, Target, at_most};
 
 const AREA: &str = "Allocation";
 const COMMAND: &str = "bench alloc";
@@ -23,7 +23,7 @@ const fn limit(
     against: &'static str,
     measure: fn(&Rows<'_>) -> Vec<Sample>,
 ) -> Target {
-    Target { id, area: AREA, what, comparison: AtMost, wanted, unit: "ns", against, measure, command: COMMAND }
+    at_most(AREA, id, what, (wanted, "ns"), (against, COMMAND), measure)
 }
 
 pub(super) const TARGETS: &[Target] = &[

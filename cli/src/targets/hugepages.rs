@@ -1,8 +1,8 @@
 //! Pools of huge pages.
 
-use super::Comparison::{AtLeast, AtMost};
+use super::Comparison::AtLeast;
 use super::rows::number;
-use super::{Rows, Sample, Target};
+use super::{Rows, Sample, Target, at_most};
 use serde_json::Value;
 
 const AREA: &str = "Huge-page pools";
@@ -11,16 +11,6 @@ const PLACE: &[&str] = &["on", "policy", "size_kb", "pages", "restore", "threads
 const SAME: &[&str] = &["on", "policy", "tables", "size_kb", "pages", "threads"];
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
-
-const fn at_most(
-    id: &'static str,
-    what: &'static str,
-    (wanted, unit): (f64, &'static str),
-    (against, command): (&'static str, &'static str),
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
-) -> Target {
-    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
-}
 
 const fn saved(
     id: &'static str,
@@ -47,6 +37,7 @@ const BENCH_QEMU: &str = "bench hugepages --on qemu";
 
 pub(super) const TARGETS: &[Target] = &[
     at_most(
+        AREA,
         "reclaim-guest",
         "Guest, 2 MiB pool with map reclaim: time over that without, fill and empty",
         (1.2, "x"),
@@ -54,6 +45,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| reclaim_over_off(&rows.is("on", "qemu")),
     ),
     at_most(
+        AREA,
         "reclaim-hosted",
         "Process, 2 MiB pool with map reclaim: time to fill over one madvise of the same ranges",
         (1.2, "x"),
@@ -65,6 +57,7 @@ pub(super) const TARGETS: &[Target] = &[
         },
     ),
     at_most(
+        AREA,
         "reclaim-flushes",
         "Flushes of a whole fill with map reclaim, which is one batch of evictions or more",
         (2.0, "flushes"),
@@ -75,6 +68,7 @@ pub(super) const TARGETS: &[Target] = &[
         },
     ),
     at_most(
+        AREA,
         "no-map-no-flush",
         "Flushes for blocks without an array map",
         (0.0, "flushes"),
@@ -82,6 +76,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| rows.bench("hugepages").is("policy", "on-demand").samples("flushes", 1.0, PLACE),
     ),
     at_most(
+        AREA,
         "pool-500000",
         "500 000 pages of 2 MiB, 1 TiB, on demand, one thread: time to fill",
         (100.0, "ms"),
@@ -92,6 +87,7 @@ pub(super) const TARGETS: &[Target] = &[
         },
     ),
     at_most(
+        AREA,
         "pool-handful",
         "1 to 64 pages with helpers at hand: time over one thread's, fill and empty",
         (1.05, "x"),

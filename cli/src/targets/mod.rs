@@ -39,6 +39,18 @@ pub struct Target {
     pub command: &'static str,
 }
 
+/// A limit that is not to be passed.
+const fn at_most(
+    area: &'static str,
+    id: &'static str,
+    what: &'static str,
+    (wanted, unit): (f64, &'static str),
+    (against, command): (&'static str, &'static str),
+    measure: fn(&Rows<'_>) -> Vec<Sample>,
+) -> Target {
+    Target { id, area, what, comparison: Comparison::AtMost, wanted, unit, against, measure, command }
+}
+
 /// Which way is good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Comparison {

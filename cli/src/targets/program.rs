@@ -1,34 +1,30 @@
 //! The program itself, and its model.
 
-use super::Comparison::AtMost;
 use super::rows::number;
-use super::{Rows, Sample, Target};
+use super::{Rows, Sample, Target, at_most};
 use serde_json::Value;
 
 const AREA: &str = "Program and model";
 
-const fn at_most(
-    id: &'static str,
-    what: &'static str,
-    (wanted, unit): (f64, &'static str),
-    (against, command): (&'static str, &'static str),
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
-) -> Target {
-    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
-}
-
 pub(super) const TARGETS: &[Target] = &[
     at_most(
+        AREA,
         "bench-all-quick",
         "bench all --quick on 2 CPUs",
         (180.0, "s"),
         ("an absolute limit", "bench all --quick"),
         |rows| runs(rows, &["bench all", "--quick"]),
     ),
-    at_most("compare-linux", "compare linux, emulated", (600.0, "s"), ("an absolute limit", "compare linux"), |rows| {
-        runs(rows, &["compare"])
-    }),
     at_most(
+        AREA,
+        "compare-linux",
+        "compare linux, emulated",
+        (600.0, "s"),
+        ("an absolute limit", "compare linux"),
+        |rows| runs(rows, &["compare"]),
+    ),
+    at_most(
+        AREA,
         "model-error",
         "Model: error against what is measured here",
         (25.0, "%"),

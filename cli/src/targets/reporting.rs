@@ -1,28 +1,18 @@
 //! Free page reporting and the shuffle.
 
-use super::Comparison::AtMost;
 use super::rows::number;
-use super::{Rows, Sample, Target};
+use super::{Rows, Sample, Target, at_most};
 use serde_json::Value;
 
 const AREA: &str = "Page reporting";
 const PLACE: &[&str] = &["on", "pace"];
-
-const fn at_most(
-    id: &'static str,
-    what: &'static str,
-    (wanted, unit): (f64, &'static str),
-    (against, command): (&'static str, &'static str),
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
-) -> Target {
-    Target { id, area: AREA, what, comparison: AtMost, wanted, unit, against, measure, command }
-}
 
 const GUEST: &str = "bench reporting --on qemu";
 const HOSTED: &str = "bench reporting --on hosted";
 
 pub(super) const TARGETS: &[Target] = &[
     at_most(
+        AREA,
         "reporting-adaptive",
         "Guest of 4 GiB: 95 % of 2 GiB back, adaptive pace",
         (3.0, "s"),
@@ -30,6 +20,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| falls(rows).is("on", "qemu").is("pace", "adaptive").samples("t95_s", 1.0, &["dirtied_mib"]),
     ),
     at_most(
+        AREA,
         "reporting-linux-pace",
         "Guest of 4 GiB: 95 % of 2 GiB back, Linux's pace",
         (18.0, "s"),
@@ -37,6 +28,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| falls(rows).is("on", "qemu").is("pace", "fixed").samples("t95_s", 1.0, &["dirtied_mib"]),
     ),
     at_most(
+        AREA,
         "reported-twice",
         "Pages that are reported twice",
         (0.0, "pages"),
@@ -44,6 +36,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| falls(rows).samples("reported_twice", 1.0, PLACE),
     ),
     at_most(
+        AREA,
         "reporting-left",
         "Guest: memory that stays with the host's mapping",
         (40.0, "MiB"),
@@ -51,6 +44,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| falls(rows).is("on", "qemu").samples("left_mib", 1.0, PLACE),
     ),
     at_most(
+        AREA,
         "reporting-cost",
         "Cost to page_fault1 and page_fault2, in a process, paired runs",
         (1.7, "%"),
@@ -58,6 +52,7 @@ pub(super) const TARGETS: &[Target] = &[
         cost,
     ),
     at_most(
+        AREA,
         "reused-early",
         "Guest: share of reported blocks that are reused while others are free",
         (0.0, "%"),
@@ -70,6 +65,7 @@ pub(super) const TARGETS: &[Target] = &[
         },
     ),
     at_most(
+        AREA,
         "shuffle-1t",
         "Shuffle of 1 TiB on one thread",
         (50.0, "ms"),

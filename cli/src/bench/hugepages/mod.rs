@@ -4,7 +4,7 @@ mod qemu;
 
 use super::common::Spread;
 use super::section::Section;
-use crate::args::{BenchHugepages, Where};
+use crate::args::{BenchOn, Where};
 use crate::error::Error;
 use crate::grid::{Grid, microseconds, size};
 use crate::hosted::{Session, Silent};
@@ -104,7 +104,7 @@ struct Times {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn run(options: &BenchHugepages) -> Result<(), Error> {
+pub fn run(options: &BenchOn) -> Result<(), Error> {
     match options.on {
         Where::Hosted => hosted(options),
         Where::Qemu => {
@@ -114,7 +114,7 @@ pub fn run(options: &BenchHugepages) -> Result<(), Error> {
     }
 }
 
-fn hosted(options: &BenchHugepages) -> Result<(), Error> {
+fn hosted(options: &BenchOn) -> Result<(), Error> {
     let pick = |quick, full| if options.quick { quick } else { full };
     let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
     let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);

@@ -5,14 +5,11 @@ use crate::args::{Accel, Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::qemu::command::Accelerator;
-use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
 use crate::shell;
 use framewright::pools::PoolSize;
 use serde_json::Value;
 use std::fmt::Write;
-use std::process::ChildStdin;
-use std::time::Duration;
 
 const MEMORY_BYTES: u64 = 8 << 30;
 const QUICK_MEMORY_BYTES: u64 = 1 << 30;
@@ -177,14 +174,6 @@ fn ms(ns: u64) -> f64 {
 struct Heard(Vec<u8>);
 
 impl Watch for Heard {
-    fn line(&mut self, _: &str) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn shell(&mut self, _: &Transcript, _: Option<Duration>, _: Option<ChildStdin>) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.0.extend(bytes);
         Ok(())

@@ -10,7 +10,7 @@ mod table;
 use super::host;
 use super::scaling;
 use super::section::Section;
-use crate::args::{BenchInit, BenchScaling, Where};
+use crate::args::{BenchInit, BenchOn, Where};
 use crate::error::Error;
 use crate::grid::Grid;
 use framewright::parameters::Policy;
@@ -40,7 +40,7 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchInit) -> Result<(), Error> {
     if options.table {
-        return scaling::run(&BenchScaling { on: Where::Hosted, quick: options.quick, json: options.json });
+        return scaling::run(&BenchOn { on: Where::Hosted, quick: options.quick, json: options.json });
     }
     let scale = if options.quick { QUICK } else { FULL };
     let rows = all(scale, host::cpus()?.len())?;

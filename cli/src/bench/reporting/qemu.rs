@@ -6,12 +6,10 @@ use crate::args::{Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::qemu::command::PROGRAM;
-use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
 use crate::shell::encode;
 use framewright::reporting::Pace;
 use std::fs;
-use std::process::ChildStdin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -95,14 +93,6 @@ impl Script {
 }
 
 impl Watch for Script {
-    fn line(&mut self, _: &str) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn shell(&mut self, _: &Transcript, _: Option<Duration>, _: Option<ChildStdin>) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.said.push_str(&String::from_utf8_lossy(bytes));
         for (time, mark) in self.times.iter_mut().zip(MARKS) {
