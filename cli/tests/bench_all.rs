@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
 const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
-const NAMED: [&str; 4] = ["deviation", "cpu_deviation", "against_off", "reported_mib_per_s"];
+const NAMED: [&str; 5] = ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
 /// Endings of the fields that say how a field is spread: the least and the most, and the ends of an interval.
 const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
 
@@ -39,7 +39,7 @@ fn keeps_to_the_form(row: &Value) {
         assert!(has_unit, "{name} has no unit: {row}");
         // What was chosen or derived from all runs has no spread.
         let has_spread = fields.contains_key(&format!("{name}_min"));
-        let chosen = ["dirtied_mib", "unit_ns", "predicted_ms"].contains(&name.as_str());
+        let chosen = ["dirtied_mib", "before_mib", "run_seconds", "unit_ns", "predicted_ms"].contains(&name.as_str());
         assert!(has_spread || chosen || !is_time(name), "{name} has no spread: {row}");
         if has_spread {
             let [least, most] = ["_min", "_max"].map(|end| row[format!("{name}{end}")].as_f64());

@@ -16,6 +16,8 @@ use crate::qemu::run::Watch;
 use framewright_hosted::Machine;
 use serde_json::{Value, json};
 
+/// Times come in microseconds; none is taken for less.
+const LEAST_MS: f64 = 0.001;
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
 boot: from the beginning of intake to the last page of what the row is about, by the library's clock; init: that work alone. deferred: memmap_init=deferred with \
@@ -203,7 +205,7 @@ fn row(what: What, threads: usize, cpus: usize, samples: &[Sample], first: &mut 
     for (name, values, first) in [("boot", &boots, first_boot), ("init", &inits, first_init)] {
         Spread::of(values.iter().copied()).put(&mut row, &format!("{name}_ms"));
         row[format!("{name}_deviation_percent")] = json!(deviation_percent(values));
-        let ratio = Spread::of(values.iter().map(|value| first / value));
+        let ratio = Spread::of(values.iter().map(|value| first.max(LEAST_MS) / value.max(LEAST_MS)));
         ratio.put(&mut row, if name == "init" { "speedup_ratio" } else { "boot_speedup_ratio" });
     }
     row
