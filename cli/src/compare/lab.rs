@@ -46,8 +46,10 @@ pub struct Shape {
     pub memory_bytes: u64,
     pub nodes: u32,
     pub cpus: u32,
-    /// A balloon that takes reports; then memory comes as it is touched, otherwise QEMU takes all of it before it begins.
+    /// A balloon that takes reports.
     pub balloon: bool,
+    /// QEMU takes all memory before the machine begins; otherwise it comes as it is touched.
+    pub preallocated: bool,
 }
 
 /// Everything that runs need.
@@ -133,7 +135,7 @@ impl Lab {
         };
         if accel != Accel::Tcg {
             lab.accelerator = Accelerator::Kvm;
-            let shape = Shape { memory_bytes: 256 << 20, nodes: 1, cpus: 1, balloon: false };
+            let shape = Shape { memory_bytes: 256 << 20, nodes: 1, cpus: 1, balloon: false, preallocated: true };
             let device = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").map(|_| ());
             let works = device.map_err(|why| why.to_string()).and_then(|()| lab.runs_at_all(&shape));
             if let Err(why) = works {
@@ -256,7 +258,7 @@ impl Lab {
 
 /// Whether QEMU takes a machine's memory before it begins.
 fn memory(shape: &Shape) -> Vec<String> {
-    if shape.balloon { Vec::new() } else { vec!["-mem-prealloc".to_owned()] }
+    if shape.preallocated { vec!["-mem-prealloc".to_owned()] } else { Vec::new() }
 }
 
 /// Whether a kernel says that something in it broke.

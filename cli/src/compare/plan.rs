@@ -58,14 +58,14 @@ impl Plan {
         })
     }
 
-    /// A machine with so much memory and so many nodes, unless the user wants another or the host has less.
+    /// A machine with so much memory and so many nodes, unless the user wants another or the host has less. QEMU takes its memory beforehand, unless a balloon is to give it back.
     pub fn shape(&self, memory_gib: u64, nodes: u32, balloon: bool) -> Shape {
         let mut bytes = memory_gib * GIB;
         while bytes > LEAST_BYTES && bytes > self.host_bytes.saturating_sub(HOST_KEEPS) {
             bytes /= 2;
         }
         let nodes = self.nodes.unwrap_or(nodes);
-        Shape { memory_bytes: self.memory_bytes.unwrap_or(bytes), nodes, cpus: self.cpus, balloon }
+        Shape { memory_bytes: self.memory_bytes.unwrap_or(bytes), nodes, cpus: self.cpus, balloon, preallocated: !balloon }
     }
 
     /// Repetitions of a section: at most so many, as long as they take no more time than it has.
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(plan(None, 11 * GIB).shape(8, 2, false).memory_bytes, 4 * GIB);
         assert_eq!(plan(None, 0).shape(8, 2, false).memory_bytes, LEAST_BYTES);
         let shape = plan(Some(3 * GIB), 0).shape(8, 2, true);
-        assert_eq!(shape, Shape { memory_bytes: 3 * GIB, nodes: 2, cpus: 2, balloon: true });
+        assert_eq!(shape, Shape { memory_bytes: 3 * GIB, nodes: 2, cpus: 2, balloon: true, preallocated: false });
     }
 
     #[test]

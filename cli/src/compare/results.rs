@@ -23,7 +23,7 @@ pub struct Results {
 impl Results {
     /// Nothing yet.
     pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
-        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for reporting";
+        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times to the prompt and for reporting";
         let cpu = if lab.accelerator() == Accelerator::Tcg { EMULATED_CPU } else { "host" };
         let conditions = vec![
             format!("both: {SAME_FOR_BOTH}"),

@@ -34,9 +34,9 @@ fn all_that_is_free_is_reported_once_and_then_nothing_happens() {
 }
 
 #[test]
-fn a_pass_at_the_fixed_pace_reports_a_sixteenth_and_a_call_every_two_seconds() {
+fn a_pass_at_the_fixed_pace_reports_a_sixteenth_and_two_calls_every_two_seconds() {
     let mut rig = Rig::new(machine(8192, 1), "page_reporting.pace=fixed", weightless());
-    let share_pages = (rig.free_pages() / 512).div_ceil(16 * 32) * 32 * 512 + 32 * 512;
+    let share_pages = (rig.free_pages() / 512).div_ceil(16 * 32) * 32 * 512 + 2 * 32 * 512;
     let mut last = 0;
     let mut passes = 0;
     while rig.unreported_pages() != 0 {
@@ -49,7 +49,7 @@ fn a_pass_at_the_fixed_pace_reports_a_sixteenth_and_a_call_every_two_seconds() {
         }
         assert!(passes <= 17, "all is reported in about sixteen passes");
     }
-    assert!(passes >= 14, "{passes} passes");
+    assert!(passes >= 12, "{passes} passes");
 }
 
 #[test]

@@ -10,6 +10,9 @@ use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
 const BURST_CALLS: u64 = 16;
 /// Of what is free a pass at Linux's pace reports one part in so many, and an adaptive one at most.
 const SHARE: u64 = 16;
+/// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one call over in
+/// each (SPEC 5.3).
+const CALLS_OVER: u64 = 2;
 
 /// What a device takes at once.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +101,7 @@ impl Pass {
         let share_pages = zone.free_pages().div_ceil(call_pages * SHARE) * call_pages;
         match self.kind {
             Kind::Flush => u64::MAX,
-            // A little over the share, for what earlier lists left of a call in Linux.
-            Kind::Paced(Pace::Fixed) => share_pages + call_pages,
+            Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
             Kind::Paced(Pace::Adaptive) => {
                 let stayed_pages = zone.unreported_floor(platform).min(share_pages.max(BURST_CALLS * call_pages));
                 // What stayed free in split blocks is not counted anywhere.
@@ -119,7 +121,7 @@ impl Pass {
                 let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
                 match self.kind {
                     Kind::Flush => u64::MAX,
-                    Kind::Paced(Pace::Fixed) => share_pages + call_pages,
+                    Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
                     Kind::Paced(Pace::Adaptive) => {
                         manager.pool_floor(number).min(share_pages.max(BURST_CALLS * call_pages))
                     }
