@@ -65,7 +65,13 @@ impl Plan {
             bytes /= 2;
         }
         let nodes = self.nodes.unwrap_or(nodes);
-        Shape { memory_bytes: self.memory_bytes.unwrap_or(bytes), nodes, cpus: self.cpus, balloon, preallocated: !balloon }
+        Shape {
+            memory_bytes: self.memory_bytes.unwrap_or(bytes),
+            nodes,
+            cpus: self.cpus,
+            balloon,
+            preallocated: !balloon,
+        }
     }
 
     /// Repetitions of a section: at most so many, as long as they take no more time than it has.

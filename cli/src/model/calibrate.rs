@@ -26,7 +26,7 @@ const RUNS: usize = 7;
 /// Plain fills are repeated for so long, so that some of them are left alone.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
 /// Bytes of a plain fill.
-const BUFFER_BYTES: usize = 64 << 20;
+const BUFFER_BYTES: usize = 256 << 20;
 /// Bytes that the system takes back or supplies: few, so that some runs are left alone.
 const SYSTEM_BUFFER_BYTES: usize = 8 << 20;
 /// Bytes of descriptors of a section.
@@ -142,9 +142,9 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
 /// One section that comes up because a request wants it: nanoseconds.
 fn section_ns() -> Result<f64, Error> {
     let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
-    let machine = here::synthetic(2 << 30, 1, 1)?;
+    let machine = here::synthetic(16 << 30, 1, 1)?;
     let session = Session::open(&machine, "memmap_init=deferred")?;
-    // The first one makes the array's memory backed and dirty.
+    // Large, so that its array is not in a cache. The first one makes the array's memory backed and dirty.
     let mut session = session.bring_up(&mut Silent)?.end_dirty()?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
