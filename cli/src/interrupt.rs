@@ -1,7 +1,11 @@
 //! Ctrl-C and SIGTERM: noted here, acted upon where there is something to clean up.
 
 use crate::error::Error;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+/// From look to look.
+const GLANCE_MS: libc::c_int = 200;
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
@@ -39,6 +43,21 @@ pub fn pass_on(child: u32) {
 pub fn forget_keyboard() {
     if RECEIVED.compare_exchange(libc::SIGINT, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         watch();
+    }
+}
+
+/// Waits until something can be read from `input`, or it has ended. A signal that comes between the look for one and the wait is found at the next look: a read would not see it.
+///
+/// # Errors
+/// A signal has come.
+pub fn wait_for(input: &impl AsRawFd) -> Result<(), Error> {
+    loop {
+        check()?;
+        let mut wanted = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which is live. What goes wrong, the read that follows will say.
+        if unsafe { libc::poll(&raw mut wanted, 1, GLANCE_MS) } > 0 {
+            return Ok(());
+        }
     }
 }
 

@@ -16,7 +16,9 @@ use framewright::{Manager, Platform};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_shell::{Editor, Event, Host, Run, Shell};
 use std::fmt::Write;
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Groups of runs that the shell can hold.
@@ -141,7 +143,9 @@ fn converse(
     output: &mut Output,
 ) -> Result<(), Error> {
     let mut editor = if terminal.is_some() { Editor::terminal() } else { Editor::plain() };
-    let mut stdin = std::io::stdin().lock();
+    let unreadable = |error: &std::io::Error| Error::Failed(format!("standard input cannot be read: {error}"));
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| unreadable(&error))?;
+    let mut stdin = BufReader::new(File::from(stdin));
     let mut byte = [0];
     let prompt = |editor: &Editor, output: &mut Output| {
         if let Some(terminal) = terminal {
@@ -152,6 +156,9 @@ fn converse(
     };
     prompt(&editor, output)?;
     loop {
+        if stdin.buffer().is_empty() {
+            interrupt::wait_for(stdin.get_ref())?;
+        }
         let event = match stdin.read(&mut byte) {
             Ok(0) => editor.finish(),
             Ok(_) => editor.take(byte[0], output),
@@ -159,7 +166,7 @@ fn converse(
                 interrupt::check()?;
                 continue;
             }
-            Err(error) => return Err(Error::Failed(format!("standard input cannot be read: {error}"))),
+            Err(error) => return Err(unreadable(&error)),
         };
         match event {
             Event::More => {
