@@ -238,6 +238,7 @@ fn nonsense_is_refused_and_changes_nothing() {
         "/proc/sys/vm/nr_hugepages".to_owned(),
         "/proc/sys/vm/nr_overcommit_hugepages".to_owned(),
         "/proc/sys/vm/hugetlb_optimize_vmemmap".to_owned(),
+        "/proc/sys/vm/hugetlb_shm_group".to_owned(),
         format!("{SYS}nr_hugepages"),
         format!("{SYS}nr_hugepages_mempolicy"),
         format!("{SYS}nr_overcommit_hugepages"),
@@ -319,6 +320,17 @@ fn the_memory_map_goes_back_and_is_counted() {
     assert_eq!(write(&manager, "/proc/sys/vm/hugetlb_optimize_vmemmap", "0"), Ok(()));
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "0"), Ok(()));
     check(&manager);
+}
+
+#[test]
+fn the_group_that_may_share_is_kept() {
+    let manager = bring_up(machine());
+    const GROUP: &str = "/proc/sys/vm/hugetlb_shm_group";
+    assert_eq!(read(&manager, GROUP).as_deref(), Ok("0\n"));
+    assert_eq!(write(&manager, GROUP, "1001\n"), Ok(()));
+    assert_eq!((read(&manager, GROUP).as_deref(), manager.huge_page_group()), (Ok("1001\n"), 1001));
+    assert_eq!(write(&manager, GROUP, "4294967296"), Err(FileError::Invalid));
+    assert_eq!(manager.huge_page_group(), 1001);
 }
 
 proptest! {

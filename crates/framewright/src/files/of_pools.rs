@@ -40,6 +40,15 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             },
         ),
         File::read_write(
+            "/proc/sys/vm/hugetlb_shm_group",
+            |files, _, out| show(out, files.manager.huge_page_group()),
+            |files, _, text| {
+                let group = u32::try_from(parse_number(text)?).map_err(|_| FileError::Invalid)?;
+                files.manager.set_huge_page_group(group);
+                Ok(())
+            },
+        ),
+        File::read_write(
             "/proc/sys/vm/nr_hugepages",
             |files, _, out| show(out, files.default_pool().counts().target),
             |files, _, text| files.resize(&files.default_pool(), None, parse_number(text)?),

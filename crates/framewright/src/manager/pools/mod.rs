@@ -56,6 +56,8 @@ pub(super) struct Pools {
     at_boot: AtomicBool,
     /// The default size is the larger one.
     default_is_gigantic: AtomicBool,
+    /// Who may share memory of huge pages.
+    shared_group: AtomicU64,
 }
 
 impl Pools {
@@ -93,6 +95,7 @@ impl Pools {
             adopted: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),
             default_is_gigantic: AtomicBool::new(false),
+            shared_group: AtomicU64::new(0),
         }
     }
 }

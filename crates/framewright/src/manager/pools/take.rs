@@ -73,6 +73,18 @@ impl<P: Platform> Manager<P> {
         self.pools.optimize.load(Ordering::Relaxed)
     }
 
+    /// The number of the group of users that may make shared memory of huge pages (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows of none, and gives pages to
+    /// whoever calls.
+    #[must_use]
+    pub fn huge_page_group(&self) -> u32 {
+        u32::try_from(self.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// Says which group that is.
+    pub fn set_huge_page_group(&self, group: u32) {
+        self.pools.shared_group.store(group.into(), Ordering::Relaxed);
+    }
+
     /// Whether pages that leave a pool get their part of the page array back first, as in Linux. Otherwise, and where memory for that is short, they get
     /// their descriptors inside when they are split, which needs no memory and no flush.
     pub fn set_eager_restore(&self, on: bool) {
