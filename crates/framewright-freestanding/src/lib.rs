@@ -1,7 +1,10 @@
-//! The symbols that compiled code expects and nobody else supplies here: the memory functions of C and the unwinder's names.
+//! The symbols that compiled code expects and that C's library has elsewhere: memory functions and the unwinder's name, for programs that bring nothing else. Name the crate once
+//! (`use framewright_freestanding as _;`) and link nothing that has them too.
 //!
 //! In assembly, so that the compiler cannot turn a loop into a call to itself; by words, because an emulator takes one step per turn
 //! of a string instruction and is seven times faster with words than with bytes.
+#![no_std]
+#![cfg(all(target_arch = "x86_64", not(test)))]
 
 use core::arch::asm;
 
