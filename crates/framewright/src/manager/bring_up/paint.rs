@@ -1,0 +1,103 @@
+//! Painting: one pass in which every frame of memory comes to its zone, free, reserved or allocated.
+
+use super::{BringUp, Frame};
+use crate::early::EarlyAllocator;
+use crate::firmware::node_ranges;
+use crate::manager::node_clock::{NodeClock, Work};
+use crate::memory_map::{ArrayMemory, BootPages};
+use crate::platform::Platform;
+use crate::units::{NodeId, PfnRange};
+use crate::zone::{Zone, ZoneRun, ZoneRuns, zone_runs};
+
+/// Walks memory and free memory together, both ascending, and paints every frame of memory once.
+struct Painter<'a, 'b> {
+    zones: &'a mut [Zone],
+    slots: &'a [u16],
+    runs: ZoneRuns<'b>,
+    run: Option<ZoneRun>,
+    /// First frame of `run` that is not painted.
+    position: u64,
+    array: &'a ArrayMemory,
+    boot_pages: &'a BootPages,
+}
+
+impl Painter<'_, '_> {
+    fn zone(&mut self, run: &ZoneRun) -> &mut Zone {
+        &mut self.zones[usize::from(self.slots[run.zone.index()])]
+    }
+
+    fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
+        while self.position < end {
+            let rest = PfnRange::new(self.position, end);
+            // Nodes are few, and reservations are not many.
+            let ours = self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
+            let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
+            let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let stop = next.map_or(end, |part| part.start.0);
+            if rest.start.0 < stop {
+                self.zone(run).add_reserved(run, PfnRange::new(rest.start.0, stop));
+            }
+            if let Some(part) = next {
+                self.zone(run).add_allocated(part);
+            }
+            self.position = next.map_or(end, |part| part.end.0);
+        }
+    }
+
+    fn advance(&mut self) {
+        self.run = self.runs.next();
+        self.position = self.run.map_or(u64::MAX, |run| run.range.start.0);
+    }
+
+    fn free(&mut self, free: PfnRange) {
+        while let Some(run) = self.run {
+            let piece = free.intersection(run.range);
+            if !piece.is_empty() {
+                self.reserve_up_to(&run, piece.start.0);
+                self.zone(&run).add_free(&run, piece);
+                self.position = piece.end.0;
+            }
+            if run.range.end > free.end {
+                return;
+            }
+            self.reserve_up_to(&run, run.range.end.0);
+            self.advance();
+        }
+    }
+}
+
+/// Paints all memory, hands the early allocator's over, and writes down what each zone must know of its blocks in pieces.
+#[inline(never)]
+pub(super) fn paint<P: Platform>(
+    early: &mut EarlyAllocator<P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    clock: &mut NodeClock<'_, P>,
+    array: &ArrayMemory,
+) {
+    let runs = zone_runs(node_ranges(input.map, input.topology));
+    let nodes = &mut *frame.nodes;
+    for run in runs.clone() {
+        clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
+        frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
+    }
+    // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
+    let boot_pages = &frame.pools.boot_pages;
+    let mut painter =
+        Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
+    painter.advance();
+    early.discard_into(&mut |free, node: NodeId| {
+        clock.turn_to(nodes, node, Work::Painting);
+        painter.free(free);
+    });
+    painter.free(PfnRange::new(u64::MAX, u64::MAX));
+    let mut rest = core::mem::take(&mut frame.partials);
+    for zone in frame.zones.iter_mut() {
+        clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
+        zone.finish_painting();
+        let noted = zone.record_partials(rest);
+        let (mine, others) = rest.split_at_mut(noted);
+        zone.set_partials(mine);
+        rest = others;
+    }
+}
