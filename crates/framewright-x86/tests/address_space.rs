@@ -1,38 +1,25 @@
 //! Windows for huge pages in real tables, against a model; CPUs remember every translation and every table that ever was, until a flush.
 #![cfg(not(loom))]
 
+#[path = "common/table_memory.rs"]
+mod table_memory;
+
 use framewright::map_space::FrameSource;
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::{FakeMachine, FramePool};
 use framewright_x86::address_space::{AddressSpace, SpaceError};
 use framewright_x86::page_array::{FlushRequest, FlushTlb, VirtualRange};
-use framewright_x86::page_table::{Entry, PageSize, TableMemory, index_of, translate};
+use framewright_x86::page_table::{PageSize, TableMemory, index_of, translate};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use table_memory::Memory;
 
 const BASE: u64 = 0xffff_d000_0000_0000;
 const MEDIUM: u64 = 2 << 20;
 const LARGE: u64 = 1 << 30;
 const WINDOW: u64 = 512 << 30;
-
-/// The machine's memory as tables.
-#[derive(Clone, Copy)]
-struct Memory(&'static FakeMachine);
-
-impl TableMemory for Memory {
-    fn allocate(&mut self) -> Option<u64> {
-        None
-    }
-    fn read(&self, table: u64, index: usize) -> Entry {
-        Entry(self.0.load(table + 8 * index as u64))
-    }
-    fn write(&mut self, table: u64, index: usize, entry: Entry) {
-        // SAFETY: tests write only to a root table, which is theirs.
-        unsafe { self.0.store(table + 8 * index as u64, entry.0) };
-    }
-}
 
 /// What CPUs may remember: everything since the last flush.
 struct Cpus {

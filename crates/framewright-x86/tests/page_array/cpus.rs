@@ -3,6 +3,7 @@
 //! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large pages in pieces of 4 KiB, as
 //! real ones may. They sleep between any two accesses, and are told of flushes for which nobody is woken when they make the next. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
 
+use crate::table_memory::Memory;
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn};
 use framewright_testkit::{AccessFault, FakeMachine, FrameLedger};
@@ -20,23 +21,6 @@ const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = (1 << 52) - (1 << 12);
 const KNOWN: u64 = PRESENT | WRITABLE | ACCESSED | DIRTY | LARGE | 1 << 8 | NO_EXECUTE | ADDRESS;
-
-/// The machine's memory as tables.
-#[derive(Clone, Copy)]
-pub struct Memory(pub &'static FakeMachine);
-
-impl TableMemory for Memory {
-    fn allocate(&mut self) -> Option<u64> {
-        None
-    }
-    fn read(&self, table: u64, index: usize) -> Entry {
-        Entry(self.0.load(table + 8 * index as u64))
-    }
-    fn write(&mut self, table: u64, index: usize, entry: Entry) {
-        // SAFETY: tests write only to a root table, which is theirs.
-        unsafe { self.0.store(table + 8 * index as u64, entry.0) };
-    }
-}
 
 /// A page as some CPU remembers it.
 #[derive(Clone, Copy)]

@@ -1,6 +1,7 @@
 //! Real tables in a fake machine's memory, and CPUs that look at them.
 
-use crate::cpus::{Forgets, Memory, SoftwareCpus};
+use crate::cpus::{Forgets, SoftwareCpus};
+use crate::table_memory::Memory;
 use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright_testkit::stress::map_space::{Translation, Walkable};

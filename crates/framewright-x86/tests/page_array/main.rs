@@ -4,8 +4,10 @@ mod cpus;
 mod fixture;
 mod histories;
 mod room;
+#[path = "../common/table_memory.rs"]
+mod table_memory;
 
-use cpus::{Asked, Forgets, Memory};
+use cpus::{Asked, Forgets};
 use fixture::{BASE, BLOCK_BYTES, Fixture, root};
 use framewright::map_space::{BlockRange, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn};
@@ -15,6 +17,7 @@ use framewright_testkit::{FaultyFrames, MapSpaceFixture, map_space_contract};
 use framewright_x86::page_array::{ArrayError, ArrayPlace, PageArray};
 use framewright_x86::page_table::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
 use std::collections::HashSet;
+use table_memory::Memory;
 
 fn order(order: u8) -> Order {
     Order::new(order).expect("an order")

@@ -1,8 +1,9 @@
 //! What happens when the set of unflushed frames is nearly full, and other things that only a look at the tables shows.
 
-use crate::cpus::{Asked, Memory};
+use crate::cpus::Asked;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};
 use crate::order;
+use crate::table_memory::Memory;
 use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright_testkit::FramePool;
