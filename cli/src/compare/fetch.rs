@@ -1,4 +1,4 @@
-//! Debian's newest kernel for virtual machines, by apt, without a change to the system: lists, settings and packages are in a folder of our own.
+//! Debian's newest kernel for virtual machines, by apt, from where the system has its packages and without a change to it: lists, settings and packages are in a folder of our own.
 
 use super::version::newest;
 use crate::error::Error;
@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 
 /// The package that names the newest.
 const META: &str = "linux-image-cloud-amd64";
-const MIRROR: &str = "http://deb.debian.org/debian";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// What to do without apt.
@@ -67,10 +66,17 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
         fs::create_dir_all(folder.join(part)).map_err(text)?;
     }
     let folder = fs::canonicalize(folder).map_err(text)?;
+    let mut list = Command::new("apt-get");
+    list.args(["indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(RELEASE) $(CODENAME)", "Created-By: Packages"]);
+    let listed = run(&folder, &mut list)?;
+    let mirrors = mirrors(&listed, suite);
+    if mirrors.is_empty() {
+        return Err(format!("apt's sources on this machine name no mirror of Debian's {suite}"));
+    }
     // Backports have newer kernels; a release that is new has none yet.
-    let with_backports = [format!("{suite}-backports"), suite.to_owned()];
-    if let Err(why) = update(&folder, &with_backports) {
-        update(&folder, &with_backports[1..]).map_err(|_| why)?;
+    let backports = format!("{suite}-backports");
+    if let Err(why) = update(&folder, &mirrors, &[&backports, suite]) {
+        update(&folder, &mirrors, &[suite]).map_err(|_| why)?;
     }
     let shown = run(&folder, apt("apt-cache", &folder).args(["show", META]))?;
     let (package, version) = choose(&shown).ok_or_else(|| format!("apt knows no {META}"))?;
@@ -91,8 +97,25 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     fs::rename(&unpacked, &root).map_err(text)
 }
 
-fn update(folder: &Path, suites: &[String]) -> Result<(), String> {
-    let lines = suites.iter().map(|suite| format!("deb [signed-by={KEYS}] {MIRROR} {suite} main\n"));
+/// Where a release of Debian comes from, each place once, of what apt's sources have: lines of a place, a component, the release as it was asked for and, where that is known, its name.
+fn mirrors<'a>(listed: &'a str, suite: &str) -> Vec<&'a str> {
+    let mut mirrors = Vec::new();
+    for line in listed.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(place), Some("main")) = (words.next(), words.next()) else { continue };
+        let place = place.trim_end_matches('/');
+        // Others have releases of the same names. A place may be a list of mirrors in a file.
+        let is_debian = place.strip_suffix(".list").unwrap_or(place).ends_with("/debian");
+        if is_debian && words.any(|release| release == suite) && !mirrors.contains(&place) {
+            mirrors.push(place);
+        }
+    }
+    mirrors
+}
+
+fn update(folder: &Path, mirrors: &[&str], suites: &[&str]) -> Result<(), String> {
+    let line = |mirror, suite| format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
+    let lines = mirrors.iter().flat_map(|mirror| suites.iter().map(move |suite| line(mirror, suite)));
     fs::write(folder.join("sources.list"), lines.collect::<String>()).map_err(|error| error.to_string())?;
     run(folder, apt("apt-get", folder).args(["-o", "APT::Update::Error-Mode=any", "update"])).map(|_| ())
 }
@@ -184,6 +207,31 @@ Depends: linux-image-7.0-cloud-amd64-dbg (= 7.0)
         assert_eq!(choose(SHOWN), Some(chosen));
         assert_eq!(choose(""), None);
         assert_eq!(choose("Package: linux-image-cloud-amd64\nVersion: 1\nDepends: foo\n"), None);
+    }
+
+    #[test]
+    fn mirrors_are_those_of_the_system() {
+        let listed = "\
+http://one.invalid/debian/ main bookworm bookworm
+http://one.invalid/debian/ main bookworm-updates bookworm-updates
+http://one.invalid/debian main bookworm bookworm
+http://one.invalid/debian-security/ main bookworm-security bookworm-security
+https://two.invalid/mirrors/debian/ contrib bookworm bookworm
+https://two.invalid/mirrors/debian/ main stable bookworm
+https://others.invalid/apt/ main bookworm bookworm
+https://others.invalid/debian/ main trixie trixie
+mirror+file:///etc/apt/mirrors/debian.list main bookworm $(CODENAME)
+
+nonsense
+";
+        let bookworm = [
+            "http://one.invalid/debian",
+            "https://two.invalid/mirrors/debian",
+            "mirror+file:///etc/apt/mirrors/debian.list",
+        ];
+        assert_eq!(mirrors(listed, "bookworm"), bookworm);
+        assert_eq!(mirrors(listed, "trixie"), ["https://others.invalid/debian"]);
+        assert_eq!(mirrors(listed, "sid"), [""; 0]);
     }
 
     #[test]
