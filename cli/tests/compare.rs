@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Outcome, Scratch, finish, is_running, program, signal, wait_until};
+use common::{Outcome, Scratch, finish, is_running, program, run, signal, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -108,6 +108,13 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     assert_eq!(row(&results, "page_fault1", &[])["ours_iterations_per_s"], 900.0);
     assert_eq!(row(&results, "page metadata", &[("policy", "on-demand")])["linux_bytes"], 16384.0);
     assert!(row(&results, "spawn to prompt", &[])["ratio"].as_f64() > Some(0.0));
+    // Limits are found in what was written.
+    let report = run(&["report", "--text", &folder.path("results.json").display().to_string()]);
+    assert_eq!(report.code, Some(0), "{}", report.stderr);
+    for limit in ["Spawn to prompt", "Memory map deferred", "Memory map on demand", "reclaim off:", "reclaim on:"] {
+        let line = report.stdout.lines().find(|line| line.contains(limit)).expect("there is such a limit");
+        assert!(!line.contains("not measured"), "{line}");
+    }
     for part in ["FALLS SHORT", "init_on_alloc=0", "mitigations=off", "pool of 1 GiB, fill: not compared: 1024 MiB"] {
         assert!(outcome.stdout.contains(part), "no {part}: {}", outcome.stdout);
     }
@@ -169,7 +176,10 @@ fn wrong_options_are_refused_before_anything_runs() {
         (&["--memory", "64M"], "--memory 64M: Linux needs at least 512 MiB here"),
         (&["--memory", "900T"], "QEMU takes all of it before the machine begins"),
         (&["--cpus", "0"], "a machine has at least one CPU"),
-        (&["--json", "/nowhere/results.json"], "--json /nowhere/results.json: No such file"),
+        (
+            &["--json", "/nowhere/results.json"],
+            "--json /nowhere/results.json: cannot be written: No such file or directory",
+        ),
         (&["--json", "/tmp"], "--json /tmp: is a folder"),
     ] {
         let mut command = program();

@@ -1,8 +1,7 @@
 //! Allocation.
 
-use super::Comparison::AtMost;
-use super::rows::number;
-use super::{Rows, Sample, Target, at_most};
+use super::rows::{number, text};
+use super::{Measure, Rows, Sample, Target, at_most};
 
 const AREA: &str = "Allocation";
 const COMMAND: &str = "bench alloc";
@@ -16,13 +15,7 @@ fn ns(rows: &Rows<'_>, field: &str, pattern: &str, order: u64, threads: u64) -> 
     rows.is("order", order).is("threads", threads).samples(field, 1.0, &["managed_gib"])
 }
 
-const fn limit(
-    id: &'static str,
-    what: &'static str,
-    wanted: f64,
-    against: &'static str,
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
-) -> Target {
+const fn limit(id: &'static str, what: &'static str, wanted: f64, against: &'static str, measure: Measure) -> Target {
     at_most(AREA, id, what, (wanted, "ns"), (against, COMMAND), measure)
 }
 
@@ -56,28 +49,22 @@ pub(super) const TARGETS: &[Target] = &[
         let rows = rows.is("managed_gib", 1024);
         [0, 9].into_iter().flat_map(|order| ns(&rows, "alloc_ns", "full", order, 1)).collect()
     }),
-    Target {
-        id: "two-threads",
-        area: AREA,
-        what: "Cached orders: two threads over one, per operation",
-        comparison: AtMost,
-        wanted: 1.5,
-        unit: "x",
-        against: "one thread",
-        measure: two_threads,
-        command: COMMAND,
-    },
-    Target {
-        id: "faster-than-peers",
-        area: AREA,
-        what: "Every row: time over that of the faster of two Rust allocators",
-        comparison: AtMost,
-        wanted: 1.0,
-        unit: "x",
-        against: "buddy_system_allocator, frame-alloc",
-        measure: over_peers,
-        command: COMMAND,
-    },
+    at_most(
+        AREA,
+        "two-threads",
+        "Cached orders: two threads over one, per operation",
+        (1.5, "x"),
+        ("one thread", COMMAND),
+        two_threads,
+    ),
+    at_most(
+        AREA,
+        "faster-than-peers",
+        "Every row: time over that of the faster of two Rust allocators",
+        (1.0, "x"),
+        ("buddy_system_allocator, frame-alloc", COMMAND),
+        over_peers,
+    ),
 ];
 
 /// Get, put and pair of orders that CPUs cache, two threads over one.
@@ -85,8 +72,7 @@ fn two_threads(rows: &Rows<'_>) -> Vec<Sample> {
     let ours = rows.bench("alloc").is("allocator", "framewright");
     let ours = ours.filter(|row| {
         let order = row.get("order").and_then(serde_json::Value::as_u64);
-        let pattern = row.get("pattern").and_then(serde_json::Value::as_str);
-        matches!(order, Some(0..=3 | 9)) && matches!(pattern, Some("bulk" | "pair"))
+        matches!(order, Some(0..=3 | 9)) && matches!(text(row, "pattern"), "bulk" | "pair")
     });
     let (one, two) = (ours.is("threads", 1), ours.is("threads", 2));
     let same = &SAME[..3];

@@ -1,35 +1,16 @@
 //! Pools of huge pages.
 
-use super::Comparison::AtLeast;
-use super::rows::number;
-use super::{Rows, Sample, Target, at_most};
+use super::rows::{number, text};
+use super::{Measure, Rows, Sample, Target, at_least, at_most};
 use serde_json::Value;
 
 const AREA: &str = "Huge-page pools";
 const PLACE: &[&str] = &["on", "policy", "size_kb", "pages", "restore", "threads"];
-/// What is the same with reclaim on and off.
-const SAME: &[&str] = &["on", "policy", "tables", "size_kb", "pages", "threads"];
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
 
-const fn saved(
-    id: &'static str,
-    what: &'static str,
-    wanted: f64,
-    against: &'static str,
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
-) -> Target {
-    Target {
-        id,
-        area: AREA,
-        what,
-        comparison: AtLeast,
-        wanted,
-        unit: "KiB",
-        against,
-        measure,
-        command: "bench hugepages --on qemu",
-    }
+const fn saved(id: &'static str, what: &'static str, wanted: f64, against: &'static str, measure: Measure) -> Target {
+    at_least(AREA, id, what, (wanted, "KiB"), (against, BENCH_QEMU), measure)
 }
 
 const BENCH: &str = "bench hugepages";
@@ -42,7 +23,11 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest, 2 MiB pool with map reclaim: time over that without, fill and empty",
         (1.2, "x"),
         ("reclaim off", BENCH_QEMU),
-        |rows| reclaim_over_off(&rows.is("on", "qemu")),
+        // What comes back eagerly writes all descriptors again.
+        |rows| {
+            let rows = rows.bench("hugepages").is("on", "qemu").is("size_kb", 2048);
+            rows.is("reclaim", "on").is("restore", "lazy").samples("reclaim_ratio", 1.0, PLACE)
+        },
     ),
     at_most(
         AREA,
@@ -50,11 +35,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Process, 2 MiB pool with map reclaim: time to fill over one madvise of the same ranges",
         (1.2, "x"),
         ("one madvise", BENCH),
-        |rows| {
-            let rows = rows.bench("hugepages").is("on", "hosted");
-            // The names that rows may have for it.
-            ["madvise_ratio", "floor_ratio"].iter().flat_map(|field| rows.samples(field, 1.0, PLACE)).collect()
-        },
+        |rows| rows.bench("hugepages").is("on", "hosted").samples("madvise_ratio", 1.0, PLACE),
     ),
     at_most(
         AREA,
@@ -95,14 +76,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| {
             let few = |row: &Value| row.get("pages").and_then(Value::as_u64).is_some_and(|pages| pages <= HANDFUL);
             let rows = rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
-            let paired = rows.samples("serial_ratio", 1.0, PLACE);
-            if !paired.is_empty() {
-                return paired;
-            }
-            let one = rows.is("threads", 1);
-            let more = rows.filter(|row| number(row, "threads").is_some_and(|threads| threads > 1.0));
-            let same = &["on", "policy", "size_kb", "pages"];
-            [more.over(&one, "fill_ms", same, PLACE), more.over(&one, "empty_ms", same, PLACE)].concat()
+            rows.samples("serial_ratio", 1.0, PLACE)
         },
     ),
     saved("saved-2m", "Map memory that a page of 2 MiB in a pool gives back", 32.0, "Linux: 28 KiB", |rows| {
@@ -113,29 +87,11 @@ pub(super) const TARGETS: &[Target] = &[
     }),
 ];
 
-/// Lazy restoring; what comes back eagerly writes all descriptors again.
-fn reclaim_over_off(rows: &Rows<'_>) -> Vec<Sample> {
-    let rows =
-        rows.bench("hugepages").is("size_kb", 2048).filter(|row| row.get("tables") != Some(&"first touch".into()));
-    let paired = rows.is("reclaim", "on").is("restore", "lazy").samples("reclaim_ratio", 1.0, PLACE);
-    if !paired.is_empty() {
-        return paired;
-    }
-    let (on, off) = (rows.is("reclaim", "on").is("restore", "lazy"), rows.is("reclaim", "off"));
-    let mut samples = Vec::new();
-    for (field, word) in [("fill_ms", "fill"), ("empty_ms", "empty")] {
-        for sample in on.over(&off, field, SAME, PLACE) {
-            samples.push(Sample { place: format!("{word}, {}", sample.place), ..sample });
-        }
-    }
-    samples
-}
-
 /// KiB for each page.
 fn per_page(rows: &Rows<'_>, size_kb: u64) -> Vec<Sample> {
     let one = |row: &Value| {
         let pages = number(row, "pages").filter(|&pages| pages > 0.0)?;
-        let place = format!("{}, {pages} pages", row.get("on").and_then(Value::as_str).unwrap_or_default());
+        let place = format!("{}, {pages} pages", text(row, "on"));
         Some(Sample { value: number(row, "saved_bytes")? / pages / 1024.0, place })
     };
     rows.bench("hugepages").is("reclaim", "on").is("size_kb", size_kb).iter().filter_map(one).collect()

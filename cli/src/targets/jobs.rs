@@ -1,8 +1,8 @@
 //! Parallel jobs.
 
 use super::Comparison::{AtLeast, AtMost};
-use super::rows::number;
-use super::{Comparison, Rows, Sample, Target};
+use super::rows::{number, text};
+use super::{Comparison, Measure, Rows, Sample, Target};
 use serde_json::Value;
 
 /// What tells jobs apart.
@@ -17,7 +17,7 @@ const fn ratio(
     what: &'static str,
     (comparison, wanted): (Comparison, f64),
     against: &'static str,
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
+    measure: Measure,
 ) -> Target {
     Target { id, area: "Jobs", what, comparison, wanted, unit: "x", against, measure, command: "bench jobs" }
 }
@@ -51,7 +51,7 @@ pub(super) const TARGETS: &[Target] = &[
 ];
 
 fn case(row: &Value) -> &str {
-    row.get("case").and_then(Value::as_str).unwrap_or_default()
+    text(row, "case")
 }
 
 fn seconds(row: &Value) -> Option<f64> {

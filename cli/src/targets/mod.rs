@@ -17,6 +17,9 @@ pub use table::table;
 
 use serde_json::Value;
 
+/// How measurements follow from rows of results.
+type Measure = fn(&Rows<'_>) -> Vec<Sample>;
+
 /// One thing that must be reached.
 pub struct Target {
     /// Its name, for programs; unique.
@@ -34,7 +37,7 @@ pub struct Target {
     /// What it is compared with, or where the limit comes from.
     pub against: &'static str,
     /// The measurements in rows of results. The worst of them counts.
-    pub measure: fn(&Rows<'_>) -> Vec<Sample>,
+    pub measure: Measure,
     /// The command that makes such rows.
     pub command: &'static str,
 }
@@ -46,9 +49,21 @@ const fn at_most(
     what: &'static str,
     (wanted, unit): (f64, &'static str),
     (against, command): (&'static str, &'static str),
-    measure: fn(&Rows<'_>) -> Vec<Sample>,
+    measure: Measure,
 ) -> Target {
     Target { id, area, what, comparison: Comparison::AtMost, wanted, unit, against, measure, command }
+}
+
+/// A limit that is to be reached.
+const fn at_least(
+    area: &'static str,
+    id: &'static str,
+    what: &'static str,
+    wanted: (f64, &'static str),
+    against: (&'static str, &'static str),
+    measure: Measure,
+) -> Target {
+    Target { comparison: Comparison::AtLeast, ..at_most(area, id, what, wanted, against, measure) }
 }
 
 /// Which way is good.

@@ -1,6 +1,6 @@
 //! Free page reporting and the shuffle.
 
-use super::rows::number;
+use super::rows::{number, text};
 use super::{Rows, Sample, Target, at_most};
 use serde_json::Value;
 
@@ -57,12 +57,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest: share of reported blocks that are reused while others are free",
         (0.0, "%"),
         ("an absolute limit", GUEST),
-        |rows| {
-            let rows =
-                rows.filter(|row| matches!(row.get("bench").and_then(Value::as_str), Some("reporting" | "fault")));
-            let exact = rows.samples("reused_early_percent", 1.0, PLACE);
-            if exact.is_empty() { rows.samples("reused_early", 1.0, PLACE) } else { exact }
-        },
+        |rows| falls(rows).samples("reused_early_percent", 1.0, PLACE),
     ),
     at_most(
         AREA,
@@ -70,13 +65,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Shuffle of 1 TiB on one thread",
         (50.0, "ms"),
         ("an absolute limit", "bench reporting"),
-        |rows| {
-            let rows = rows.bench("shuffle").filter(|row| number(row, "managed_gib").is_none_or(|gib| gib >= 1024.0));
-            ["milliseconds", "shuffle_ms", "time_ms"]
-                .iter()
-                .flat_map(|field| rows.samples(field, 1.0, &["managed_gib"]))
-                .collect()
-        },
+        |rows| rows.bench("shuffle").is("managed_gib", 1024).samples("shuffle_ms", 1.0, &["managed_gib"]),
     ),
 ];
 
@@ -89,13 +78,12 @@ fn cost(rows: &Rows<'_>) -> Vec<Sample> {
     let one = |row: &Value| {
         let ratio = number(row, "against_off")?;
         let percent = |ratio: f64| (1.0 - ratio) * 100.0;
-        let word = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
         let cpus = row.get("cpus").and_then(Value::as_u64).unwrap_or(1);
         let interval = match (number(row, "against_off_high"), number(row, "against_off_low")) {
             (Some(high), Some(low)) => format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low)),
             _ => String::new(),
         };
-        let place = format!("{}, {cpus} CPU{}{interval}", word("workload"), if cpus == 1 { "" } else { "s" });
+        let place = format!("{}, {cpus} CPU{}{interval}", text(row, "workload"), if cpus == 1 { "" } else { "s" });
         Some(Sample { value: percent(ratio), place })
     };
     rows.bench("fault").is("on", "hosted").is("config", "on").iter().filter_map(one).collect()
