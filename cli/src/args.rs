@@ -143,6 +143,26 @@ pub struct Target {
     pub parameters: Vec<String>,
 }
 
+impl Target {
+    /// A virtual machine with so much memory, of which nothing else is said.
+    pub const fn on_qemu(memory_bytes: u64, timeout_seconds: u64) -> Self {
+        Self {
+            on: Where::Qemu,
+            accel: None,
+            memory: Some(memory_bytes),
+            nodes: None,
+            cpus: None,
+            map: None,
+            machine: None,
+            balloon: None,
+            reporting: None,
+            qemu: Vec::new(),
+            timeout: timeout_seconds,
+            parameters: Vec::new(),
+        }
+    }
+}
+
 /// Where to bring memory up.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Where {

@@ -10,6 +10,7 @@ mod file;
 mod grid;
 mod hosted;
 mod interrupt;
+mod machine;
 mod model;
 mod output;
 mod progress;

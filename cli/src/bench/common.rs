@@ -1,5 +1,7 @@
 //! What all benchmarks share: the middle of measurements and their spread, and text for people.
 
+use serde_json::{Value, json};
+
 /// The middle of sorted values; of an even number the mean of the two in the middle.
 pub fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
@@ -10,7 +12,7 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// The middle of measurements, with the least and the most of them. All are absent where nothing was measured.
+/// The middle of measurements, and how far they lie around it. All is absent where nothing was measured.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spread {
     /// The median.
@@ -19,6 +21,10 @@ pub struct Spread {
     pub least: Option<f64>,
     /// The most.
     pub most: Option<f64>,
+    /// A quarter of them is below.
+    pub low: Option<f64>,
+    /// A quarter of them is above.
+    pub high: Option<f64>,
 }
 
 impl Spread {
@@ -26,13 +32,27 @@ impl Spread {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
-        Self { middle: median(&sorted), least: sorted.first().copied(), most: sorted.last().copied() }
+        let quarter = sorted.len() / 4;
+        Self {
+            middle: median(&sorted),
+            least: sorted.first().copied(),
+            most: sorted.last().copied(),
+            low: sorted.get(quarter).copied(),
+            high: sorted.iter().rev().nth(quarter).copied(),
+        }
     }
 
     /// Puts it into a row as `name`, `name_min` and `name_max`.
-    pub fn put(self, row: &mut serde_json::Value, name: &str) {
+    pub fn put(self, row: &mut Value, name: &str) {
         for (end, value) in [("", self.middle), ("_min", self.least), ("_max", self.most)] {
-            row[format!("{name}{end}")] = serde_json::json!(value);
+            row[format!("{name}{end}")] = json!(value);
+        }
+    }
+
+    /// Puts its quarters into a row as `name_low` and `name_high`.
+    pub fn put_quarters(self, row: &mut Value, name: &str) {
+        for (end, value) in [("_low", self.low), ("_high", self.high)] {
+            row[format!("{name}{end}")] = json!(value);
         }
     }
 }
@@ -67,8 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn quarters_lie_on_both_sides_of_the_middle() {
+        let spread = Spread::of([5.0, 1.0, 4.0, 2.0, 3.0, 9.0, 7.0]);
+        let expected = (Some(4.0), Some(1.0), Some(9.0), Some(2.0), Some(7.0));
+        assert_eq!((spread.middle, spread.least, spread.most, spread.low, spread.high), expected);
+        assert_eq!(Spread::of([]), Spread::default());
+    }
+
+    #[test]
     fn a_spread_is_three_fields() {
-        let mut row = serde_json::json!({});
+        let mut row = json!({});
         Spread::of([3.0, 1.0, 9.0]).put(&mut row, "fill_ms");
         Spread::of([]).put(&mut row, "none_ms");
         let expected = r#"{"fill_ms":3.0,"fill_ms_min":1.0,"fill_ms_max":9.0,"none_ms":null,"none_ms_min":null,"none_ms_max":null}"#;

@@ -150,18 +150,11 @@ fn guest(what: What, threads: usize, cpus: usize, scale: Scale, accel: &mut Acce
     for _ in 0..scale.repetitions {
         progress::step(&format_args!("scaling: guest, {}, {threads} threads", what.name()))?;
         let target = Target {
-            on: Where::Qemu,
             accel: Some(*accel),
-            memory: Some(scale.memory_bytes),
-            nodes: None,
             cpus: Some(u32::try_from(cpus).unwrap_or(1)),
-            map: None,
-            machine: None,
-            balloon: None,
-            reporting: None,
             qemu: vec!["-mem-prealloc".to_owned()],
-            timeout: PATIENCE_SECONDS,
             parameters: vec![what.parameters(scale.memory_bytes, threads)],
+            ..Target::on_qemu(scale.memory_bytes, PATIENCE_SECONDS)
         };
         let attempts = Attempts::prepare(&target)?;
         let (used, ended) = attempts.run("report=json", false, &mut Nobody)?;

@@ -19,6 +19,7 @@ mod version;
 
 use crate::args::CompareLinux;
 use crate::error::Error;
+use crate::file;
 use crate::output::Output;
 use lab::Lab;
 use plan::Plan;
@@ -63,7 +64,7 @@ const SECTIONS: [Section; 4] = [
 pub fn run(options: &CompareLinux) -> Result<(), Error> {
     let plan = Plan::new(options)?;
     if let Some(file) = &options.json {
-        results::check(file)?;
+        file::check("--json", file)?;
     }
     let kernel = match &options.kernel {
         Some(path) => kernel::open(path)?,

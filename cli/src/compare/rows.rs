@@ -1,6 +1,6 @@
 //! Rows: the same thing done by both, as it goes into a file of results (docs/results.md).
 
-use crate::bench::median;
+use crate::bench::common::Spread;
 use serde_json::{Map, Value, json};
 
 /// What a number counts. Its name ends the names of a row's fields.
@@ -77,70 +77,51 @@ impl Row {
 
     /// The row as an object; `common` is what all rows of a machine share.
     pub fn value(&self, common: &Map<String, Value>) -> Value {
-        let mut row = Map::new();
-        row.insert("bench".into(), "compare".into());
-        row.insert("what".into(), self.what.clone().into());
+        let mut row = json!({ "bench": "compare", "what": self.what });
         for (name, value) in &self.details {
-            row.insert((*name).to_owned(), value.clone());
+            row[*name] = value.clone();
         }
         let unit = self.unit.name();
-        let linux = spread(&mut row, &format!("linux_{unit}"), &self.linux);
-        let ours = spread(&mut row, &format!("ours_{unit}"), &self.ours);
+        let [linux, ours] = [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
+        linux.put(&mut row, &format!("linux_{unit}"));
+        ours.put(&mut row, &format!("ours_{unit}"));
         let pairs = self.linux.iter().zip(&self.ours).filter_map(|(&linux, &ours)| quotient(linux, ours));
-        let ratio = linux.zip(ours).and_then(|(linux, ours)| quotient(linux, ours));
-        let (least, most) = ends(pairs);
-        row.insert("ratio".into(), json!(ratio));
-        row.insert("ratio_min".into(), json!(least));
-        row.insert("ratio_max".into(), json!(most));
+        let ratio = linux.middle.zip(ours.middle).and_then(|(linux, ours)| quotient(linux, ours));
+        // Of the middles; its ends are those of neighbours.
+        Spread { middle: ratio, ..Spread::of(pairs) }.put(&mut row, "ratio");
         let met = match self.demand {
             None => None,
             Some(Demand::Ratio(least)) => {
-                row.insert("demanded_ratio".into(), json!(least));
+                row["demanded_ratio"] = json!(least);
                 Some(ratio.is_some_and(|ratio| ratio >= least))
             }
             Some(Demand::AtMost(most)) => {
-                row.insert(format!("demanded_{unit}"), json!(most));
-                Some(ours.is_some_and(|ours| ours <= most))
+                row[format!("demanded_{unit}")] = json!(most);
+                Some(ours.middle.is_some_and(|ours| ours <= most))
             }
         };
         match &self.skipped {
             // A number of one of them alone compares nothing.
-            Some(why) if self.linux.is_empty() || self.ours.is_empty() => {
-                row.insert("skipped".into(), why.clone().into());
-            }
+            Some(why) if self.linux.is_empty() || self.ours.is_empty() => row["skipped"] = json!(why),
             why => {
-                row.extend(met.map(|met| ("met".to_owned(), met.into())));
-                row.extend(why.iter().map(|why| ("remark".to_owned(), format!("left out where {why}").into())));
+                if let Some(met) = met {
+                    row["met"] = json!(met);
+                }
+                if let Some(why) = why {
+                    row["remark"] = json!(format!("left out where {why}"));
+                }
             }
         }
-        row.insert("repetitions".into(), self.linux.len().min(self.ours.len()).into());
-        row.extend(common.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Value::Object(row)
+        row["repetitions"] = json!(self.linux.len().min(self.ours.len()));
+        for (name, value) in common {
+            row[name] = value.clone();
+        }
+        row
     }
-}
-
-/// Writes the median, the least and the most; gives the median.
-fn spread(row: &mut Map<String, Value>, name: &str, values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = median(&sorted);
-    row.insert(name.to_owned(), json!(middle));
-    row.insert(format!("{name}_min"), json!(sorted.first()));
-    row.insert(format!("{name}_max"), json!(sorted.last()));
-    middle
 }
 
 fn quotient(linux: f64, ours: f64) -> Option<f64> {
     Some(linux / ours).filter(|ratio| ratio.is_finite())
-}
-
-fn ends(values: impl Iterator<Item = f64>) -> (Option<f64>, Option<f64>) {
-    values.fold((None, None), |(least, most), value| {
-        (
-            Some(least.map_or(value, |least: f64| least.min(value))),
-            Some(most.map_or(value, |most: f64| most.max(value))),
-        )
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What a report is made of: files of results and snapshots, recognised by their content, and refused with the place of what is wrong.
 
 use crate::error::Error;
-use crate::snapshot::{FORMAT, Snapshot};
+use crate::file::FORMAT;
+use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fs;

@@ -36,7 +36,7 @@ pub fn run(report: &Report) -> Result<(), Error> {
         let lines = targets::table(&targets::evaluate(&input.rows), output.style());
         return lines.iter().try_for_each(|line| output.line(line));
     }
-    file::check(&report.output)?;
+    file::check("--output", &report.output)?;
     let input = input::read(&report.results, &report.snapshot)?;
     let mut page = page::page(&input, Detail::Runs);
     if page.len() > MOST_BYTES {

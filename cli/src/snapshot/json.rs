@@ -1,10 +1,8 @@
 //! The JSON form.
 
 use super::{Run, Snapshot, Zone, parse_uses, shown_uses};
+use crate::file::FORMAT;
 use serde_json::{Value, json};
-
-/// The version of files of results and snapshots that the program writes and reads.
-pub const FORMAT: u64 = 1;
 
 impl Snapshot {
     /// As a file has it.

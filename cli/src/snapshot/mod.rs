@@ -3,8 +3,6 @@
 mod json;
 mod text;
 
-pub use json::FORMAT;
-
 use framewright::units::{BLOCK_ORDER, MAX_ORDER};
 
 /// The control file that says it.

@@ -3,14 +3,12 @@
 use super::PARTS;
 use crate::bench::section::Section;
 use crate::error::Error;
+use crate::file::{self, FORMAT};
+use crate::machine;
 use serde_json::{Map, Value, json};
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-/// Of the file; docs/results.md describes it.
-const FORMAT: u64 = 1;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What a run is: two runs whose headers agree are one that was interrupted.
@@ -60,8 +58,7 @@ enum Earlier {
 impl ResultsFile {
     /// Results that go nowhere.
     pub fn new(header: Header) -> Self {
-        let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Self { path: None, header, started, sections: Vec::new(), rows: Vec::new() }
+        Self { path: None, header, started: machine::now(), sections: Vec::new(), rows: Vec::new() }
     }
 
     /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew whatever is there. Also says why it does what it does.
@@ -69,15 +66,9 @@ impl ResultsFile {
     /// # Errors
     /// A file that is not one of results, or a place where none can be written.
     pub fn open(path: &Path, header: Header, fresh: bool) -> Result<(Self, Option<String>), Error> {
+        file::check("--json", path)?;
         let mut file = Self { path: Some(path.to_owned()), ..Self::new(header) };
         let usage = |why: String| Error::Usage(format!("{}: {why}", path.display()));
-        // Before anything is measured for nothing.
-        drop(File::create(file.beside("new")).map_err(|error| usage(format!("cannot be written: {error}")))?);
-        let removed = fs::remove_file(file.beside("new"));
-        removed.map_err(|error| usage(format!("cannot be written: {error}")))?;
-        if path.is_dir() {
-            return Err(usage("is a folder".into()));
-        }
         let text = match fs::read_to_string(path) {
             Ok(_) if fresh => return Ok((file, None)),
             Ok(text) => text,
@@ -94,7 +85,9 @@ impl ResultsFile {
                 why
             }
             Earlier::Anew(why) => {
-                let kept = file.beside("old");
+                let mut kept = path.as_os_str().to_owned();
+                kept.push(".old");
+                let kept = PathBuf::from(kept);
                 fs::rename(path, &kept).map_err(|error| usage(format!("cannot be renamed: {error}")))?;
                 format!("begins anew, because {why}; the old one is {}", kept.display())
             }
@@ -153,25 +146,9 @@ impl ResultsFile {
         })
     }
 
-    /// A file of ours beside the results, in the same folder and so on the same file system.
-    fn beside(&self, ending: &str) -> PathBuf {
-        let mut name = self.path.clone().unwrap_or_default().into_os_string();
-        name.push(".");
-        name.push(ending);
-        name.into()
-    }
-
     fn write(&self) -> Result<(), Error> {
-        let Some(path) = &self.path else { return Ok(()) };
-        let written = || {
-            let new = self.beside("new");
-            let mut file = File::create(&new)?;
-            writeln!(file, "{}", self.to_json())?;
-            // The new content is on disk before the name says so.
-            file.sync_all()?;
-            fs::rename(&new, path)
-        };
-        written().map_err(|error| Error::Failed(format!("{} cannot be written: {error}", path.display())))
+        let write = |path: &PathBuf| file::replace(path, format!("{}\n", self.to_json()).as_bytes());
+        self.path.as_ref().map_or(Ok(()), write)
     }
 }
 

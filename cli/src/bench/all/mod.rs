@@ -2,14 +2,15 @@
 
 mod child;
 mod file;
-mod machine;
 
 use super::section::Section;
 use crate::args::BenchAll;
 use crate::error::{self, Error};
 use crate::interrupt;
+use crate::machine;
 use crate::output::Output;
 use crate::progress;
+use crate::qemu;
 use file::{Header, Outcome, ResultsFile};
 use std::path::Path;
 use std::time::Instant;
@@ -72,7 +73,8 @@ const BUSY: f64 = 0.25;
 /// # Errors
 /// A file that cannot be written or is none of ours, a signal, or sections that failed, after all others have run.
 pub fn run(options: &BenchAll) -> Result<(), Error> {
-    let header = Header { command: command(options.quick), machine: machine::describe() };
+    let header =
+        Header { command: command(options.quick), machine: machine::describe(qemu::run::version().ok().as_deref()) };
     let mut results = match &options.json {
         Some(path) => open(path, header, options.fresh)?,
         None => ResultsFile::new(header),

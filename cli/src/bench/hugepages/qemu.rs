@@ -1,7 +1,7 @@
 //! The same in the reference guest: one boot for each way of map reclaim, in which the guest's shell fills and empties pools and reads its own clock and counters.
 
 use super::{Case, Reclaim, Times, row};
-use crate::args::{Accel, Target, Where};
+use crate::args::{Accel, Target};
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::qemu::command::Accelerator;
@@ -63,18 +63,10 @@ pub fn rows(quick: bool) -> Result<(Vec<Value>, usize, String), Error> {
 /// Boots, fills and empties.
 fn measure(case: Case, memory_bytes: u64, repetitions: usize, accel: Accel) -> Result<(Times, Accelerator), Error> {
     let target = Target {
-        on: Where::Qemu,
         accel: Some(accel),
-        memory: Some(memory_bytes),
-        nodes: None,
         cpus: Some(CPUS),
-        map: None,
-        machine: None,
-        balloon: None,
-        reporting: None,
         qemu: vec!["-mem-prealloc".to_owned()],
-        timeout: PATIENCE_SECONDS,
-        parameters: Vec::new(),
+        ..Target::on_qemu(memory_bytes, PATIENCE_SECONDS)
     };
     let attempts = Attempts::prepare(&target)?;
     let words = format!("exec={}", shell::encode(&commands(case, repetitions)));

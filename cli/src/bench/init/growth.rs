@@ -2,7 +2,7 @@
 
 use super::Scale;
 use super::measure::DESCRIPTOR;
-use super::spread::Spread;
+use crate::bench::common::Spread;
 use crate::error::Error;
 use crate::hosted::{Session, Silent};
 use framewright::Request;
@@ -39,12 +39,15 @@ pub fn row(scale: Scale) -> Result<Value, Error> {
         }
         session = pass.end_dirty()?;
     }
-    let (request, job) = (Spread::of(by_request.into_iter()), Spread::of(by_job.into_iter()));
+    let (request, job) = (Spread::of(by_request), Spread::of(by_job));
     let ratio = request.middle.zip(job.middle).map(|(request, job)| request / job);
-    Ok(json!({
+    let mut row = json!({
         "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
-        "bytes": order.pages() * DESCRIPTOR, "seconds": request.middle, "seconds_min": request.least,
-        "seconds_max": request.most, "share_of_bulk_seconds": job.middle, "share_of_bulk_seconds_min": job.least,
-        "share_of_bulk_seconds_max": job.most, "bulk_ratio": ratio, "first_touch": false,
-    }))
+        "bytes": order.pages() * DESCRIPTOR,
+    });
+    request.put(&mut row, "seconds");
+    job.put(&mut row, "share_of_bulk_seconds");
+    row["bulk_ratio"] = json!(ratio);
+    row["first_touch"] = json!(false);
+    Ok(row)
 }

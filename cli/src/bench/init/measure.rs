@@ -3,7 +3,7 @@
 use super::Scale;
 use super::ground::Ground;
 use super::limit::{Fill, has_clzero};
-use super::spread::Spread;
+use crate::bench::common::Spread;
 use crate::bench::host;
 use crate::error::Error;
 use crate::hosted::{Session, Silent, cpu_seconds};
@@ -173,22 +173,25 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eag
     let cpu_ratio = Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
     // Neighbours that take the CPU away do not count.
     let limit_cpu = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
-    json!({
+    let mut row = json!({
         "bench": "init",
         "policy": policy.name(),
         "init": if group.template { "template" } else { "zero" },
         "threads": group.threads,
         "pages": pages,
         "bytes": pages * DESCRIPTOR,
-        "seconds": seconds.middle, "seconds_min": seconds.least, "seconds_max": seconds.most,
-        "cpu_seconds": cpu(runs).middle, "cpu_seconds_min": cpu(runs).least, "cpu_seconds_max": cpu(runs).most,
-        "limit_fill": fill, "limit_seconds": limit.middle, "limit_seconds_min": limit.least, "limit_seconds_max": limit.most,
-        "limit_cpu_seconds": cpu(limits).middle, "limit_cpu_seconds_min": cpu(limits).least, "limit_cpu_seconds_max": cpu(limits).most,
-        "limit_ratio": ratio.middle, "limit_ratio_min": ratio.least, "limit_ratio_max": ratio.most,
-        "limit_ratio_low": ratio.low, "limit_ratio_high": ratio.high,
-        "limit_of_minima_ratio": limit.least.zip(seconds.least).map(|(limit, run)| limit / run),
-        "limit_cpu_ratio": limit_cpu.middle, "limit_cpu_ratio_low": limit_cpu.low, "limit_cpu_ratio_high": limit_cpu.high,
-        "eager_cpu_ratio": cpu_ratio.middle, "eager_cpu_ratio_min": cpu_ratio.least, "eager_cpu_ratio_max": cpu_ratio.most,
-        "first_touch": group.first_touch,
-    })
+    });
+    seconds.put(&mut row, "seconds");
+    cpu(runs).put(&mut row, "cpu_seconds");
+    row["limit_fill"] = json!(fill);
+    limit.put(&mut row, "limit_seconds");
+    cpu(limits).put(&mut row, "limit_cpu_seconds");
+    ratio.put(&mut row, "limit_ratio");
+    ratio.put_quarters(&mut row, "limit_ratio");
+    row["limit_of_minima_ratio"] = json!(limit.least.zip(seconds.least).map(|(limit, run)| limit / run));
+    row["limit_cpu_ratio"] = json!(limit_cpu.middle);
+    limit_cpu.put_quarters(&mut row, "limit_cpu_ratio");
+    cpu_ratio.put(&mut row, "eager_cpu_ratio");
+    row["first_touch"] = json!(group.first_touch);
+    row
 }

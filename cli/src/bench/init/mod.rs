@@ -4,7 +4,6 @@ mod ground;
 mod growth;
 pub mod limit;
 mod measure;
-mod spread;
 mod table;
 
 use super::host;

@@ -1,6 +1,6 @@
 //! How the host's share of a machine's memory falls.
 
-use crate::bench::common::median;
+use crate::bench::common::Spread;
 use framewright::reporting::Pace;
 use framewright::units::PAGE_SIZE;
 use serde_json::{Value, json};
@@ -103,11 +103,7 @@ pub fn row(falls: &[Fall]) -> Value {
         ("t95_s", of(|fall| fall.seconds_until(0.95))),
         ("left_mib", of(|fall| Some(fall.left_mib()))),
     ] {
-        let mut values = values.unwrap_or_default();
-        values.sort_by(f64::total_cmp);
-        row[name] = json!(median(&values));
-        row[format!("{name}_min")] = json!(values.first());
-        row[format!("{name}_max")] = json!(values.last());
+        Spread::of(values.unwrap_or_default()).put(&mut row, name);
     }
     row
 }

@@ -2,7 +2,7 @@
 
 use super::fall::{Fall, Sample};
 use super::{FULL, Scale};
-use crate::args::{Target, Where};
+use crate::args::Target;
 use crate::boot::Attempts;
 use crate::error::Error;
 use crate::qemu::command::PROGRAM;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// From sample to sample.
 const STEP: Duration = Duration::from_millis(20);
+/// How long a machine may take.
+const PATIENCE_SECONDS: u64 = 300;
 /// Seconds that the guest is idle at the end.
 const IDLE_SECONDS: u64 = 4;
 /// What the guest says when it has come so far.
@@ -28,18 +30,9 @@ const MARKS: [&str; 4] = ["mark ready", "mark freed", "mark fallen", "mark over"
 /// QEMU is missing, or the guest did not do what it must.
 pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let target = Target {
-        on: Where::Qemu,
-        accel: None,
-        memory: Some(scale.memory_bytes),
-        nodes: None,
-        cpus: None,
-        map: None,
-        machine: None,
         balloon: Some(String::new()),
-        reporting: None,
-        qemu: Vec::new(),
-        timeout: 300,
         parameters: vec![format!("page_reporting.pace={}", pace.name())],
+        ..Target::on_qemu(scale.memory_bytes, PATIENCE_SECONDS)
     };
     let (over, samples) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let script = script(scale, pace);

@@ -1,11 +1,11 @@
-//! What measured numbers depend on: the machine, the system and the programs.
+//! What measured numbers depend on: the machine, the system and the programs, and the time.
 
-use crate::qemu::run;
 use serde_json::{Value, json};
 use std::fs;
+use std::time::SystemTime;
 
-/// Describes this machine as docs/results.md has it. What cannot be learnt is null.
-pub fn describe() -> Value {
+/// Describes this machine, with QEMU in this version, as docs/results.md has it. What cannot be learnt is null.
+pub fn describe(qemu: Option<&str>) -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpus = crate::bench::host::cpus().map(|cpus| cpus.len()).ok();
     json!({
@@ -13,10 +13,15 @@ pub fn describe() -> Value {
         "cpus": cpus,
         "memory_bytes": memory_bytes(&read("/proc/meminfo")),
         "kernel": kernel(&read("/proc/sys/kernel/ostype"), &read("/proc/sys/kernel/osrelease")),
-        "qemu": run::version().ok(),
+        "qemu": qemu,
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
         "load_average": load_average(&read("/proc/loadavg")),
     })
+}
+
+/// Date and time, to the second, in UTC.
+pub fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 fn cpu(cpuinfo: &str) -> Option<String> {
@@ -53,6 +58,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_cpus() {
-        assert!(describe()["cpus"].as_u64() > Some(0));
+        assert!(describe(None)["cpus"].as_u64() > Some(0));
     }
 }
