@@ -76,20 +76,11 @@ pub fn execute(
     errors: &mut dyn Write,
 ) -> Result<u8, Error> {
     interrupt::watch();
-    let host = Threads { platform: manager.platform(), is_interactive: false };
-    let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
-    let pools = pools.table();
-    let sources: [&dyn Source; 2] = [&ours, &pools];
-    let files = FileSystem::new(&sources);
-    let mut room = vec![Run::NOTHING; ROOM];
-    let mut shell = Shell::new(manager, files, &host, &mut room);
-    let (status, read) = with_watchers(&|path, out| read(files, path, out), || {
-        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-            let status = shell.run(commands, out, errors);
-            let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&ours]).read(snapshot::FILE, text));
-            shell.free_all();
-            (status, read)
-        })
+    let (status, read) = with_shell(manager, target, false, |shell| {
+        let status = shell.run(commands, out, errors);
+        let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&manager.files()]).read(snapshot::FILE, text));
+        shell.free_all();
+        (status, read)
     })?;
     interrupt::check()?;
     read.map_err(|error| Error::Failed(format!("{}: {error}", snapshot::FILE)))?;
@@ -116,7 +107,19 @@ pub fn run(target: &Target) -> Result<u8, Error> {
         let (nodes, cpus) = (manager.nodes().len(), manager.platform().cpus());
         output.line(&format!("Framewright: {memory}, {nodes} nodes, {cpus} CPUs; `help` shows commands"))?;
     }
-    let host = Threads { platform: manager.platform(), is_interactive: terminal.is_some() };
+    with_shell(manager, target, terminal.is_some(), |shell| {
+        converse(shell, terminal.as_ref(), &mut output).map(|()| shell.status())
+    })?
+}
+
+/// Has a shell used, which others may watch, while free memory is reported if `target` says so.
+fn with_shell<T>(
+    manager: &Manager<HostedPlatform>,
+    target: &Target,
+    is_interactive: bool,
+    used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads>) -> T,
+) -> Result<T, Error> {
+    let host = Threads { platform: manager.platform(), is_interactive };
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
@@ -124,11 +127,8 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let mut room = vec![Run::NOTHING; ROOM];
     let mut shell = Shell::new(manager, files, &host, &mut room);
     with_watchers(&|path, out| read(files, path, out), || {
-        with_reports(manager, target.reporting.map(Into::into), &error::note, || {
-            converse(&mut shell, terminal.as_ref(), &mut output)
-        })
-    })??;
-    Ok(shell.status())
+        with_reports(manager, target.reporting.map(Into::into), &error::note, || used(&mut shell))
+    })
 }
 
 /// Reads a file for somebody who watches.
