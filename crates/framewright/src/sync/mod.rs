@@ -1,5 +1,6 @@
 //! The one place that names atomics, so that the model checkers can put their own in their stead.
 
+mod barrier;
 mod exclusive;
 mod ownership;
 mod prefetch;

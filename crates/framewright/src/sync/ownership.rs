@@ -5,6 +5,7 @@
 //! the owner's store of *busy* is visible to the drainer, or the owner's load sees *revoked* (invariant 16).
 
 use super::atomic::{AtomicBool, Ordering};
+use super::barrier::order_store_before_load;
 use crate::platform::Platform;
 
 /// See the module documentation.
@@ -41,26 +42,13 @@ impl Ownership {
             return false;
         }
         self.busy.store(true, Ordering::Relaxed);
-        Self::order_store_before_load();
+        order_store_before_load();
         // Acquire pairs with the Release in `give_back`: what the drainer did is seen.
         if self.revoked.load(Ordering::Acquire) {
             self.busy.store(false, Ordering::Relaxed);
             return false;
         }
         true
-    }
-
-    /// The compiler must not swap them; that the processor may is what the drainer's barrier is for.
-    #[cfg(not(loom))]
-    #[inline]
-    fn order_store_before_load() {
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    }
-
-    /// The model has no barrier on other CPUs, so there the owner has its own.
-    #[cfg(loom)]
-    fn order_store_before_load() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
     }
 
     /// For the owner: it is out again.

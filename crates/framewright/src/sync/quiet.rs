@@ -8,6 +8,7 @@
 //! The same word says whether anything else has to be done besides an operation's work, so that all of it together is one branch.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::barrier::order_store_before_load;
 
 /// A drain has begun and nothing was freed since.
 const QUIET: u32 = 1;
@@ -39,23 +40,11 @@ impl Quiet {
     /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the cache that it comes into.
     #[inline]
     pub fn stir(&self) {
-        Self::order_store_before_load();
+        // The mark is looked at once the memory is in its zone.
+        order_store_before_load();
         if self.wants_attention() {
             self.end();
         }
-    }
-
-    /// The compiler must not look at the mark before the memory is in its zone; that the processor may is what the barrier is for.
-    #[cfg(not(loom))]
-    #[inline]
-    fn order_store_before_load() {
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    }
-
-    /// The model has no barrier on other CPUs, so there everybody has his own.
-    #[cfg(loom)]
-    fn order_store_before_load() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
     }
 
     #[cold]
