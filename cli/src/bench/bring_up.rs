@@ -4,7 +4,7 @@ use super::common::Spread;
 use super::section::Section;
 use crate::args::BenchBringUp;
 use crate::error::Error;
-use crate::grid::{Grid, microseconds, size};
+use crate::grid::{Grid, microseconds, number, size, word};
 use crate::hosted::{Session, Silent};
 use crate::output::Output;
 use crate::progress;
@@ -109,28 +109,20 @@ fn first_touch_once(index: usize) -> Result<Value, Error> {
 /// One row of results.
 fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error> {
     let spread = |name: &str| Spread::of(totals.iter().filter_map(|total| total[name].as_f64()));
-    let (bring_up, first_alloc) = (spread("bring_up_us"), spread("first_alloc_us"));
+    let bring_up = spread("bring_up_us");
     let (Some(last), Some(_)) = (totals.last(), bring_up.middle) else {
         return Err(Error::Failed("the library measured nothing".into()));
     };
     let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
     let present_bytes = bytes("present_pages") * PAGE_SIZE;
     let managed_gib = (bytes("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
-    Ok(json!({
-        "bench": "bring-up",
-        "machine": subject.name,
-        "threads": 1,
-        "tables": tables,
-        "bring_up_us": bring_up.middle,
-        "bring_up_us_min": bring_up.least,
-        "bring_up_us_max": bring_up.most,
-        "first_alloc_us": first_alloc.middle,
-        "first_alloc_us_min": first_alloc.least,
-        "first_alloc_us_max": first_alloc.most,
-        "metadata_bytes": bytes("metadata_bytes"),
-        "metadata_ratio": bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64,
-        "managed_gib": managed_gib,
-    }))
+    let mut row = json!({ "bench": "bring-up", "machine": subject.name, "threads": 1, "tables": tables });
+    bring_up.put(&mut row, "bring_up_us");
+    spread("first_alloc_us").put(&mut row, "first_alloc_us");
+    row["metadata_bytes"] = json!(bytes("metadata_bytes"));
+    row["metadata_ratio"] = json!(bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64);
+    row["managed_gib"] = json!(managed_gib);
+    Ok(row)
 }
 
 /// Rows for people.
@@ -147,18 +139,17 @@ pub fn table(rows: &[Value]) -> Grid {
         ">managed",
     ]);
     for row in rows {
-        let text = |name: &str| row[name].as_str().unwrap_or("-").to_owned();
-        let time = |name: &str| row[name].as_f64().map_or("-".to_owned(), microseconds);
+        let time = |name: &str| number(row, name, microseconds);
         grid.row([
-            text("machine"),
-            text("tables"),
+            word(row, "machine"),
+            word(row, "tables"),
             time("bring_up_us"),
             time("bring_up_us_min"),
             time("bring_up_us_max"),
             time("first_alloc_us"),
             row["metadata_bytes"].as_u64().map_or("-".to_owned(), size),
-            row["metadata_ratio"].as_f64().map_or("-".to_owned(), |ratio| format!("{:.5} %", ratio * 100.0)),
-            row["managed_gib"].as_f64().map_or("-".to_owned(), |gib| format!("{gib:.2} GiB")),
+            number(row, "metadata_ratio", |ratio| format!("{:.5} %", ratio * 100.0)),
+            number(row, "managed_gib", |gib| format!("{gib:.2} GiB")),
         ]);
     }
     grid

@@ -8,7 +8,7 @@ use super::section::Section;
 use super::subject::{self, Buddy, Depot, Free, Ours, Subject};
 use crate::args::BenchOptions;
 use crate::error::Error;
-use crate::grid::Grid;
+use crate::grid::{Grid, number, word};
 use crate::progress;
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use serde_json::{Value, json};
@@ -122,9 +122,9 @@ fn percent(part: u64, whole: u64) -> f64 {
 pub fn table(rows: &[Value]) -> Grid {
     let mut grid = Grid::new(&["<allocator", ">managed", ">allocated", ">free in whole blocks", ">own count"]);
     for row in rows {
-        let percent = |name: &str| row[name].as_f64().map_or("-".to_owned(), |percent| format!("{percent:.2} %"));
+        let percent = |name: &str| number(row, name, |percent| format!("{percent:.2} %"));
         grid.row([
-            row["allocator"].as_str().unwrap_or("-").to_owned(),
+            word(row, "allocator"),
             format!("{} GiB", row["managed_gib"]),
             percent("allocated_percent"),
             percent("free_in_whole_blocks_percent"),

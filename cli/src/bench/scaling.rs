@@ -7,7 +7,7 @@ use super::section::{Section, Table};
 use crate::args::{Accel, BenchOn, Target, Where};
 use crate::boot::Attempts;
 use crate::error::Error;
-use crate::grid::Grid;
+use crate::grid::{Grid, number};
 use crate::hosted::{Lines, Session};
 use crate::progress;
 use crate::qemu::command::Accelerator;
@@ -222,7 +222,7 @@ pub fn tables(rows: &[Value]) -> Vec<Table> {
             let mut grid = Grid::new(&columns);
             for row in rows {
                 let mut cells = vec![
-                    row["cpus_percent"].as_f64().map_or("-".to_owned(), |percent| format!("{percent:.0}%")),
+                    number(row, "cpus_percent", |percent| format!("{percent:.0}%")),
                     format!("({:>3})", row["threads"].as_u64().unwrap_or(0)),
                 ];
                 cells.extend(times(row, "boot", "boot_speedup_ratio"));

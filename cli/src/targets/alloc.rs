@@ -1,6 +1,6 @@
 //! Allocation.
 
-use super::rows::{number, text};
+use super::rows::{number, text, whole};
 use super::{Measure, Rows, Sample, Target, at_most};
 
 const AREA: &str = "Allocation";
@@ -71,8 +71,7 @@ pub(super) const TARGETS: &[Target] = &[
 fn two_threads(rows: &Rows<'_>) -> Vec<Sample> {
     let ours = rows.bench("alloc").is("allocator", "framewright");
     let ours = ours.filter(|row| {
-        let order = row.get("order").and_then(serde_json::Value::as_u64);
-        matches!(order, Some(0..=3 | 9)) && matches!(text(row, "pattern"), "bulk" | "pair")
+        matches!(whole(row, "order"), Some(0..=3 | 9)) && matches!(text(row, "pattern"), "bulk" | "pair")
     });
     let (one, two) = (ours.is("threads", 1), ours.is("threads", 2));
     let same = &SAME[..3];

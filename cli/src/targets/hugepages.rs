@@ -1,6 +1,6 @@
 //! Pools of huge pages.
 
-use super::rows::{number, text};
+use super::rows::{number, text, whole};
 use super::{Measure, Rows, Sample, Target, at_least, at_most};
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ pub(super) const TARGETS: &[Target] = &[
         (1.05, "x"),
         ("one thread", BENCH),
         |rows| {
-            let few = |row: &Value| row.get("pages").and_then(Value::as_u64).is_some_and(|pages| pages <= HANDFUL);
+            let few = |row: &Value| whole(row, "pages").is_some_and(|pages| pages <= HANDFUL);
             let rows = rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
             rows.samples("serial_ratio", 1.0, PLACE)
         },

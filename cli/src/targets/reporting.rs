@@ -1,6 +1,6 @@
 //! Free page reporting and the shuffle.
 
-use super::rows::{number, text};
+use super::rows::{number, text, whole};
 use super::{Rows, Sample, Target, at_most};
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ fn cost(rows: &Rows<'_>) -> Vec<Sample> {
     let one = |row: &Value| {
         let ratio = number(row, "against_off")?;
         let percent = |ratio: f64| (1.0 - ratio) * 100.0;
-        let cpus = row.get("cpus").and_then(Value::as_u64).unwrap_or(1);
+        let cpus = whole(row, "cpus").unwrap_or(1);
         let interval = match (number(row, "against_off_high"), number(row, "against_off_low")) {
             (Some(high), Some(low)) => format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low)),
             _ => String::new(),

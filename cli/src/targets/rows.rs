@@ -68,6 +68,11 @@ pub fn number(row: &Value, field: &str) -> Option<f64> {
     row.get(field).and_then(Value::as_f64)
 }
 
+/// A field that is a whole number.
+pub fn whole(row: &Value, field: &str) -> Option<u64> {
+    row.get(field).and_then(Value::as_u64)
+}
+
 /// A field that is a word; empty where it is none.
 pub fn text<'a>(row: &'a Value, field: &str) -> &'a str {
     row.get(field).and_then(Value::as_str).unwrap_or_default()

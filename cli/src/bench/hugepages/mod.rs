@@ -6,7 +6,7 @@ use super::common::Spread;
 use super::section::Section;
 use crate::args::{BenchOn, Where};
 use crate::error::Error;
-use crate::grid::{Grid, microseconds, size};
+use crate::grid::{Grid, microseconds, number, size, word};
 use crate::hosted::{Session, Silent};
 use crate::progress;
 use framewright::Manager;
@@ -324,18 +324,17 @@ pub fn table(rows: &[Value]) -> Grid {
         ">off",
     ]);
     for row in rows {
-        let text = |name: &str| row[name].as_str().unwrap_or("-").to_owned();
         let pages = row["pages"].as_f64().unwrap_or(1.0);
-        let time = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3));
-        let each = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| format!("{:.1} ns", ms * 1e6 / pages));
-        let ratio = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let time = |name: &str| number(row, name, |ms| microseconds(ms * 1e3));
+        let each = |name: &str| number(row, name, |ms| format!("{:.1} ns", ms * 1e6 / pages));
+        let ratio = |name: &str| number(row, name, |ratio| format!("{ratio:.2}"));
         grid.row([
             format!("{} kB", row["size_kb"]),
             row["pages"].to_string(),
             row["threads"].to_string(),
-            text("tables"),
-            text("reclaim"),
-            text("restore"),
+            word(row, "tables"),
+            word(row, "reclaim"),
+            word(row, "restore"),
             time("fill_ms"),
             time("empty_ms"),
             each("fill_ms"),

@@ -1,18 +1,14 @@
 //! Rows for people.
 
-use crate::grid::{Grid, microseconds, size};
+use crate::grid::{Grid, microseconds, number, size, word};
 use serde_json::Value;
 
 fn time(row: &Value, name: &str) -> String {
-    row[name].as_f64().map_or("-".to_owned(), |seconds| microseconds(seconds * 1e6))
+    number(row, name, |seconds| microseconds(seconds * 1e6))
 }
 
 fn ratio(row: &Value, name: &str) -> String {
-    row[name].as_f64().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
-}
-
-fn text(row: &Value, name: &str) -> String {
-    row[name].as_str().unwrap_or("-").to_owned()
+    number(row, name, |ratio| format!("{ratio:.2}"))
 }
 
 /// All rows.
@@ -38,8 +34,8 @@ pub fn rows(rows: &[Value]) -> Grid {
         let touch = if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
         let growth = row.get("bulk_ratio").is_some();
         grid.row([
-            text(row, "policy"),
-            text(row, "init"),
+            word(row, "policy"),
+            word(row, "init"),
             touch.to_owned(),
             row["threads"].to_string(),
             row["bytes"].as_u64().map_or("-".to_owned(), size),
@@ -48,7 +44,7 @@ pub fn rows(rows: &[Value]) -> Grid {
             time(row, "seconds_max"),
             time(row, "cpu_seconds"),
             time(row, if growth { "share_of_bulk_seconds" } else { "limit_seconds" }),
-            if growth { "the job".to_owned() } else { text(row, "limit_fill") },
+            if growth { "the job".to_owned() } else { word(row, "limit_fill") },
             ratio(row, if growth { "bulk_ratio" } else { "limit_ratio" }),
             format!("{} .. {}", ratio(row, "limit_ratio_low"), ratio(row, "limit_ratio_high")),
             ratio(row, "limit_cpu_ratio"),

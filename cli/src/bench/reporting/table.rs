@@ -1,31 +1,53 @@
 //! Rows for people.
 
-use crate::grid::Grid;
+use crate::grid::{Grid, number, word};
 use serde_json::Value;
 
-fn number(row: &Value, name: &str, digits: usize) -> String {
-    row[name].as_f64().map_or("-".to_owned(), |number| format!("{number:.digits$}"))
-}
+/// A column: its title, its field, and how many digits a number has behind the point.
+type Column = (&'static str, &'static str, usize);
 
-fn text(row: &Value, name: &str) -> String {
-    row[name].as_str().unwrap_or("-").to_owned()
-}
+const FALLS: [Column; 7] = [
+    ("<on", "on", 0),
+    ("<pace", "pace", 0),
+    (">dirtied MiB", "dirtied_mib", 0),
+    (">t50 s", "t50_s", 2),
+    (">t95 s", "t95_s", 2),
+    (">left MiB", "left_mib", 1),
+    (">pages twice", "reported_twice", 0),
+];
+
+const SHUFFLES: [Column; 5] = [
+    (">shuffled GiB", "managed_gib", 0),
+    (">threads", "threads", 0),
+    (">ms", "shuffle_ms", 2),
+    (">least", "shuffle_ms_min", 2),
+    (">most", "shuffle_ms_max", 2),
+];
 
 /// Falls, if there are any.
 pub fn falls(rows: &[&Value]) -> Option<Grid> {
-    let mut grid = Grid::new(&["<on", "<pace", ">dirtied MiB", ">t50 s", ">t95 s", ">left MiB", ">pages twice"]);
+    table(&FALLS, rows)
+}
+
+/// Shuffles, if there are any.
+pub fn shuffles(rows: &[&Value]) -> Option<Grid> {
+    table(&SHUFFLES, rows)
+}
+
+/// Words keep to the left, numbers to the right.
+fn table(columns: &[Column], rows: &[&Value]) -> Option<Grid> {
+    let mut grid = Grid::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
     for row in rows {
-        grid.row([
-            text(row, "on"),
-            text(row, "pace"),
-            number(row, "dirtied_mib", 0),
-            number(row, "t50_s", 2),
-            number(row, "t95_s", 2),
-            number(row, "left_mib", 1),
-            number(row, "reported_twice", 0),
-        ]);
+        let cell = |&(title, field, digits): &Column| {
+            if title.starts_with('<') { word(row, field) } else { decimal(row, field, digits) }
+        };
+        grid.row(columns.iter().map(cell).collect::<Vec<_>>());
     }
     (!rows.is_empty()).then_some(grid)
+}
+
+fn decimal(row: &Value, field: &str, digits: usize) -> String {
+    number(row, field, |number| format!("{number:.digits$}"))
 }
 
 /// Workloads, if there are any.
@@ -44,35 +66,19 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
         ">95 % interval",
     ]);
     for row in rows {
-        let percent =
-            |name: &str| row[name].as_f64().map_or("-".to_owned(), |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0));
+        let percent = |name: &str| number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0));
         grid.row([
-            text(row, "on"),
-            text(row, "workload"),
-            number(row, "cpus", 0),
-            text(row, "config"),
-            number(row, "iterations_per_s", 0),
-            number(row, "deviation", 0),
-            number(row, "iterations_per_cpu_s", 0),
-            number(row, "cpu_deviation", 0),
-            number(row, "reported_mib_per_s", 0),
+            word(row, "on"),
+            word(row, "workload"),
+            decimal(row, "cpus", 0),
+            word(row, "config"),
+            decimal(row, "iterations_per_s", 0),
+            decimal(row, "deviation", 0),
+            decimal(row, "iterations_per_cpu_s", 0),
+            decimal(row, "cpu_deviation", 0),
+            decimal(row, "reported_mib_per_s", 0),
             percent("against_off"),
             format!("{} .. {}", percent("against_off_low"), percent("against_off_high")),
-        ]);
-    }
-    (!rows.is_empty()).then_some(grid)
-}
-
-/// Shuffles, if there are any.
-pub fn shuffles(rows: &[&Value]) -> Option<Grid> {
-    let mut grid = Grid::new(&[">shuffled GiB", ">threads", ">ms", ">least", ">most"]);
-    for row in rows {
-        grid.row([
-            number(row, "managed_gib", 0),
-            number(row, "threads", 0),
-            number(row, "shuffle_ms", 2),
-            number(row, "shuffle_ms_min", 2),
-            number(row, "shuffle_ms_max", 2),
         ]);
     }
     (!rows.is_empty()).then_some(grid)

@@ -11,7 +11,7 @@ mod reporting;
 mod scaling;
 
 use super::svg::{Mark, Picture};
-use crate::targets::Rows;
+use crate::targets::{Rows, number, text, whole};
 use serde_json::Value;
 
 /// A part of the page about one or a few tables.
@@ -79,21 +79,6 @@ pub fn sections(rows: &[Value]) -> Vec<Section> {
 const NARROW: f64 = 400.0;
 /// Width of a plot that has none.
 const WIDE: f64 = 820.0;
-
-/// A field that is a text.
-fn text<'a>(row: &'a Value, field: &str) -> &'a str {
-    row.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// A field that is a number.
-fn number(row: &Value, field: &str) -> Option<f64> {
-    row.get(field).and_then(Value::as_f64)
-}
-
-/// A field that is a whole number.
-fn whole(row: &Value, field: &str) -> Option<u64> {
-    row.get(field).and_then(Value::as_u64)
-}
 
 /// A measured field with its spread, times `scale`.
 fn mark(row: &Value, field: &str, scale: f64) -> Option<Mark> {
