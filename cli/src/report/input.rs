@@ -193,7 +193,7 @@ const UNITS: [&str; 14] = [
     "_low",
 ];
 /// Further names of what is measured, or does not tell what was.
-const MEASURED: [&str; 14] = [
+const MEASURED: [&str; 12] = [
     "seconds",
     "ratio",
     "deviation",
@@ -202,17 +202,15 @@ const MEASURED: [&str; 14] = [
     "against_off_high",
     "flushes",
     "ipis",
-    "batches",
     "reported_twice",
     "repetitions",
     "working_set",
-    "threads_used",
     "limit_fill",
 ];
 /// Names of what is said of measurements.
 const OUTCOMES: [&str; 3] = ["met", "skipped", "remark"];
 /// Names that end like a unit and say what was measured all the same.
-const SETTINGS: [&str; 6] = ["managed_gib", "unit_ns", "dirtied_mib", "memory_bytes", "cpus_percent", "size_bytes"];
+const SETTINGS: [&str; 5] = ["managed_gib", "unit_ns", "dirtied_mib", "memory_bytes", "cpus_percent"];
 
 /// Whether a field is a measurement.
 pub fn is_measured(field: &str) -> bool {

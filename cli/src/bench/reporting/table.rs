@@ -1,6 +1,6 @@
 //! Rows for people.
 
-use crate::grid::{Grid, number, word};
+use crate::grid::{self, Grid, word};
 use serde_json::Value;
 
 /// A column: its title, its field, and how many digits a number has behind the point.
@@ -39,15 +39,15 @@ fn table(columns: &[Column], rows: &[&Value]) -> Option<Grid> {
     let mut grid = Grid::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
     for row in rows {
         let cell = |&(title, field, digits): &Column| {
-            if title.starts_with('<') { word(row, field) } else { decimal(row, field, digits) }
+            if title.starts_with('<') { word(row, field) } else { number(row, field, digits) }
         };
         grid.row(columns.iter().map(cell).collect::<Vec<_>>());
     }
     (!rows.is_empty()).then_some(grid)
 }
 
-fn decimal(row: &Value, field: &str, digits: usize) -> String {
-    number(row, field, |number| format!("{number:.digits$}"))
+fn number(row: &Value, field: &str, digits: usize) -> String {
+    grid::number(row, field, |number| format!("{number:.digits$}"))
 }
 
 /// Workloads, if there are any.
@@ -66,17 +66,17 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
         ">95 % interval",
     ]);
     for row in rows {
-        let percent = |name: &str| number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0));
+        let percent = |name: &str| grid::number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0));
         grid.row([
             word(row, "on"),
             word(row, "workload"),
-            decimal(row, "cpus", 0),
+            number(row, "cpus", 0),
             word(row, "config"),
-            decimal(row, "iterations_per_s", 0),
-            decimal(row, "deviation", 0),
-            decimal(row, "iterations_per_cpu_s", 0),
-            decimal(row, "cpu_deviation", 0),
-            decimal(row, "reported_mib_per_s", 0),
+            number(row, "iterations_per_s", 0),
+            number(row, "deviation", 0),
+            number(row, "iterations_per_cpu_s", 0),
+            number(row, "cpu_deviation", 0),
+            number(row, "reported_mib_per_s", 0),
             percent("against_off"),
             format!("{} .. {}", percent("against_off_low"), percent("against_off_high")),
         ]);

@@ -6,7 +6,7 @@ use crate::targets::Rows;
 use serde_json::Value;
 
 /// Units of times, in seconds.
-const UNITS: [(&str, f64); 5] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("seconds", 1.0), ("s", 1.0)];
+const UNITS: [(&str, f64); 2] = [("ms", 1e-3), ("seconds", 1.0)];
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("compare");
