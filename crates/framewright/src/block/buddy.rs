@@ -5,12 +5,18 @@
 use super::lists::{FreeLists, Position};
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
-use crate::units::Order;
+use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;
 
 /// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so that what cannot be moved is not
 /// sprinkled over every GiB; larger foreign blocks give up one such piece only.
 const CLAIM_ORDER: u8 = 12;
+
+/// What gets loose at once when one block is wanted: 8 blocks; 2 on the tiny machines of the model checkers.
+const TORN: Order = match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
+    Some(order) => order,
+    None => Order::BLOCK,
+};
 
 fn lower(order: Order) -> Order {
     Order::new(order.get() - 1).unwrap_or(Order::BLOCK)
@@ -21,7 +27,78 @@ fn higher(order: Order) -> Option<Order> {
 }
 
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
+#[inline]
 pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
+    if order == Order::BLOCK && migrate_type == MigrateType::Movable {
+        if lists.loose.is_empty() {
+            tear(lists, table);
+        }
+        if let Some(index) = take_loose(lists) {
+            return Some(index);
+        }
+    }
+    take_listed(lists, table, order, migrate_type)
+}
+
+/// Makes a piece of a larger block loose, when there is nothing smaller: of several requests for one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
+/// as what it was told of should stay free.
+fn tear(lists: &mut FreeLists, table: &BlockTable) {
+    let tears = lists.largest == Order::MAX && !lists.marks.are_kept() && !lists.placement.is_random();
+    if tears && lists.smallest(MigrateType::Movable, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= TORN) {
+        let Some((index, _)) = take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
+        else {
+            return;
+        };
+        shatter_whole(table, index, TORN);
+        lists.loose.insert(index & !63, (u64::MAX >> (64 - blocks_of(TORN))) << (index & 63));
+    }
+}
+
+/// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose, else the smallest free block or a piece of it. The blocks that come back are
+/// the bits of 64 from the first value on. Unless it `may_tear`, nothing larger than that is divided.
+#[inline]
+pub(crate) fn take_some(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    most: u32,
+    migrate_type: MigrateType,
+    may_tear: bool,
+) -> Option<(u32, u64)> {
+    if migrate_type == MigrateType::Movable
+        && let Some((base, bits)) = lists.loose.take(most)
+    {
+        lists.end_marks(base + bits.trailing_zeros(), Order::BLOCK, false);
+        return Some((base, bits));
+    }
+    let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
+    let (smallest, _) = lists.smallest(migrate_type, Order::BLOCK)?;
+    let order = Order::new(BLOCK_ORDER + level).map_or(smallest, |largest| smallest.min(largest));
+    if order < smallest && !may_tear {
+        return None;
+    }
+    let mut place = choose(lists, migrate_type, order, order)?;
+    if lists.marks.are_kept() && !place.reported && lists.marks.counts(place.index, order).0 != 0 {
+        // Not all of it was reported, nor nothing: what was not comes first.
+        place = choose(lists, migrate_type, Order::BLOCK, Order::BLOCK)?;
+    }
+    let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
+    lists.end_marks(index, place.order, !place.reported);
+    let blocks = blocks_of(place.order);
+    if blocks > 1 {
+        shatter_whole(table, index, place.order);
+    }
+    Some((index & !63, (u64::MAX >> (64 - blocks)) << (index & 63)))
+}
+
+/// Takes the lowest block that is loose.
+fn take_loose(lists: &mut FreeLists) -> Option<u32> {
+    let (base, bits) = lists.loose.take(1)?;
+    let index = base + bits.trailing_zeros();
+    lists.end_marks(index, Order::BLOCK, false);
+    Some(index)
+}
+
+fn take_listed(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
     if let Some((index, _)) = take_up_to(lists, table, (order, order), migrate_type, migrate_type) {
         return Some(index);
     }
@@ -30,6 +107,13 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
             lists.events.fallback_claims += 1;
             return Some(index);
         }
+    }
+    if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
+        // Alone: where only loose blocks are left, nothing as large as what is usually claimed with it is free.
+        let index = take_loose(lists)?;
+        table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+        lists.events.fallback_claims += 1;
+        return Some(index);
     }
     None
 }
@@ -65,14 +149,6 @@ fn choose(lists: &mut FreeLists, migrate_type: MigrateType, order: Order, most: 
     let head = lists.next(migrate_type, found, reported);
     let index = if reported { head } else { lists.marks.choose(head, found, order) };
     Some(Place { head, index, order, reported })
-}
-
-/// Whether the next piece of `order` comes out of a larger block, and is all reported or not at all.
-pub(crate) fn is_large_and_even(lists: &mut FreeLists, migrate_type: MigrateType, order: Order) -> bool {
-    lists.smallest(migrate_type, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= order)
-        && (!lists.marks.are_kept()
-            || choose(lists, migrate_type, order, order)
-                .is_some_and(|place| place.reported || lists.marks.counts(place.index, order).0 == 0))
 }
 
 /// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves that are not needed go to

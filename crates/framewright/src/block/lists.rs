@@ -3,6 +3,7 @@
 //! One has the blocks that the hypervisor was told of, all of them; the other has the rest, which is handed out first, because whoever gets a reported block makes
 //! the hypervisor find memory for it. Without a device for reports all blocks are in the second.
 
+use super::loose::Loose;
 use super::marks::{Marks, Taken};
 use super::outside::Outside;
 use super::shuffle::Chance;
@@ -86,6 +87,8 @@ impl core::ops::AddAssign for ZoneEvents {
 pub(crate) struct FreeLists {
     /// Frames in all lists.
     pages: u64,
+    /// Free blocks that are in no list yet.
+    pub(crate) loose: Loose,
     /// Free frames in split blocks, which are in no list.
     pub(crate) split_pages: u64,
     /// Frames that hold descriptors.
@@ -126,6 +129,7 @@ impl FreeLists {
         lists: [[[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
         occupied: [[0; MigrateType::COUNT]; 2],
         pages: 0,
+        loose: Loose::EMPTY,
         split_pages: 0,
         map_pages: 0,
         isolated_pages: 0,
@@ -150,14 +154,21 @@ impl FreeLists {
         outside: Outside::EMPTY,
     };
 
-    /// Free frames, in lists and in split blocks.
+    /// Free frames.
+    #[inline]
     pub(crate) const fn free_pages(&self) -> u64 {
-        self.pages + self.split_pages
+        self.block_pages() + self.split_pages
     }
 
-    /// Free frames in lists that the hypervisor was not told of.
+    /// Free frames of blocks that are not split, in lists and loose.
+    #[inline]
+    const fn block_pages(&self) -> u64 {
+        self.pages + self.loose.pages()
+    }
+
+    /// Those of them that the hypervisor was not told of.
     pub(crate) const fn unreported_pages(&self) -> u64 {
-        self.pages.saturating_sub(self.marks.reported_pages())
+        self.block_pages().saturating_sub(self.marks.reported_pages())
     }
 
     /// Blocks in one list.
@@ -212,7 +223,7 @@ impl FreeLists {
     #[inline]
     pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {
         if self.marks.are_kept() {
-            self.taken = self.marks.take(index, order, self.pages, early);
+            self.taken = self.marks.take(index, order, self.block_pages(), early);
         }
     }
 

@@ -16,6 +16,7 @@ use super::pressure::Pressure;
 use super::settings::{Settings, Tunables};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
+use crate::block::loose::Loose;
 use crate::block::marks::Marks;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
@@ -454,7 +455,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Marks::EMPTY));
+            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Loose::EMPTY, Marks::EMPTY));
             continue;
         }
         let size = TableSize::of(segments);
@@ -472,10 +473,16 @@ fn allocate_tables<P: Platform>(
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
         let room = Room::new(carver.any(size.room_words), size.entries);
+        let loose = Loose::new(carver.any(size.loose_words), size.entries);
         let marks = Marks::new(carver.any(size.mark_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].furnish(span, segments, BlockTable::new(heads, entries, free_maps, ready), (room, marks));
+        frame.zones[slot].furnish(
+            span,
+            segments,
+            BlockTable::new(heads, entries, free_maps, ready),
+            (room, loose, marks),
+        );
     }
     Ok(())
 }

@@ -35,16 +35,48 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        // First, so that a request that is known to fail does nothing else. What is on at all is on from bring-up to the end.
+        if self.pressure.quiet.wants_attention() {
+            return self.allocate_with_attention(order, migrate_type, Location::caller());
+        }
+        self.allocate_unseen(order, migrate_type)
+    }
+
+    /// The same out of sight of debug aids.
+    #[inline]
+    fn allocate_unseen(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
         // Larger ones are in no cache.
         let cached = if order <= Order::BLOCK { self.inside(|cache| cache.get(order, migrate_type)) } else { None };
-        let start = match cached {
-            Some(Some(start)) => start,
-            _ => self.allocate_slowly(order, migrate_type)?,
-        };
-        if self.pressure.quiet.wants_attention() {
-            let taken = PfnRange { start, end: start.add(order.pages()) };
-            self.after_allocation(core::iter::once(taken), false, Location::caller())?;
+        match cached {
+            Some(Some(start)) => Ok(start),
+            _ => self.allocate_slowly(order, migrate_type),
         }
+    }
+
+    /// The zone that the calling CPU's cache keeps frames of.
+    #[inline]
+    fn near_zone(&self) -> Option<&'static Zone> {
+        let cpu = self.platform.pin();
+        let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
+        self.platform.unpin(cpu);
+        zone
+    }
+
+    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, or a debug aid is on.
+    #[inline(never)]
+    fn allocate_with_attention(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+        place: Place,
+    ) -> Result<Pfn, AllocateError> {
+        let is_lost = |zone: &Zone| self.is_beyond_hope(&Search::near(zone.id().node, migrate_type), order);
+        if self.near_zone().is_some_and(is_lost) {
+            return Err(AllocateError::OutOfMemory { order });
+        }
+        let start = self.allocate_unseen(order, migrate_type)?;
+        let taken = PfnRange { start, end: start.add(order.pages()) };
+        self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
     }
 
@@ -68,15 +100,11 @@ impl<P: Platform> Manager<P> {
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        let cpu = self.platform.pin();
-        let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
-        self.platform.unpin(cpu);
-        let search = |zone: &Zone| Search::near(zone.id().node, migrate_type);
-        if self.pressure.quiet.wants_attention() && zone.is_some_and(|zone| self.is_beyond_hope(&search(zone), order)) {
-            return Err(AllocateError::OutOfMemory { order });
-        }
         let near = if order > Order::BLOCK {
-            zone.and_then(|zone| self.try_zone(zone, &search(zone), order, Mark::Low)).map(|range| range.start)
+            let take = |zone: &'static Zone| {
+                self.try_zone(zone, &Search::near(zone.id().node, migrate_type), order, Mark::Low)
+            };
+            self.near_zone().and_then(take).map(|range| range.start)
         } else {
             self.inside(|cache| self.refill(cache, order, migrate_type)).flatten()
         };
@@ -212,21 +240,31 @@ impl<P: Platform> Manager<P> {
 
     /// Gives the oldest `count` entries that wait back to their zones.
     fn return_oldest(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
-        if order < Order::BLOCK {
+        // No larger than what usually goes back: clearing more takes as long as a few frees.
+        if order == Order::PAGE {
             return self.return_some::<MOST_FREED>(cache, order, count);
         }
-        self.return_some::<MOST_STACKED>(cache, order, count)
+        self.return_some::<{ MOST_STACKED / 2 }>(cache, order, count)
     }
 
     fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
-        let mut batch = [Runs::NONE; MOST];
-        let count = cache.copy_waiting(order, &mut batch).min(count);
-        cache.forget_oldest(order, count);
-        if order >= Order::BLOCK && batch[0].base > batch[count.saturating_sub(1)].base {
-            // Blocks that were freed downwards go back together as those that were freed upwards do.
-            batch[..count].reverse();
+        let (mut left, mut result) = (count, Ok(()));
+        while left != 0 {
+            let mut batch = [Runs::NONE; MOST];
+            let some = cache.copy_waiting(order, &mut batch).min(left);
+            if some == 0 {
+                break;
+            }
+            left -= some;
+            cache.forget_oldest(order, some);
+            if order.get() >= 4 && batch[0].base > batch[some - 1].base {
+                // Runs that were freed downwards go back together as those that were freed upwards do.
+                batch[..some].reverse();
+            }
+            let returned = self.return_runs(cache, order, &batch[..some]);
+            result = result.and(returned);
         }
-        self.return_runs(cache, order, &batch[..count])
+        result
     }
 
     /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.

@@ -1,5 +1,6 @@
 //! Measuring a machine before anything is allocated: which zones have memory, how many segments they have, how large their tables are.
 
+use crate::block::loose;
 use crate::block::marks::mark_words;
 use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap};
@@ -92,6 +93,7 @@ pub(super) struct TableSize {
     pub(super) ready_words: usize,
     pub(super) room_words: usize,
     pub(super) mark_words: usize,
+    pub(super) loose_words: usize,
 }
 
 impl TableSize {
@@ -105,6 +107,7 @@ impl TableSize {
             ready_words: groups.div_ceil(64) as usize,
             room_words: words_for(entries as usize),
             mark_words: mark_words(entries as usize),
+            loose_words: loose::words_for(entries as usize),
         }
     }
 
@@ -112,7 +115,7 @@ impl TableSize {
     pub(super) fn bytes(self) -> u64 {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
         let bytes = room::<AtomicU64>((self.ready_words + self.room_words) as u64)
-            + room::<AtomicU64>(self.mark_words as u64)
+            + room::<AtomicU64>((self.mark_words + self.loose_words) as u64)
             + room::<BlockEntry>(groups)
             + room::<BlockEntry>(entries)
             + room::<FreeMap>(entries);

@@ -29,11 +29,11 @@ const TINY: bool = cfg!(any(loom, shuttle));
 /// eighth that Linux allows (SPEC 3.4).
 const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order.
-const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 14, 14, 14] };
+const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28, 28, 28] };
 /// Most words that are ready, by order.
 const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 16, 64] };
+const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 32, 64] };
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
 /// The most runs that any stack has.
@@ -480,4 +480,4 @@ fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> 
     out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
 }
 
-const _: () = assert!(size_of::<CpuCache>() <= 4096);
+const _: () = assert!(size_of::<CpuCache>() <= 5120);

@@ -7,6 +7,7 @@
 use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
 use crate::block::lists::{FreeLists, NONE, Position};
+use crate::block::loose::LOOSE;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State, buddy};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
@@ -331,6 +332,7 @@ impl Tier<'_> {
     pub(crate) fn check(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
+            Some(State::Whole) if self.lists.loose.contains(index) => Err(Refused::Free(range.start)),
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self
                 .table
@@ -474,6 +476,23 @@ impl Tier<'_> {
         allocated
     }
 
+    /// Frees all frames of a block that was taken whole, in pieces, and of which none came back; false, and nothing is changed, for all others.
+    #[inline]
+    pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32) -> bool {
+        const HELD: BlockState =
+            BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        if !self.table.is_ready(index) || self.table.state(index) != HELD {
+            return false;
+        }
+        self.table.set_state(index, LOOSE);
+        if !self.lists.loosen_one(self.table, segment, index) {
+            self.table.set_state(index, HELD);
+            return false;
+        }
+        self.lists.events.block_merges += 1;
+        true
+    }
+
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map. All
     /// or none.
     #[inline]
@@ -565,10 +584,19 @@ impl Tier<'_> {
             self.lists.spare = index;
             return self.set_room(index, Some(WHOLE));
         }
-        self.make_whole(segment, index);
+        let migrate_type = self.join(index);
+        if migrate_type == MigrateType::Movable {
+            self.table.set_inner(index);
+            self.table.set_state(index, LOOSE);
+            if self.lists.loosen_one(self.table, segment, index) {
+                return;
+            }
+        }
+        buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
     }
 
-    fn make_whole(&mut self, segment: &Range<u32>, index: u32) {
+    /// Ends all that makes a split block a split one, but its state; returns its type.
+    fn join(&mut self, index: u32) -> MigrateType {
         self.lists.events.block_merges += 1;
         self.set_room(index, None);
         let state = self.table.state(index);
@@ -576,7 +604,7 @@ impl Tier<'_> {
         self.lists.split_pages -= state.free_pages();
         self.lists.marks.set_zero(index, false);
         self.take_map(index);
-        buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
+        migrate_type
     }
 
     /// Makes the block that was kept split whole.
@@ -586,7 +614,8 @@ impl Tier<'_> {
             return;
         }
         if let Some(segment) = segment_of(index) {
-            self.make_whole(&segment, index);
+            let migrate_type = self.join(index);
+            buddy::free(self.lists, self.table, &segment, index, Order::BLOCK, migrate_type, Position::Head);
         }
     }
 }

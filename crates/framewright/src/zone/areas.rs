@@ -46,7 +46,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                let _lists = self.changing.lists.lock(platform);
+                let _lists = self.settled(platform);
                 for _ in 0..SLICE {
                     if index >= segment.indices().end {
                         break;

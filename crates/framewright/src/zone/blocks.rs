@@ -123,7 +123,7 @@ impl Zone {
                 let mut runs = [None; KEPT];
                 let mut len = 0_usize;
                 {
-                    let _lists = self.changing.lists.lock(platform);
+                    let _lists = self.settled(platform);
                     for _ in 0..SLICE {
                         if index >= end {
                             break;

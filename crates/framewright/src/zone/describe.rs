@@ -120,9 +120,9 @@ impl Zone {
         index: u32,
         order: Order,
     ) -> Option<Result<(), u32>> {
-        let _lists = self.changing.lists.lock(platform);
+        let lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        if head != index || !state.is(State::Whole) || state.order() != order {
+        if head != index || !state.is(State::Whole) || state.order() != order || lists.loose.contains(index) {
             return None;
         }
         let (count, owner) = (self.table.count(index), self.table.owner(index));

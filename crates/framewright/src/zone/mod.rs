@@ -1,7 +1,7 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
+//! frees, `settle` merges what was freed, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
 //! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
 //! each block is used for.
 
@@ -17,6 +17,7 @@ mod pools;
 mod report;
 mod runs;
 mod serve;
+mod settle;
 mod shuffle;
 mod supply;
 mod verify;
@@ -250,7 +251,7 @@ impl Zone {
 
     /// Free blocks by order, 9 first, over all migrate types.
     pub fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
-        let lists = self.changing.lists.lock(platform);
+        let lists = self.settled(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
             order.map_or(0, |order| {

@@ -9,6 +9,7 @@
 use super::segment::Segment;
 use super::{Zone, ZoneRun};
 use crate::block::lists::Position;
+use crate::block::loose::Loose;
 use crate::block::marks::Marks;
 use crate::block::table::{BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
@@ -47,16 +48,16 @@ fn parts(range: PfnRange) -> Parts {
 }
 
 impl Zone {
-    /// Gives the zone its place: span, segments, table, the sets of split blocks, and the marks of reported ones.
+    /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and the marks of reported ones.
     pub(crate) fn furnish(
         &mut self,
         span: PfnRange,
         segments: &'static [Segment],
         table: BlockTable,
-        (room, marks): (Room, Marks),
+        (room, loose, marks): (Room, Loose, Marks),
     ) {
         let lists = self.changing.lists.get_mut();
-        (lists.room, lists.marks) = (room, marks);
+        (lists.room, lists.loose, lists.marks) = (room, loose, marks);
         self.span = span;
         self.segments = segments;
         self.table = table;

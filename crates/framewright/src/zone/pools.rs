@@ -41,7 +41,7 @@ impl Zone {
         if self.free_pages() < keep.saturating_add(order.pages()) {
             return chain;
         }
-        let mut lists = self.changing.lists.lock(platform);
+        let mut lists = self.settled(platform);
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - chain.pages)) else { break };

@@ -148,7 +148,7 @@ impl Zone {
 
     /// Whether there is a block of at least `order` with something to report.
     pub(crate) fn has_unreported<P: Platform>(&self, platform: &P, order: Order) -> bool {
-        self.unreported_pages() != 0 && self.changing.lists.lock(platform).coldest(order).is_some()
+        self.unreported_pages() != 0 && self.settled(platform).coldest(order).is_some()
     }
 
     /// Pages of reported blocks that were handed out again, and those of them that were although there was another choice.
@@ -168,7 +168,7 @@ impl Zone {
         if self.free_pages() <= self.watermarks().low_pages + goal.guard_pages {
             return Collected::Short;
         }
-        let mut lists = self.changing.lists.lock(platform);
+        let mut lists = self.settled(platform);
         let mut visited = 0;
         let mut collected = self.collect_blocks(&mut lists, goal, batch, &mut visited);
         if collected == Collected::All && goal.order < Order::BLOCK {

@@ -3,6 +3,7 @@
 use super::Zone;
 use super::segment::{self, Segment};
 use crate::block::lists::{FreeLists, Position};
+use crate::block::loose::LOOSE;
 use crate::block::shuffle::gather;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
@@ -128,7 +129,8 @@ impl Zone {
         if self.span.end > max {
             return self.allocate_below(platform, order, migrate_type, max).map(|taken| (taken, false));
         }
-        let mut lists = self.changing.lists.lock(platform);
+        // What is loose is merged first: else it would stay in pieces while larger blocks are divided.
+        let mut lists = if order > Order::BLOCK { self.settled(platform) } else { self.changing.lists.lock(platform) };
         let (index, offset) = self.take(&mut lists, order, migrate_type)?;
         let is_zero = self.is_known_zero(&lists, index, order);
         self.publish(&lists);
@@ -204,7 +206,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end && segment.block_of(index).start() < max {
-                let mut lists = self.changing.lists.lock(platform);
+                let mut lists = self.settled(platform);
                 if order >= Order::BLOCK {
                     self.release_spare(&mut lists);
                 }
@@ -266,7 +268,7 @@ impl Zone {
     ) -> Option<PfnRange> {
         let block = BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
-        let mut lists = self.changing.lists.lock(platform);
+        let mut lists = self.settled(platform);
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
             if !self.tier(&mut lists).take_at(index, offset, order) {
@@ -346,17 +348,31 @@ impl Zone {
         if !state.is(State::Whole) || state.order() != order {
             return false;
         }
-        self.give_whole(lists, &indices, index, state);
-        true
+        self.give_whole_or_loosen(lists, &indices, index, state)
     }
 
-    /// Frees a block that is allocated whole and has its head at `index`.
+    /// Frees and merges a block that is allocated whole and has its head at `index`.
     #[inline]
     fn give_whole(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) {
         if state.has(BlockState::COUNTED | BlockState::ISOLATED) {
             return self.give_marked(lists, indices, index);
         }
         buddy::free(lists, &self.table, indices, index, state.order(), state.migrate_type(), Position::Head);
+    }
+
+    /// Frees a block that is allocated whole and has its head at `index`; false when it is free already.
+    #[inline]
+    fn give_whole_or_loosen(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) -> bool {
+        if state == LOOSE {
+            if lists.loosen_one(&self.table, indices, index) {
+                return true;
+            }
+            if lists.loose.contains(index) {
+                return false;
+            }
+        }
+        self.give_whole(lists, indices, index, state);
+        true
     }
 
     /// The same for one that has a reference count or is isolated.
@@ -427,7 +443,7 @@ impl Zone {
     /// What the block of `block` is, with the order of the block that covers it.
     pub(crate) fn state_of<P: Platform>(&self, platform: &P, block: BlockNumber) -> Option<BlockState> {
         let segment = segment::find(self.segments, block)?;
-        let lists = self.changing.lists.lock(platform);
+        let lists = self.settled(platform);
         let head = self.table.head_of(segment.index_of(block));
         drop(lists);
         head.map(|(_, state)| state)

@@ -4,19 +4,48 @@ use super::Zone;
 use super::segment::{self, Segment};
 use super::serve::offset_in_block;
 use crate::block::lists::{FreeLists, Position};
-use crate::block::table::blocks_of;
+use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, MOST_READY, Runs, WordRuns};
+use crate::page::{CpuCache, MOST_READY, MOST_STACKED, Runs, WordRuns};
 use crate::platform::Platform;
-use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
 
-/// What a refill of blocks takes at once, and a drain gives back at once, where it can: 8 blocks; 2 in the tiny caches of the model checkers.
-const TOGETHER: Order = match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
-    Some(order) => order,
-    None => Order::BLOCK,
-};
+/// Runs that a refill of these takes at most.
+const MOST_RUNS: usize = MOST_STACKED / 2;
+/// Pieces that a refill of blocks takes at most.
+const MOST_TAKEN: usize = 16;
+
+/// Allocated blocks of 2 MiB: for some groups of 64 neighbours the index of the first and a bit for each that was taken.
+struct Taken {
+    pieces: [(u32, u64); MOST_TAKEN],
+    len: usize,
+}
+
+impl Taken {
+    const NOTHING: Self = Self { pieces: [(0, 0); MOST_TAKEN], len: 0 };
+
+    fn push(&mut self, base: u32, bits: u64) {
+        if let Some(piece) = self.pieces.get_mut(self.len) {
+            *piece = (base, bits);
+            self.len += 1;
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    const fn is_full(&self) -> bool {
+        self.len == MOST_TAKEN
+    }
+
+    fn pieces(&self) -> &[(u32, u64)] {
+        &self.pieces[..self.len]
+    }
+}
+
 /// Orders below this one have words.
 const WORDS_BELOW: u8 = 4;
 /// Runs of the smallest order that has no words in a block.
@@ -44,7 +73,14 @@ impl Zone {
         } else if order < Order::BLOCK {
             self.refill_runs(&mut lists, cache, (order, migrate_type), batch, limit)
         } else {
-            self.refill_blocks(&mut lists, cache, migrate_type, batch, limit)
+            let batch = u32::try_from(batch).unwrap_or(0).max(1);
+            let taken = self.take_blocks(&mut lists, migrate_type, batch.min(limit));
+            lists.events.cache_refills += u64::from(!taken.is_empty());
+            lists.events.cache_refill_pages += before.saturating_sub(lists.free_pages());
+            self.publish(&lists);
+            // Others may have the lock meanwhile.
+            drop(lists);
+            return self.stack_blocks(cache, &taken);
         };
         lists.events.cache_refills += u64::from(first.is_some());
         lists.events.cache_refill_pages += before.saturating_sub(lists.free_pages());
@@ -84,85 +120,65 @@ impl Zone {
         batch: usize,
         limit: u32,
     ) -> Option<Pfn> {
-        let mut left = batch.min(limit as usize);
-        let mut first = None;
+        let mut starts = [Pfn(0); MOST_RUNS];
+        let wanted = batch.min(limit as usize).min(MOST_RUNS);
+        let mut filled = 0;
         let mut offsets = [0; RUNS_OF_A_BLOCK];
-        while left != 0 {
-            let room = left.min(RUNS_OF_A_BLOCK);
-            let (index, taken) = match self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) {
-                Some(taken) => taken,
-                None => break,
+        while filled < wanted {
+            let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
+            let Some((index, taken)) = self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) else {
+                break;
             };
-            left -= taken;
-            for &offset in &offsets[..taken] {
-                let Some(start) = self.frame(index, offset) else { continue };
-                if first.is_none() {
-                    first = Some(start);
-                } else {
-                    cache.put(start, order);
+            let Some(block) = self.frame(index, 0) else { break };
+            for (start, &offset) in starts[filled..].iter_mut().zip(&offsets[..taken]) {
+                *start = block.add(offset as u64);
+            }
+            filled += taken;
+        }
+        let (&first, others) = starts[..filled].split_first()?;
+        // The lowest on top, so that addresses ascend.
+        for &start in others.iter().rev() {
+            cache.put(start, order);
+        }
+        Some(first)
+    }
+
+    /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the smallest first.
+    fn take_blocks(&self, lists: &mut FreeLists, migrate_type: MigrateType, most: u32) -> Taken {
+        let mut taken = Taken::NOTHING;
+        let mut left = most;
+        while left != 0 && !taken.is_full() {
+            let some = buddy::take_some(lists, &self.table, left, migrate_type, taken.is_empty());
+            let Some((base, bits)) = some else { break };
+            left -= bits.count_ones();
+            taken.push(base, bits);
+        }
+        if taken.is_empty() && most != 0 {
+            // By all means that there are for one.
+            if let Some((index, _)) = self.take(lists, Order::BLOCK, migrate_type) {
+                taken.push(index & !63, 1 << (index & 63));
+            }
+        }
+        taken
+    }
+
+    /// Puts blocks into the cache, but for the lowest of those taken first, which is returned.
+    fn stack_blocks(&self, cache: &CpuCache, taken: &Taken) -> Option<Pfn> {
+        let mut first = None;
+        // The lowest on top, so that addresses ascend.
+        for &(base, bits) in taken.pieces().iter().rev() {
+            let mut rest = bits;
+            while rest != 0 {
+                let bit = rest.ilog2();
+                rest &= !(1 << bit);
+                if let Some(start) = self.frame(base + bit, 0)
+                    && let Some(start) = first.replace(start)
+                {
+                    cache.put(start, Order::BLOCK);
                 }
             }
         }
         first
-    }
-
-    /// The same for blocks. Where nothing smaller is free, several come out of one larger block at once.
-    fn refill_blocks(
-        &self,
-        lists: &mut FreeLists,
-        cache: &CpuCache,
-        migrate_type: MigrateType,
-        batch: usize,
-        limit: u32,
-    ) -> Option<Pfn> {
-        let mut left = u32::try_from(batch).unwrap_or(0).min(limit);
-        let mut first = None;
-        // The lowest on top, so that addresses ascend.
-        let keep = |start: Pfn, blocks: Range<u32>| {
-            for block in blocks.rev() {
-                cache.put(start.add(u64::from(block) * PAGES_PER_BLOCK), Order::BLOCK);
-            }
-        };
-        while left != 0 {
-            let large = buddy::is_large_and_even(lists, migrate_type, TOGETHER);
-            let order = if large && left >= blocks_of(TOGETHER) { TOGETHER } else { Order::BLOCK };
-            if large && order == Order::BLOCK && first.is_some() {
-                // Nothing more is torn for a few blocks.
-                break;
-            }
-            let Some((index, _)) = self.take(lists, order, migrate_type) else { break };
-            if order > Order::BLOCK {
-                buddy::shatter_whole(&self.table, index, order);
-            }
-            left -= blocks_of(order);
-            let Some(start) = self.frame(index, 0) else { break };
-            match first {
-                None => first = Some((start, blocks_of(order))),
-                Some(_) => keep(start, 0..blocks_of(order)),
-            }
-        }
-        let (start, blocks) = first?;
-        keep(start, 1..blocks);
-        Some(start)
-    }
-
-    /// The largest aligned block, of at most [`TOGETHER`], that entries of `batch` from the first on make together, when they are ascending neighbours, all
-    /// allocated blocks of order 9 and of one type; nothing when that is just the first.
-    #[inline]
-    fn together(&self, batch: &[Runs], index: u32, whole: BlockState) -> Option<Order> {
-        let base = batch.first()?.base;
-        // An aligned group of blocks lies in one group of the table.
-        let most = 1_u32 << (base.0 / PAGES_PER_BLOCK).trailing_zeros().min(blocks_of(TOGETHER).ilog2());
-        let next = batch.get(1).is_some_and(|next| next.base == base.add(PAGES_PER_BLOCK));
-        if most == 1 || !next {
-            return None;
-        }
-        let neighbours = (0..most).zip(batch).take_while(|&(block, entry)| {
-            entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == whole
-        });
-        let blocks = u32::try_from(neighbours.count()).ok().and_then(u32::checked_ilog2)?;
-        let order = u8::try_from(blocks).ok().and_then(|level| Order::new(Order::BLOCK.get() + level))?;
-        (order > Order::BLOCK).then_some(order)
     }
 
     /// Frees words of runs of one order below 9, or blocks of order 9, under one hold of the lock. Those that are not wholly as they should be go to
@@ -245,27 +261,48 @@ impl Zone {
             next.base == start.add(number * order.pages()) && !next.base.is_aligned(Order::BLOCK)
         });
         let runs = 1 + follows.count();
+        if runs << order.get() == FreeMap::<8>::PAGES && self.tier(lists).free_held(segment, index) {
+            return runs;
+        }
         if runs > 1 && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get())) {
             return runs;
         }
         usize::from(self.tier(lists).free_run(segment, index, offset, order))
     }
 
-    /// The same for blocks: the first of `rest`, and with it those that make a larger block with it.
+    /// Makes the first block of `rest` loose, whose entry says that it can be, and with it those that follow and are neighbours; returns how many.
+    #[inline]
+    fn loosen_some(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
+        let place = index & 63;
+        let most = (64 - place).min(segment.end - index);
+        let base = rest[0].base;
+        let neighbours = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
+            entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == LOOSE
+        });
+        let blocks = 1 + neighbours.count();
+        let bits = (u64::MAX >> (64 - blocks)) << place;
+        if lists.loosen(&self.table, segment, index - place, bits) {
+            return blocks;
+        }
+        usize::from(blocks > 1 && lists.loosen_one(&self.table, segment, index))
+    }
+
+    /// The same for blocks: the first of `rest`, and with it those that get loose with it.
     #[inline]
     fn give_blocks(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
         if !self.table.is_ready(index) {
             return 0;
         }
         let state = self.table.state(index);
+        if state == LOOSE {
+            let given = self.loosen_some(lists, segment, index, rest);
+            if given != 0 || lists.loose.contains(index) {
+                return given;
+            }
+        }
         let migrate_type = state.migrate_type();
         if state != BlockState::head(State::Whole, Order::BLOCK, migrate_type) {
             return 0;
-        }
-        let inside = &rest[..rest.len().min((segment.end - index) as usize)];
-        if let Some(larger) = self.together(inside, index, state) {
-            buddy::free_shattered(lists, &self.table, segment, index, larger, migrate_type);
-            return blocks_of(larger) as usize;
         }
         buddy::free(lists, &self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
         1

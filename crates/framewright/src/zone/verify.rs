@@ -118,7 +118,7 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
-        let lists = self.changing.lists.lock(platform);
+        let lists = self.settled(platform);
         let mut counts =
             Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
         let mut listed_blocks = 0;
@@ -329,6 +329,7 @@ impl Zone {
             ("reserved", self.reserved_pages, counts.reserved_pages),
             ("deferred", self.deferred_pages(), counts.deferred_pages),
             ("present", self.present_pages, self.managed_pages + self.reserved_pages),
+            ("loose", lists.loose.count() * PAGES_PER_BLOCK, lists.loose.pages()),
             ("free (lists)", lists.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
             ("map", self.map_pages(), counts.map_pages),

@@ -14,7 +14,7 @@ impl Zone {
         let array = descriptors.array()?;
         let mut found: Option<BlockRange> = None;
         // Readers are waited for under the lock, so that no block is split meanwhile.
-        let _lists = self.changing.lists.lock(platform);
+        let _lists = self.settled(platform);
         for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
             let index = self.index_of_whole(block).filter(|&index| array.describes(index));
             match (index, &mut found) {
@@ -58,7 +58,7 @@ impl Zone {
     /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.
     pub(crate) fn withdrawn<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
         let array = self.descriptors.as_ref()?.array()?;
-        let _lists = self.changing.lists.lock(platform);
+        let _lists = self.settled(platform);
         let is_one =
             |&block: &u32| self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index));
         let start = (blocks.start.0..blocks.end.0).find(is_one)?;

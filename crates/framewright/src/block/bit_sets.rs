@@ -1,0 +1,200 @@
+//! Sets of block indices: each a bitmap of bitmaps.
+//!
+//! A word of a level is meaningful only while its bit in the level above is set, so that a set over uncleared memory is empty once its one
+//! top word is zero. Finding the lowest member costs one word a level; lists of blocks cost a dependent miss a block and lose the order of
+//! addresses that keeps whole blocks free (DESIGN 2).
+
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+
+/// 64^6 exceeds every index.
+const LEVELS: usize = 6;
+
+/// `SETS` sets, numbered from 0. Changed under the zone lock only.
+pub(crate) struct BitSets<const SETS: usize> {
+    words: &'static [AtomicU64],
+    /// Levels, leaves first: the first word of the first set, and words in a set. The levels of all sets lie together, the top first, so that a zone that has nothing in
+    /// them touches one or two lines.
+    levels: [(usize, usize); LEVELS],
+    depth: usize,
+}
+
+impl<const SETS: usize> BitSets<SETS> {
+    /// Sets that nothing can be a member of.
+    pub(crate) const EMPTY: Self = Self::over(&[], 0).0;
+
+    /// Sets over `words`, and how many words they need.
+    const fn over(words: &'static [AtomicU64], blocks: usize) -> (Self, usize) {
+        let (mut levels, mut depth, mut bits) = ([(0, 0); LEVELS], 0, blocks);
+        loop {
+            let words = bits.div_ceil(64);
+            levels[depth].1 = words;
+            depth += 1;
+            if words <= 1 || depth == LEVELS {
+                break;
+            }
+            bits = words;
+        }
+        let (mut total, mut level) = (0, depth);
+        while level > 0 {
+            level -= 1;
+            levels[level].0 = total;
+            total += levels[level].1 * SETS;
+        }
+        (Self { words, levels, depth }, total)
+    }
+
+    /// Words that all sets for `blocks` indices take.
+    pub(crate) const fn words_for(blocks: usize) -> usize {
+        Self::over(&[], blocks).1
+    }
+
+    /// Empty sets for `blocks` indices over [`words_for`](Self::words_for) words of any content.
+    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+        let (sets, _) = Self::over(words, blocks);
+        let (top, per_set) = sets.levels[sets.depth - 1];
+        for word in &words[top..top + per_set * SETS] {
+            word.store(0, Ordering::Relaxed);
+        }
+        sets
+    }
+
+    #[inline]
+    fn word(&self, set: usize, level: usize, index: usize) -> &AtomicU64 {
+        let (first, per_set) = self.levels[level];
+        &self.words[first + set * per_set + index]
+    }
+
+    /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given its level.
+    #[inline]
+    pub(crate) fn member(&self, set: usize, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
+        let mut index = 0;
+        for level in (0..self.depth).rev() {
+            let word = self.word(set, level, index).load(Ordering::Relaxed);
+            index = index * 64 + choose(word, level) as usize;
+        }
+        u32::try_from(index).ok()
+    }
+
+    /// The 64 indices that the lowest member of a set that is not empty is among: the first of them, and a bit for each that is a member.
+    #[inline]
+    pub(crate) fn lowest_members(&self, set: usize) -> Option<(u32, u64)> {
+        let lowest = self.member(set, |word, _| word.trailing_zeros())?;
+        Some((lowest & !63, self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed)))
+    }
+
+    /// Which of the 64 indices from `base` on are members.
+    #[inline]
+    pub(crate) fn members(&self, set: usize, base: u32) -> u64 {
+        for level in (1..self.depth).rev() {
+            let bit = base as usize >> (6 * level);
+            if self.word(set, level, bit / 64).load(Ordering::Relaxed) >> (bit % 64) & 1 == 0 {
+                return 0;
+            }
+        }
+        self.word(set, 0, base as usize / 64).load(Ordering::Relaxed)
+    }
+
+    /// Puts those of the 64 indices from `base` on in that have a bit in `bits`; returns all of the 64 that were members.
+    #[inline]
+    pub(crate) fn insert_members(&self, set: usize, base: u32, bits: u64) -> u64 {
+        let mut valid = true;
+        for level in (1..self.depth).rev() {
+            let bit = base as usize >> (6 * level);
+            let word = self.word(set, level, bit / 64);
+            let old = if valid { word.load(Ordering::Relaxed) } else { 0 };
+            valid = old >> (bit % 64) & 1 != 0;
+            word.store(old | 1 << (bit % 64), Ordering::Relaxed);
+        }
+        let word = self.word(set, 0, base as usize / 64);
+        let old = if valid { word.load(Ordering::Relaxed) } else { 0 };
+        word.store(old | bits, Ordering::Relaxed);
+        old
+    }
+
+    /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them. True when the set is empty then.
+    #[inline]
+    pub(crate) fn remove_members(&self, set: usize, base: u32, bits: u64) -> bool {
+        let mut gone = bits;
+        for level in 0..self.depth {
+            let word = self.word(set, level, base as usize >> (6 * level) >> 6);
+            let left = word.load(Ordering::Relaxed) & !gone;
+            word.store(left, Ordering::Relaxed);
+            if left != 0 {
+                return false;
+            }
+            gone = 1 << (base >> (6 * (level + 1)) & 63);
+        }
+        true
+    }
+
+    /// The leaves of `count` sets from `first` on.
+    pub(crate) fn leaves(&self, first: usize, count: usize) -> &'static [AtomicU64] {
+        let (start, per_set) = self.levels[0];
+        let start = start + first * per_set;
+        &self.words[start..start + count * per_set]
+    }
+
+    /// Whether a set is one word, which is then looked at before it is written.
+    pub(crate) const fn are_single_words(&self) -> bool {
+        self.depth == 1
+    }
+
+    /// Members of a set, for verification.
+    pub(crate) fn count(&self, set: usize) -> u64 {
+        self.count_below(set, self.depth, 0)
+    }
+
+    fn count_below(&self, set: usize, level: usize, index: usize) -> u64 {
+        let Some(level) = level.checked_sub(1) else { return 1 };
+        let mut word = self.word(set, level, index).load(Ordering::Relaxed);
+        let mut members = 0;
+        while word != 0 {
+            members += self.count_below(set, level, index * 64 + word.trailing_zeros() as usize);
+            word &= word - 1;
+        }
+        members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    #[test]
+    fn words_of_members_over_dirty_memory_behave_as_a_set() {
+        for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
+            let count = BitSets::<2>::words_for(blocks);
+            let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
+            let sets = BitSets::<2>::new(words.leak(), blocks);
+            let mut model: BTreeSet<u32> = BTreeSet::new();
+            let mut seed = 1_u64;
+            for _ in 0..2000 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let base = u32::try_from((seed >> 33) % blocks as u64).expect("small") & !63;
+                let inside = (blocks as u64 - u64::from(base)).min(64);
+                let bits = (seed.rotate_left(17) & seed) & (u64::MAX >> (64 - inside));
+                let before = sets.members(1, base);
+                let near: Vec<u32> = model.range(base..base + 64).copied().collect();
+                assert!((0..64).filter(|bit| before >> bit & 1 != 0).map(|bit| base + bit).eq(near.iter().copied()));
+                if bits == 0 {
+                    continue;
+                }
+                let named = |bits: u64| (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| base + bit);
+                if seed >> 20 & 1 == 0 || model.is_empty() {
+                    assert_eq!(sets.insert_members(1, base, bits), before);
+                    model.extend(named(bits));
+                } else if before & bits != 0 {
+                    model.retain(|&index| !named(bits).any(|gone| gone == index));
+                    assert_eq!(sets.remove_members(1, base, bits), model.is_empty());
+                }
+                if let Some(&lowest) = model.first() {
+                    assert_eq!(sets.lowest_members(1).map(|(base, _)| base), Some(lowest & !63));
+                }
+                assert_eq!(sets.count(1), model.len() as u64);
+                assert_eq!(sets.count(0), 0);
+            }
+        }
+    }
+}
