@@ -208,6 +208,13 @@ impl FreeLists {
         found.map(|found| (found, reported))
     }
 
+    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a foreign one, is reported memory.
+    #[cold]
+    pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
+        let mut types = core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
+        self.marks.are_kept() && types.find_map(|from| self.smallest(from, order)).is_some_and(|(_, reported)| reported)
+    }
+
     /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was something that was not reported.
     #[inline]
     pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {

@@ -372,7 +372,13 @@ impl CpuCache {
         if ready { self.word(order, migrate_type)?.take() } else { None }
     }
 
-    /// Turns to what was freed here last, when the zone has nothing.
+    /// Whether [`reuse`](Self::reuse) would find something.
+    pub(crate) fn has_freed(&self, order: Order, migrate_type: MigrateType) -> bool {
+        self.contents.touch();
+        migrate_type == MigrateType::Movable && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
+    }
+
+    /// Turns to what was freed here last, when the zone has nothing, or nothing but reported memory.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
         migrate_type == MigrateType::Movable

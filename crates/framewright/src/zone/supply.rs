@@ -62,7 +62,8 @@ impl Zone {
     ) -> Option<Pfn> {
         let mut words = [WordRuns::NONE; MOST_READY + 1];
         let wanted = (batch + 1).min(words.len());
-        let taken = self.tier(lists).take_words(order, migrate_type, limit, &mut words[..wanted]);
+        let spares = cache.has_freed(order, migrate_type);
+        let taken = self.tier(lists).take_words(order, migrate_type, limit, spares, &mut words[..wanted]);
         let mut first = None;
         for word in &words[..taken] {
             let Some(base) = self.frame(word.index, word.first) else { break };
@@ -89,6 +90,13 @@ impl Zone {
         let mut offsets = [0; RUNS_OF_A_BLOCK];
         while left != 0 {
             let room = left.min(RUNS_OF_A_BLOCK);
+            if first.is_some()
+                && lists.room.smallest(migrate_type, order.get()).is_none()
+                && lists.is_next_reported(migrate_type, Order::BLOCK)
+            {
+                // Nobody waits for more.
+                break;
+            }
             let (index, taken) = match self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) {
                 Some(taken) => taken,
                 None => break,
@@ -124,7 +132,12 @@ impl Zone {
             }
         };
         while left != 0 {
-            let large = buddy::is_large_and_even(lists, migrate_type, TOGETHER);
+            let reported = lists.is_next_reported(migrate_type, Order::BLOCK);
+            if reported && first.is_some() {
+                // Nobody waits for more.
+                break;
+            }
+            let large = !reported && buddy::is_large_and_even(lists, migrate_type, TOGETHER);
             let order = if large && left >= blocks_of(TOGETHER) { TOGETHER } else { Order::BLOCK };
             if large && order == Order::BLOCK && first.is_some() {
                 // Nothing more is torn for a few blocks.
