@@ -3,6 +3,7 @@
 //! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the segment's ends, beyond which nothing merges.
 
 use super::lists::{FreeLists, Position};
+use super::marks::Moved;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
 use crate::units::Order;
@@ -46,6 +47,19 @@ pub(crate) fn take_up_to(
     let index = cut(lists, table, head, index, order, migrate_type);
     lists.end_marks(index, order, !reported);
     Some((index, order))
+}
+
+/// The same for who keeps the block as free memory of another kind: which of it was reported goes with it.
+pub(crate) fn move_up_to(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    (order, most): (Order, Order),
+    from: MigrateType,
+    migrate_type: MigrateType,
+) -> Option<(u32, Order, Option<Moved>)> {
+    let Place { head, index, order, .. } = choose(lists, from, order, most)?;
+    let index = cut(lists, table, head, index, order, migrate_type);
+    Some((index, order, lists.move_marks(index, order)))
 }
 
 /// A piece of a free block.

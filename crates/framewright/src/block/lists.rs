@@ -3,7 +3,7 @@
 //! One has the blocks that the hypervisor was told of, all of them; the other has the rest, which is handed out first, because whoever gets a reported block makes
 //! the hypervisor find memory for it. Without a device for reports all blocks are in the second.
 
-use super::marks::{Marks, Taken};
+use super::marks::{Marks, Moved, Taken};
 use super::outside::Outside;
 use super::shuffle::Chance;
 use super::state::{BlockState, MigrateType, State};
@@ -221,6 +221,12 @@ impl FreeLists {
         if self.marks.are_kept() {
             self.taken = self.marks.take(index, order, self.pages, early);
         }
+    }
+
+    /// The same for a block that stays free for others than this zone: what was reported of it, if anything was.
+    #[inline]
+    pub(crate) fn move_marks(&mut self, index: u32, order: Order) -> Option<Moved> {
+        if self.marks.are_kept() { self.marks.move_out(index, order, self.pages) } else { None }
     }
 
     /// Writes the head and links it.

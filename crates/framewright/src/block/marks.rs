@@ -22,6 +22,21 @@ pub(crate) struct Taken {
     pub(crate) zero: bool,
 }
 
+/// Words of the largest block.
+const MOST_WORDS: usize = blocks_of(Order::MAX) as usize / 64;
+
+/// Which blocks of one that is on its way elsewhere were reported, a bit each.
+#[derive(Clone, Copy)]
+pub(crate) struct Moved([u64; MOST_WORDS]);
+
+impl Moved {
+    /// Whether all of the 2^`order` pages were that begin with block `from`.
+    pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
+        let (first, count, mask) = place(from, order);
+        self.0.get(first..first + count).is_some_and(|words| words.iter().all(|word| word & mask == mask))
+    }
+}
+
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct Marks {
     reported: &'static [AtomicU64],
@@ -168,6 +183,22 @@ impl Marks {
         self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
         let blocks = u64::from(blocks_of(order));
         Taken { reported: reported == blocks, zero: zero == blocks }
+    }
+
+    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when none of them was reported.
+    #[inline(never)]
+    pub(crate) fn move_out(&mut self, index: u32, order: Order, free_pages: u64) -> Option<Moved> {
+        let place = place(index, order);
+        let (first, count, mask) = place;
+        let mut moved = Moved([0; MOST_WORDS]);
+        for (out, word) in moved.0.iter_mut().zip(&self.reported[first..first + count]) {
+            *out = (word.load(Ordering::Relaxed) & mask) >> (index % 64);
+        }
+        let reported = Self::write(self.reported, place, false);
+        self.reported_blocks -= reported;
+        self.zero_blocks -= Self::write(self.zero, place, false);
+        self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
+        (reported != 0).then_some(moved)
     }
 
     /// The least that was free in lists and not reported since the last call, in pages; `free_pages` are there now.
