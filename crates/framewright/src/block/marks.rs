@@ -325,6 +325,23 @@ mod tests {
     }
 
     #[test]
+    fn marks_that_move_say_which_blocks_were_reported() {
+        let mut marks = marks(1024);
+        for (index, of) in [(512 + 3, 9), (512 + 8, 10), (512 + 64, 15), (512 + 256, 16)] {
+            marks.report(index, order(of), true);
+        }
+        let before = marks.reused_pages();
+        let moved = marks.move_out(512 + 2, order(10), 0).expect("one was");
+        assert!(moved.has_all(1, order(9)) && !moved.has_all(0, order(9)) && !moved.has_all(0, order(10)));
+        assert!(marks.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
+        let moved = marks.move_out(512, Order::MAX, 0).expect("three were");
+        let expected = |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
+        assert!((0..512).all(|block| moved.has_all(block, order(9)) == expected(block)));
+        assert!(moved.has_all(64, order(15)) && moved.has_all(256, order(16)) && !moved.has_all(256, order(17)));
+        assert_eq!((marks.totals(), marks.reused_pages()), ((0, 0), before), "nobody has them");
+    }
+
+    #[test]
     fn the_floor_is_the_least_since_it_was_asked() {
         let mut marks = marks(64);
         let all = 64 * PAGES_PER_BLOCK;
