@@ -44,6 +44,15 @@ pub fn thread_cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// How often the system had to find a page for this process, without reading one from a disk.
+pub fn page_faults() -> u64 {
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the argument is a live value of the type that the call fills.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    usage.ru_minflt.try_into().unwrap_or(0)
+}
+
 fn empty() -> libc::cpu_set_t {
     // SAFETY: a set is an array of integers, for which zero is a value: the empty set.
     unsafe { std::mem::zeroed() }

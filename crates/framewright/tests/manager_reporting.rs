@@ -145,6 +145,48 @@ fn what_was_not_reported_is_handed_out_first() {
     check(rig.manager);
 }
 
+#[test]
+fn caches_fill_themselves_with_what_was_not_reported() {
+    let mut rig = Rig::new(machine(2048, 1), "", weightless());
+    let pages = 64 * 512;
+    for order in [0, 1, 3, 5, 9].map(|order| Order::new(order).expect("an order")) {
+        let manager = rig.manager;
+        let take = || {
+            let runs = 0..pages / order.pages();
+            runs.map(|_| manager.allocate_order(order, MigrateType::Movable).expect("there is memory")).collect()
+        };
+        let give = |held: Vec<Pfn>| {
+            held.into_iter().rev().for_each(|start| manager.free_order(start, order).expect("it is held"));
+        };
+        // All but what is held, and what the cache has besides, is reported.
+        let held: Vec<Pfn> = take();
+        manager.reporting().flush();
+        rig.settle();
+        give(held);
+        let before = manager.reporting_counters();
+        for _ in 0..40 {
+            give(take());
+        }
+        let after = manager.reporting_counters();
+        assert_eq!(
+            (after.reused_pages, after.reused_early_pages),
+            (before.reused_pages, before.reused_early_pages),
+            "{order:?}: what was in use is enough"
+        );
+        // One more run of whole blocks is all that one more request costs.
+        let held: Vec<Pfn> = take();
+        manager.reporting().flush();
+        rig.settle();
+        let more = manager.allocate_order(order, MigrateType::Movable).expect("there is memory");
+        let reused = manager.reporting_counters().reused_pages - after.reused_pages;
+        assert!(reused <= 512, "{order:?}: {reused} pages for a request of {}", order.pages());
+        give(held);
+        give(vec![more]);
+        manager.drain().expect("all of it was held");
+        check(manager);
+    }
+}
+
 /// The first byte of a frame.
 fn byte(rig: &Rig, pfn: Pfn) -> u64 {
     rig.manager.platform().load(pfn.address()) & 0xff
@@ -245,11 +287,11 @@ fn runs_of_split_blocks_are_reported_where_the_order_is_small() {
         rig.settle();
         for start in (block.start.0..block.end.0).step_by(2 * size) {
             let run = PfnRange::new(start, start + size as u64);
-            assert!(rig.host.has_discarded(run), "order {order}: {run:?}");
+            assert!(rig.host.has_discarded(run), "{order:?}: {run:?}");
         }
         // What is left in pieces: less than a run here and there.
         let idle = rig.free_pages() - rig.host.discarded_pages();
-        assert!(idle <= 64 * size as u64, "order {order}: {idle} pages are not reported");
+        assert!(idle <= 64 * size as u64, "{order:?}: {idle} pages are not reported");
         rig.host.take_submissions();
         let calls = rig.manager.reporting_counters().calls;
         rig.settle();

@@ -165,6 +165,85 @@ fn a_page_that_is_out_is_nobodys() {
     assert_eq!(rig.host.out_pages(), 0);
 }
 
+#[test]
+fn marks_go_with_pages_from_zones_to_pools_and_back() {
+    for (size, pages) in [(TWO, 600), (GIB, 2)] {
+        let Some(mut rig) = rig(4096, size, 0, weightless()) else { return };
+        rig.manager.reporting().set_pools(false);
+        rig.settle();
+        let before = rig.manager.reporting_counters();
+        // Nobody has anything in between.
+        for switch in [false, true, false] {
+            resize(&rig, size, pages);
+            rig.manager.reporting().set_pools(switch);
+            rig.settle();
+            verify(&rig);
+            resize(&rig, size, 0);
+            rig.settle();
+            verify(&rig);
+            assert_eq!(rig.unreported_pages(), 0);
+        }
+        let after = rig.manager.reporting_counters();
+        assert_eq!((after.reported_pages, after.reused_pages), (before.reported_pages, 0), "{size:?}");
+        // What somebody had is reported once more, in the pool or behind it, and nothing else.
+        resize(&rig, size, pages);
+        let used = allocate(&rig, size);
+        assert_eq!(rig.manager.reporting_counters().reused_pages, size.frames());
+        free(&rig, size, used);
+        resize(&rig, size, 0);
+        rig.settle();
+        let last = rig.manager.reporting_counters();
+        assert_eq!(last.reported_pages - after.reported_pages, size.frames(), "{size:?}");
+        assert_eq!((last.reused_early_pages, rig.host.reported_twice()), (0, 0));
+        verify(&rig);
+    }
+}
+
+#[test]
+fn a_run_that_was_reported_in_part_is_divided() {
+    let Some(mut rig) = rig(1024, TWO, 0, weightless()) else { return };
+    rig.manager.reporting().set_pools(false);
+    rig.settle();
+    // Every third block has been in use, and merges with its neighbours.
+    let held: Vec<PfnRange> = rig.take_all(9);
+    rig.manager.reporting().pause();
+    let (used, free): (Vec<_>, Vec<_>) = held.into_iter().enumerate().partition(|(number, _)| number % 3 == 0);
+    free.into_iter().for_each(|(_, block)| rig.free(block));
+    rig.manager.reporting().flush();
+    rig.settle();
+    let (before, used_pages) = (rig.manager.reporting_counters(), used.len() as u64 * 512);
+    used.into_iter().for_each(|(_, block)| rig.free(block));
+    let all = rig.free_pages() / 512 - 16;
+    resize(&rig, TWO, all);
+    verify(&rig);
+    resize(&rig, TWO, 0);
+    verify(&rig);
+    assert_eq!(rig.unreported_pages(), used_pages, "as many as before");
+    rig.manager.reporting().resume();
+    rig.settle();
+    let after = rig.manager.reporting_counters();
+    assert_eq!(after.reported_pages - before.reported_pages, used_pages);
+    assert_eq!((after.reused_pages - before.reused_pages, rig.host.reported_twice()), (0, 0));
+}
+
+#[test]
+fn what_a_pool_reported_is_not_reported_again_by_its_zone_or_a_smaller_pool() {
+    let Some(mut rig) = rig(4096, GIB, 2, weightless()) else { return };
+    rig.settle();
+    let before = rig.manager.reporting_counters();
+    rig.manager.pool(GIB).demote(1).expect("one is free");
+    rig.settle();
+    verify(&rig);
+    assert_eq!(rig.manager.pool(TWO).counts().all.free, 512);
+    resize(&rig, TWO, 0);
+    resize(&rig, GIB, 0);
+    rig.settle();
+    verify(&rig);
+    let after = rig.manager.reporting_counters();
+    assert_eq!((after.reported_pages, after.reused_pages), (before.reported_pages, before.reused_pages));
+    assert_eq!((rig.host.reported_twice(), rig.unreported_pages()), (0, 0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(bool),

@@ -5,6 +5,7 @@ use super::hosted::flush;
 use super::statistics::{Interval, bootstrap, deviation};
 use crate::bench::common::median;
 use crate::bench::host;
+use crate::bench::random::Random;
 use crate::error::Error;
 use crate::hosted::{Session, Silent, with_reports};
 use framewright::Manager;
@@ -18,9 +19,10 @@ use std::time::{Duration, Instant};
 /// What each CPU allocates before it frees all of it.
 const WORKING_SET_BYTES: u64 = 128 << 20;
 
-/// What is compared; the first is what the others are compared with.
-const CONFIGS: [Config; 4] = [
+/// What is compared; the first is what the others are compared with. The second is the same once more: what differs there is the benchmark's own error.
+const CONFIGS: [Config; 5] = [
     Config { name: "off", advice: None, line: "" },
+    Config { name: "off, again", advice: None, line: "" },
     Config { name: "on", advice: Some(Advice::DontNeed), line: "" },
     Config {
         name: "on+shuffle",
@@ -78,7 +80,8 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
             let mut runs: [Vec<Run>; CONFIGS.len()] = std::array::from_fn(|_| Vec::new());
             // What comes before the first round is not measured: memory is touched for the first time.
             (_, session) = run(session, &lines, 0, Load { workload, cpus, time: Duration::ZERO })?;
-            for at in (0..scale.rounds).flat_map(turns) {
+            let mut random = Random::new(1);
+            for at in (0..scale.rounds).flat_map(|_| turns(&mut random)) {
                 let run_of;
                 (run_of, session) = run(session, &lines, at, Load { workload, cpus, time: scale.run })?;
                 runs[at].push(run_of);
@@ -90,10 +93,12 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// In which order configurations take turns in a round: forwards and then backwards, so that what drifts evenly meets all alike, and each round from another one on.
-fn turns(round: usize) -> impl Iterator<Item = usize> {
-    let count = CONFIGS.len();
-    (0..count).chain((0..count).rev()).map(move |turn| (turn + round) % count)
+/// In which order configurations take turns in a round: forwards and then backwards, so that what drifts evenly meets all alike, and in each round another order, so that none always comes
+/// behind the same one, which leaves caches and memory as it does.
+fn turns(random: &mut Random) -> impl Iterator<Item = usize> + use<> {
+    let mut order: [usize; CONFIGS.len()] = std::array::from_fn(|at| at);
+    random.shuffle(&mut order);
+    order.into_iter().chain(order.into_iter().rev())
 }
 
 /// What is done in a run.
@@ -129,6 +134,8 @@ struct Run {
     cpu_seconds: f64,
     /// What was reported meanwhile.
     reported_bytes: u64,
+    /// How often the system had to find a page for this process meanwhile: what is handed out again after it was reported shows there.
+    host_faults: u64,
 }
 
 /// One run on so many CPUs. While they hold all that they will use, everything else is reported; after another turn the clocks start.
@@ -137,7 +144,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
     let workload = load.workload;
     let everybody = load.cpus as usize + 1;
     let (held, over, start) = (Barrier::new(everybody), Barrier::new(everybody), Barrier::new(everybody));
-    let counted = || (host::cpu_seconds(), manager.reporting_counters().reported_pages);
+    let counted = || (host::cpu_seconds(), manager.reporting_counters().reported_pages, host::page_faults());
     let one = |cpu: u32| -> Result<(u64, f64), Error> {
         let seated = hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
         let seat = manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
@@ -184,6 +191,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         seconds: parts.iter().map(|part| part.1).fold(0.0, f64::max),
         cpu_seconds: after.0 - before.0,
         reported_bytes: (after.1 - before.1) * PAGE_SIZE,
+        host_faults: after.2.saturating_sub(before.2),
     })
 }
 
@@ -227,6 +235,7 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
     let rates = sorted(&|run| run.pages as f64 / run.seconds);
     let cpu_rates = sorted(&|run| cpu_rate(&[*run]));
     let reported = sorted(&|run| (run.reported_bytes >> 20) as f64 / run.seconds);
+    let faults = sorted(&|run| run.host_faults as f64 / run.seconds);
     json!({
         "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus, "config": config,
         "runs": runs.len(), "run_seconds": median(&sorted(&|run| run.seconds)),
@@ -235,6 +244,7 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
         "iterations_per_cpu_s": median(&cpu_rates), "iterations_per_cpu_s_min": cpu_rates.first(),
         "iterations_per_cpu_s_max": cpu_rates.last(), "cpu_deviation": deviation(&cpu_rates),
         "reported_mib_per_s": median(&reported), "reported_mib_per_s_min": reported.first(), "reported_mib_per_s_max": reported.last(),
+        "host_faults_per_s": median(&faults), "host_faults_per_s_min": faults.first(), "host_faults_per_s_max": faults.last(),
         "against_off": middle, "against_off_low": low, "against_off_high": high,
         "against_off_min": extreme(f64::min), "against_off_max": extreme(f64::max), "against_off_deviation": deviation(&ratios),
     })
@@ -246,12 +256,14 @@ mod tests {
 
     #[test]
     fn turns_are_fair() {
-        for round in 0..5 {
-            let order: Vec<usize> = turns(round).collect();
+        let mut random = Random::new(1);
+        for _ in 0..5 {
+            let order: Vec<usize> = turns(&mut random).collect();
             let backwards: Vec<usize> = order.iter().rev().copied().collect();
             assert_eq!(order, backwards, "what drifts evenly meets all alike");
             assert!((0..CONFIGS.len()).all(|at| order.iter().filter(|&&turn| turn == at).count() == 2));
         }
-        assert_ne!(turns(0).next(), turns(1).next());
+        let firsts: Vec<_> = (0..50).filter_map(|_| turns(&mut random).next()).collect();
+        assert!((0..CONFIGS.len()).all(|at| firsts.contains(&at)));
     }
 }

@@ -62,6 +62,7 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
         ">per CPU s",
         ">deviation",
         ">reported MiB/s",
+        ">host faults/s",
         ">against off",
         ">95 % interval",
     ]);
@@ -77,6 +78,7 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
             number(row, "iterations_per_cpu_s", 0),
             number(row, "cpu_deviation", 0),
             number(row, "reported_mib_per_s", 0),
+            number(row, "host_faults_per_s", 0),
             percent("against_off"),
             format!("{} .. {}", percent("against_off_low"), percent("against_off_high")),
         ]);

@@ -3,6 +3,7 @@
 //! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the segment's ends, beyond which nothing merges.
 
 use super::lists::{FreeLists, Position};
+use super::marks::Moved;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
 use crate::units::{BLOCK_ORDER, Order};
@@ -55,7 +56,7 @@ fn tear(lists: &mut FreeLists, table: &BlockTable) {
 }
 
 /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose, else the smallest free block or a piece of it. The blocks that come back are
-/// the bits of 64 from the first value on. Unless it `may_tear`, nothing larger than that is divided.
+/// the bits of 64 from the first value on. Unless it `may_tear`, nothing larger than that is divided; of reported memory one block is taken, and none then: nobody waits for more.
 #[inline]
 pub(crate) fn take_some(
     lists: &mut FreeLists,
@@ -71,9 +72,10 @@ pub(crate) fn take_some(
         return Some((base, bits));
     }
     let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
-    let (smallest, _) = lists.smallest(migrate_type, Order::BLOCK)?;
-    let order = Order::new(BLOCK_ORDER + level).map_or(smallest, |largest| smallest.min(largest));
-    if order < smallest && !may_tear {
+    let (smallest, reported) = lists.smallest(migrate_type, Order::BLOCK)?;
+    let largest = if reported { Order::BLOCK } else { Order::new(BLOCK_ORDER + level).unwrap_or(smallest) };
+    let order = smallest.min(largest);
+    if (order < smallest || reported) && !may_tear {
         return None;
     }
     let mut place = choose(lists, migrate_type, order, order)?;
@@ -130,6 +132,19 @@ pub(crate) fn take_up_to(
     let index = cut(lists, table, head, index, order, migrate_type);
     lists.end_marks(index, order, !reported);
     Some((index, order))
+}
+
+/// The same for who keeps the block as free memory of another kind: which of it was reported goes with it.
+pub(crate) fn move_up_to(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    (order, most): (Order, Order),
+    from: MigrateType,
+    migrate_type: MigrateType,
+) -> Option<(u32, Order, Option<Moved>)> {
+    let Place { head, index, order, .. } = choose(lists, from, order, most)?;
+    let index = cut(lists, table, head, index, order, migrate_type);
+    Some((index, order, lists.move_marks(index, order)))
 }
 
 /// A piece of a free block.

@@ -4,7 +4,7 @@
 //! the hypervisor find memory for it. Without a device for reports all blocks are in the second.
 
 use super::loose::Loose;
-use super::marks::{Marks, Taken};
+use super::marks::{Marks, Moved, Taken};
 use super::outside::Outside;
 use super::shuffle::Chance;
 use super::state::{BlockState, MigrateType, State};
@@ -219,12 +219,28 @@ impl FreeLists {
         found.map(|found| (found, reported))
     }
 
+    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a foreign one, is reported memory.
+    #[cold]
+    pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
+        if migrate_type == MigrateType::Movable && order == Order::BLOCK && !self.loose.is_empty() {
+            return false;
+        }
+        let mut types = core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
+        self.marks.are_kept() && types.find_map(|from| self.smallest(from, order)).is_some_and(|(_, reported)| reported)
+    }
+
     /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was something that was not reported.
     #[inline]
     pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {
         if self.marks.are_kept() {
             self.taken = self.marks.take(index, order, self.block_pages(), early);
         }
+    }
+
+    /// The same for a block that stays free for others than this zone: what was reported of it, if anything was.
+    #[inline]
+    pub(crate) fn move_marks(&mut self, index: u32, order: Order) -> Option<Moved> {
+        if self.marks.are_kept() { self.marks.move_out(index, order, self.block_pages()) } else { None }
     }
 
     /// Writes the head and links it.

@@ -22,6 +22,21 @@ pub(crate) struct Taken {
     pub(crate) zero: bool,
 }
 
+/// Words of the largest block.
+const MOST_WORDS: usize = blocks_of(Order::MAX) as usize / 64;
+
+/// Which blocks of one that is on its way elsewhere were reported, a bit each.
+#[derive(Clone, Copy)]
+pub(crate) struct Moved([u64; MOST_WORDS]);
+
+impl Moved {
+    /// Whether all of the 2^`order` pages were that begin with block `from`.
+    pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
+        let (first, count, mask) = place(from, order);
+        self.0.get(first..first + count).is_some_and(|words| words.iter().all(|word| word & mask == mask))
+    }
+}
+
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct Marks {
     reported: &'static [AtomicU64],
@@ -170,6 +185,22 @@ impl Marks {
         Taken { reported: reported == blocks, zero: zero == blocks }
     }
 
+    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when none of them was reported.
+    #[inline(never)]
+    pub(crate) fn move_out(&mut self, index: u32, order: Order, free_pages: u64) -> Option<Moved> {
+        let place = place(index, order);
+        let (first, count, mask) = place;
+        let mut moved = Moved([0; MOST_WORDS]);
+        for (out, word) in moved.0.iter_mut().zip(&self.reported[first..first + count]) {
+            *out = (word.load(Ordering::Relaxed) & mask) >> (index % 64);
+        }
+        let reported = Self::write(self.reported, place, false);
+        self.reported_blocks -= reported;
+        self.zero_blocks -= Self::write(self.zero, place, false);
+        self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
+        (reported != 0).then_some(moved)
+    }
+
     /// The least that was free in lists and not reported since the last call, in pages; `free_pages` are there now.
     pub(crate) fn take_floor(&mut self, free_pages: u64) -> u64 {
         let now = free_pages.saturating_sub(self.reported_pages());
@@ -291,6 +322,23 @@ mod tests {
                 assert!(!reported[piece as usize..piece as usize + size].contains(&true), "{piece}");
             }
         }
+    }
+
+    #[test]
+    fn marks_that_move_say_which_blocks_were_reported() {
+        let mut marks = marks(1024);
+        for (index, of) in [(512 + 3, 9), (512 + 8, 10), (512 + 64, 15), (512 + 256, 16)] {
+            marks.report(index, order(of), true);
+        }
+        let before = marks.reused_pages();
+        let moved = marks.move_out(512 + 2, order(10), 0).expect("one was");
+        assert!(moved.has_all(1, order(9)) && !moved.has_all(0, order(9)) && !moved.has_all(0, order(10)));
+        assert!(marks.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
+        let moved = marks.move_out(512, Order::MAX, 0).expect("three were");
+        let expected = |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
+        assert!((0..512).all(|block| moved.has_all(block, order(9)) == expected(block)));
+        assert!(moved.has_all(64, order(15)) && moved.has_all(256, order(16)) && !moved.has_all(256, order(17)));
+        assert_eq!((marks.totals(), marks.reused_pages()), ((0, 0), before), "nobody has them");
     }
 
     #[test]

@@ -130,12 +130,12 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
-        if start.is_none() && self.grow(home, order.pages(), Pfn(u64::MAX)) {
-            start = from(home, Mark::Low, u32::MAX);
-        }
-        // What this CPU has freed is free to it, whatever the marks say.
+        // What this CPU has freed is free to it, whatever the marks say, and the host backs it, unlike reported memory.
         if start.is_none() && cache.reuse(order, migrate_type) {
             return cache.get(order, migrate_type);
+        }
+        if start.is_none() && self.grow(home, order.pages(), Pfn(u64::MAX)) {
+            start = from(home, Mark::Low, u32::MAX);
         }
         if start.is_none() {
             // Little of other zones, as it goes back to them one by one.

@@ -2,7 +2,7 @@
 //!
 //! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of some block's free map, taken over whole.
 //! Getting a run is finding a bit; freeing one that came from the word sets it again. When it is used up, movable requests have further words *ready*.
-//! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing: what comes out of the zone comes
+//! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing, or nothing but reported memory: what comes out of the zone comes
 //! from its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block (DESIGN 2).
 //!
 //! For orders 4 to 9 there is a stack of runs.
@@ -372,7 +372,13 @@ impl CpuCache {
         if ready { self.word(order, migrate_type)?.take() } else { None }
     }
 
-    /// Turns to what was freed here last, when the zone has nothing.
+    /// Whether [`reuse`](Self::reuse) would find something.
+    pub(crate) fn has_freed(&self, order: Order, migrate_type: MigrateType) -> bool {
+        self.contents.touch();
+        migrate_type == MigrateType::Movable && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
+    }
+
+    /// Turns to what was freed here last, when the zone has nothing, or nothing but reported memory.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
         migrate_type == MigrateType::Movable

@@ -91,17 +91,22 @@ impl Tier<'_> {
     }
 
     /// The same for several words, of as many blocks as it takes; returns how many are written to `out`. Blocks are taken 64 at a time out of their set,
-    /// which then changes once for all that are used up.
+    /// which then changes once for all that are used up. Reported memory is taken for the first word only, and where there is another way (`spares`) not even then: nobody
+    /// waits for the rest.
     pub(crate) fn take_words(
         &mut self,
         order: Order,
         migrate_type: MigrateType,
         limit: u32,
+        spares: bool,
         out: &mut [WordRuns],
     ) -> usize {
         let (mut filled, mut limit) = (0, limit);
         while filled < out.len() && limit != 0 {
             let found = self.lists.room.smallest(migrate_type, order.get());
+            if found.is_none() && (spares || filled != 0) && self.lists.is_next_reported(migrate_type, Order::BLOCK) {
+                break;
+            }
             let near = found.filter(|_| !self.lists.placement.is_random());
             let near = near.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
             let Some((found, (base, mut members))) = near else {

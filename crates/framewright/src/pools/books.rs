@@ -352,8 +352,13 @@ impl Books {
         good: &dyn Fn(u32) -> bool,
     ) -> Option<u32> {
         let (index, told) = self.list(size, slot).take_good(table, good)?;
-        self.sizes[size.index()].reused += u64::from(told);
+        self.count_reused(size, told);
         Some(index)
+    }
+
+    /// Somebody gets a page that was reported, or was not.
+    pub(crate) fn count_reused(&mut self, size: PoolSize, told: bool) {
+        self.sizes[size.index()].reused += u64::from(told);
     }
 
     /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way, which alone lets target and pages differ.

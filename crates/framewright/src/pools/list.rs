@@ -3,28 +3,31 @@
 use super::chain::Chain;
 use crate::block::table::BlockTable;
 
-/// See the module documentation. Changed by who has the lock of the books.
+/// Pages of one size and zone that the hypervisor was not told of, and such as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FreeList {
+pub(crate) struct Lot {
     /// Handed out first.
-    fresh: Chain,
+    pub(crate) fresh: Chain,
     /// Reported since they became free.
-    told: Chain,
-    /// The fewest fresh pages since [`take_floor`](Self::take_floor).
-    floor: u64,
+    pub(crate) told: Chain,
 }
 
-impl FreeList {
-    pub(crate) const EMPTY: Self = Self { fresh: Chain::EMPTY, told: Chain::EMPTY, floor: 0 };
-
-    /// Both kinds, for those who recount them.
-    pub(crate) const fn chains(&self) -> [Chain; 2] {
-        [self.fresh, self.told]
-    }
+impl Lot {
+    pub(crate) const EMPTY: Self = Self { fresh: Chain::EMPTY, told: Chain::EMPTY };
 
     /// Pages that were not reported.
-    pub(crate) const fn fresh_pages(&self) -> u64 {
-        self.fresh.pages
+    pub(crate) const fn fresh(chain: Chain) -> Self {
+        Self { fresh: chain, told: Chain::EMPTY }
+    }
+
+    /// Pages that were all reported, or none of them.
+    pub(crate) const fn of(chain: Chain, told: bool) -> Self {
+        if told { Self { fresh: Chain::EMPTY, told: chain } } else { Self::fresh(chain) }
+    }
+
+    /// Both kinds, and whether they were reported.
+    pub(crate) const fn chains(self) -> [(Chain, bool); 2] {
+        [(self.fresh, false), (self.told, true)]
     }
 
     /// All pages.
@@ -32,31 +35,68 @@ impl FreeList {
         self.fresh.pages + self.told.pages
     }
 
+    /// Adds all of another lot.
+    pub(crate) fn append(&mut self, table: &BlockTable, other: Self) {
+        self.fresh.append(table, other.fresh);
+        self.told.append(table, other.told);
+    }
+
+    /// Takes `most` pages off, fresh ones first.
+    pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Self {
+        let fresh = self.fresh.take(table, most);
+        Self { fresh, told: self.told.take(table, most - fresh.pages) }
+    }
+}
+
+/// See the module documentation. Changed by who has the lock of the books.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FreeList {
+    lot: Lot,
+    /// The fewest fresh pages since [`take_floor`](Self::take_floor).
+    floor: u64,
+}
+
+impl FreeList {
+    pub(crate) const EMPTY: Self = Self { lot: Lot::EMPTY, floor: 0 };
+
+    /// Both kinds, for those who recount them.
+    pub(crate) const fn chains(&self) -> [Chain; 2] {
+        [self.lot.fresh, self.lot.told]
+    }
+
+    /// Pages that were not reported.
+    pub(crate) const fn fresh_pages(&self) -> u64 {
+        self.lot.fresh.pages
+    }
+
+    /// All pages.
+    pub(crate) const fn pages(&self) -> u64 {
+        self.lot.pages()
+    }
+
     /// The fewest fresh pages since the last call.
     pub(crate) fn take_floor(&mut self) -> u64 {
-        core::mem::replace(&mut self.floor, self.fresh.pages).min(self.fresh.pages)
+        core::mem::replace(&mut self.floor, self.lot.fresh.pages).min(self.lot.fresh.pages)
     }
 
     /// Adds a page that somebody had, to be handed out next.
     pub(crate) fn push_front(&mut self, table: &BlockTable, index: u32) {
-        self.fresh.push_front(table, index);
+        self.lot.fresh.push_front(table, index);
     }
 
     /// Adds a page that was reported just now.
     pub(crate) fn push_told(&mut self, table: &BlockTable, index: u32) {
-        self.told.push_back(table, index);
+        self.lot.told.push_back(table, index);
     }
 
-    /// Adds pages that were not reported.
-    pub(crate) fn append(&mut self, table: &BlockTable, pages: Chain) {
-        self.fresh.append(table, pages);
+    /// Adds pages.
+    pub(crate) fn append(&mut self, table: &BlockTable, pages: Lot) {
+        self.lot.append(table, pages);
     }
 
     /// Takes `most` pages off, fresh ones first.
-    pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Chain {
-        let mut taken = self.fresh.take(table, most);
-        let more = self.told.take(table, most - taken.pages);
-        taken.append(table, more);
+    pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Lot {
+        let taken = self.lot.take(table, most);
         self.note_floor();
         taken
     }
@@ -66,32 +106,32 @@ impl FreeList {
         if let Some(index) = self.take_fresh(table, good) {
             return Some((index, false));
         }
-        self.told.take_good(table, good).map(|index| (index, true))
+        self.lot.told.take_good(table, good).map(|index| (index, true))
     }
 
     /// The same among fresh ones alone.
     pub(crate) fn take_fresh(&mut self, table: &BlockTable, good: &dyn Fn(u32) -> bool) -> Option<u32> {
-        let index = self.fresh.take_good(table, good);
+        let index = self.lot.fresh.take_good(table, good);
         self.note_floor();
         index
     }
 
     /// Whether a page is in this list.
     pub(crate) fn contains(&self, table: &BlockTable, wanted: u32) -> bool {
-        self.fresh.contains(table, wanted) || self.told.contains(table, wanted)
+        self.lot.fresh.contains(table, wanted) || self.lot.told.contains(table, wanted)
     }
 
     /// Takes one page out, which is in this list.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) {
-        if self.fresh.contains(table, index) {
-            self.fresh.remove(table, index);
+        if self.lot.fresh.contains(table, index) {
+            self.lot.fresh.remove(table, index);
             self.note_floor();
         } else {
-            self.told.remove(table, index);
+            self.lot.told.remove(table, index);
         }
     }
 
     fn note_floor(&mut self) {
-        self.floor = self.floor.min(self.fresh.pages);
+        self.floor = self.floor.min(self.lot.fresh.pages);
     }
 }

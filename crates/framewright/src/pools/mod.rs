@@ -22,7 +22,7 @@ pub use threads::resize_threads;
 
 pub(crate) use books::{Books, NodeBook};
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, is_in_use};
-pub(crate) use list::FreeList;
+pub(crate) use list::{FreeList, Lot};
 pub(crate) use spread::{Shares, spread};
 pub(crate) use taken::Taken;
 

@@ -1,16 +1,16 @@
 //! Pages that are in no list, and where they lie.
 
-use super::Chain;
+use super::Lot;
 use crate::units::PfnRange;
 use crate::zone::ZoneKind;
 
 /// Runs that are told apart.
 const RUNS: usize = 16;
 
-/// Pages of one size and node that are in no list: a chain for each of the node's zones.
+/// Pages of one size and node that are in no list: a lot for each of the node's zones.
 pub(crate) struct Taken {
-    pub(crate) chains: [Chain; ZoneKind::COUNT],
-    /// Where they are, if that is in few pieces: else one has to follow the chains.
+    pub(crate) lots: [Lot; ZoneKind::COUNT],
+    /// Where they are, if that is in few pieces: else one has to follow their chains.
     runs: [(PfnRange, ZoneKind); RUNS],
     used: usize,
     /// The runs are not all pages.
@@ -19,17 +19,17 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(crate) const NONE: Self = Self {
-        chains: [Chain::EMPTY; ZoneKind::COUNT],
+        lots: [Lot::EMPTY; ZoneKind::COUNT],
         runs: [(PfnRange::new(0, 0), ZoneKind::Dma); RUNS],
         used: 0,
         lost: false,
     };
 
     pub(crate) fn pages(&self) -> u64 {
-        self.chains.iter().map(|chain| chain.pages).sum()
+        self.lots.iter().map(Lot::pages).sum()
     }
 
-    /// Writes down where pages are that join a chain. Nothing for pages of which nobody knows.
+    /// Writes down where pages are that join a lot. Nothing for pages of which nobody knows.
     pub(crate) fn note(&mut self, kind: ZoneKind, frames: Option<PfnRange>) {
         let Some(frames) = frames else {
             self.lost = true;

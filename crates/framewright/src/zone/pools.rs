@@ -3,10 +3,11 @@
 use super::isolate::largest_piece;
 use super::{Zone, segment};
 use crate::block::lists::{FreeLists, NONE, Position};
+use crate::block::marks::Moved;
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State, buddy};
 use crate::platform::Platform;
-use crate::pools::Chain;
+use crate::pools::{Chain, Lot};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is neighbouring counts once.
@@ -35,38 +36,58 @@ impl Zone {
         keep: u64,
         least: Order,
         note: &mut dyn FnMut(Option<PfnRange>),
-    ) -> Chain {
-        let mut chain = Chain::EMPTY;
+    ) -> Lot {
+        let mut lot = Lot::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep.saturating_add(order.pages()) {
-            return chain;
+            return lot;
         }
         let mut lists = self.settled(platform);
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
-            let Some(most_order) = largest_order(order, spare.min(most - chain.pages)) else { break };
+            let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else { break };
             let large = if (order..most_order).contains(&least) || least == most_order {
                 self.take_run(&mut lists, least, most_order)
             } else {
                 None
             };
-            let Some((index, taken)) = large.or_else(|| self.take_run(&mut lists, order, most_order)) else { break };
-            let run = self.make_pool(index, taken, order);
-            chain.append(&self.table, run);
+            let run = large.or_else(|| self.take_run(&mut lists, order, most_order));
+            let Some((index, taken, reported)) = run else { break };
+            lot.append(
+                &self.table,
+                self.divide_by_marks(self.make_pool(index, taken, order), order, reported.as_ref()),
+            );
             note(self.run(index, 0, taken));
-            if chain.pages * u64::from(blocks_of(order)) >= u64::from(GROUP) {
+            if lot.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }
         }
         self.publish(&lists);
-        chain
+        lot
     }
 
-    /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of it.
-    fn take_run(&self, lists: &mut FreeLists, order: Order, most: Order) -> Option<(u32, Order)> {
+    /// The pages of a run as a lot: a page was reported if all of it was.
+    #[inline]
+    fn divide_by_marks(&self, run: Chain, order: Order, reported: Option<&Moved>) -> Lot {
+        let Some(reported) = reported else { return Lot::fresh(run) };
+        let (first, blocks) = (run.first, blocks_of(order));
+        let pages = u32::try_from(run.pages).unwrap_or(0);
+        if (0..pages).all(|page| reported.has_all(page * blocks, order)) {
+            return Lot::of(run, true);
+        }
+        let mut lot = Lot::EMPTY;
+        for page in 0..pages {
+            let chain = if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
+            chain.push_back(&self.table, first + page * blocks);
+        }
+        lot
+    }
+
+    /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of it. Which of its blocks were reported stands beside it.
+    fn take_run(&self, lists: &mut FreeLists, order: Order, most: Order) -> Option<(u32, Order, Option<Moved>)> {
         let take = |lists: &mut FreeLists| {
             let mut types = TYPES.into_iter();
-            types.find_map(|from| buddy::take_up_to(lists, &self.table, (order, most), from, MigrateType::Movable))
+            types.find_map(|from| buddy::move_up_to(lists, &self.table, (order, most), from, MigrateType::Movable))
         };
         if let Some(taken) = take(lists) {
             return Some(taken);
@@ -101,8 +122,8 @@ impl Zone {
     }
 
     /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones stay isolated, and ones with memory errors are nobody's from now on: they
-    /// stay allocated for ever. Returns how many those are.
-    pub(crate) fn release_from_pool<P: Platform>(&self, platform: &P, order: Order, chain: Chain) -> u64 {
+    /// stay allocated for ever. Returns how many those are. `told`: they were reported, and nobody has had them since.
+    pub(crate) fn release_from_pool<P: Platform>(&self, platform: &P, order: Order, chain: Chain, told: bool) -> u64 {
         let mut leaked = 0;
         let mut index = chain.first;
         while index != NONE {
@@ -111,7 +132,7 @@ impl Zone {
                 if index == NONE {
                     break;
                 }
-                index = self.release_run(&mut lists, order, index, &mut leaked);
+                index = self.release_run(&mut lists, (order, told), index, &mut leaked);
             }
             self.publish(&lists);
         }
@@ -119,7 +140,7 @@ impl Zone {
     }
 
     /// Gives the page at `first` back with those that follow it in the chain and in memory; returns the next of the chain.
-    fn release_run(&self, lists: &mut FreeLists, order: Order, first: u32, leaked: &mut u64) -> u32 {
+    fn release_run(&self, lists: &mut FreeLists, (order, told): (Order, bool), first: u32, leaked: &mut u64) -> u32 {
         let state = self.table.state(first);
         let next = self.table.links(first).1;
         let Some(segment) = segment::find_index(self.segments, first) else { return next };
@@ -131,6 +152,9 @@ impl Zone {
             return next;
         }
         if order > Order::BLOCK {
+            if told {
+                lists.marks.report(first, order, false);
+            }
             buddy::free(lists, &self.table, &indices, first, order, migrate_type, Position::Head);
             return next;
         }
@@ -144,6 +168,9 @@ impl Zone {
         let mut position = first;
         while position < end {
             let piece = largest_piece(position, end, Order::MAX);
+            if told {
+                lists.marks.report(position, piece, false);
+            }
             buddy::free_shattered(lists, &self.table, &indices, position, piece, migrate_type);
             position += blocks_of(piece);
         }

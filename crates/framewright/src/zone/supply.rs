@@ -98,7 +98,8 @@ impl Zone {
     ) -> Option<Pfn> {
         let mut words = [WordRuns::NONE; MOST_READY + 1];
         let wanted = (batch + 1).min(words.len());
-        let taken = self.tier(lists).take_words(order, migrate_type, limit, &mut words[..wanted]);
+        let spares = cache.has_freed(order, migrate_type);
+        let taken = self.tier(lists).take_words(order, migrate_type, limit, spares, &mut words[..wanted]);
         let mut first = None;
         for word in &words[..taken] {
             let Some(base) = self.frame(word.index, word.first) else { break };
@@ -126,6 +127,13 @@ impl Zone {
         let mut offsets = [0; RUNS_OF_A_BLOCK];
         while filled < wanted {
             let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
+            if filled != 0
+                && lists.room.smallest(migrate_type, order.get()).is_none()
+                && lists.is_next_reported(migrate_type, Order::BLOCK)
+            {
+                // Nobody waits for more.
+                break;
+            }
             let Some((index, taken)) = self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) else {
                 break;
             };

@@ -13,7 +13,7 @@ use crate::firmware::node_ranges;
 use crate::memory_map::{BootPages, most_frames, sections_of_node};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::pools::{Chain, NodeMask, PoolSize, Requested, Shares, spread};
+use crate::pools::{Chain, Lot, NodeMask, PoolSize, Requested, Shares, spread};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, NodeId};
 use framewright_jobs::Helpers;
@@ -147,7 +147,7 @@ impl<P: Platform> Manager<P> {
                 let mut books = self.pools.books.lock(self.platform);
                 books.add_free(size, range.node, chain.pages);
                 books.counts_mut(size).target += chain.pages;
-                books.list(size, slot).append(zone.table(), chain);
+                books.list(size, slot).append(zone.table(), Lot::fresh(chain));
                 adopted[size.index()][range.node.index()] += chain.pages;
             }
         }

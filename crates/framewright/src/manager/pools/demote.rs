@@ -6,7 +6,7 @@
 use super::take::Moment;
 use super::{Manager, Pool};
 use crate::platform::Platform;
-use crate::pools::{Chain, NodeMask, PoolError, PoolSize};
+use crate::pools::{Chain, Lot, NodeMask, PoolError, PoolSize};
 use crate::units::NodeId;
 
 impl<P: Platform> Pool<'_, P> {
@@ -86,15 +86,17 @@ impl<P: Platform> Manager<P> {
                 return false;
             }
             let found = self.node_zones(node).find_map(|(slot, zone)| {
-                let index = books.take_good(size, slot, zone.table(), &|index| zone.is_good_in_pool(index))?;
-                Some((slot, zone, index))
+                // Nobody uses it: its parts are as reported as it is.
+                let good = |index| zone.is_good_in_pool(index);
+                let (index, told) = books.list(size, slot).take_good(zone.table(), &good)?;
+                Some((slot, zone, index, told))
             });
             if found.is_none() {
                 books.undo_demotion(size, node, 1);
             }
             found
         };
-        let Some((slot, zone, index)) = found else { return false };
+        let Some((slot, zone, index, told)) = found else { return false };
         let mut whole = Chain::EMPTY;
         whole.push_back(zone.table(), index);
         self.tell_maps(size, zone, whole, Moment::Demotion);
@@ -107,13 +109,13 @@ impl<P: Platform> Manager<P> {
             Some(parts) => {
                 books.add_free(smaller, node, parts.pages);
                 books.counts_mut(smaller).target += parts.pages;
-                books.list(smaller, slot).append(zone.table(), parts);
+                books.list(smaller, slot).append(zone.table(), Lot::of(parts, told));
                 true
             }
             None => {
                 // It was isolated or went bad meanwhile.
                 books.undo_demotion(size, node, 1);
-                books.list(size, slot).append(zone.table(), whole);
+                books.list(size, slot).append(zone.table(), Lot::of(whole, told));
                 false
             }
         }

@@ -5,7 +5,7 @@ use crate::block::lists::NONE;
 use crate::block::{BlockState, State};
 use crate::early::NodeChoice;
 use crate::platform::Platform;
-use crate::pools::{Books, Chain, IN_USE, LENT, PoolError, PoolSize, RESTORE, Taken, is_in_use};
+use crate::pools::{Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Taken, is_in_use};
 use crate::sync::SpinGuard;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
@@ -88,7 +88,7 @@ impl<P: Platform> Pool<'_, P> {
             manager.end_use_locked(books, size, &place, flags, false)
         };
         if leaves {
-            manager.give_back_chain(size, zone, one(place.index));
+            manager.give_back_lot(size, zone, Lot::fresh(one(place.index)));
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl<P: Platform> Pool<'_, P> {
             books.list(size, place.slot).remove(zone.table(), place.index);
             alone(zone, place.index);
         }
-        manager.give_back_chain(size, zone, one(place.index));
+        manager.give_back_lot(size, zone, Lot::fresh(one(place.index)));
         Ok(Poisoned::Left)
     }
 
@@ -210,10 +210,12 @@ impl<P: Platform> Manager<P> {
                 books.use_free(size, node);
                 books.counts_mut(size).reserved -= u64::from(reserved);
                 for (_, zone) in self.node_zones(node) {
-                    let chain = taken.chains[zone.id().kind as usize];
-                    if chain.pages == 1 {
-                        mark(zone, chain.first, if reserved { RESTORE } else { 0 });
-                        return zone.frames_of(chain.first, size.order()).ok_or(PoolError::NoPage(size));
+                    for (chain, told) in taken.lots[zone.id().kind as usize].chains() {
+                        if chain.pages == 1 {
+                            books.count_reused(size, told);
+                            mark(zone, chain.first, if reserved { RESTORE } else { 0 });
+                            return zone.frames_of(chain.first, size.order()).ok_or(PoolError::NoPage(size));
+                        }
                     }
                 }
             }

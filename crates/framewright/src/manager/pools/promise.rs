@@ -101,9 +101,9 @@ impl<P: Platform> Manager<P> {
             let added = books.add_surplus(size, node, taken.pages());
             let mut left = added;
             for (slot, zone) in self.node_zones(node) {
-                let chain = taken.chains[zone.id().kind as usize].take(zone.table(), left);
-                left -= chain.pages;
-                books.list(size, slot).append(zone.table(), chain);
+                let lot = taken.lots[zone.id().kind as usize].take(zone.table(), left);
+                left -= lot.pages();
+                books.list(size, slot).append(zone.table(), lot);
             }
             added
         };
@@ -144,9 +144,9 @@ impl<P: Platform> Manager<P> {
         let mut taken = Taken::NONE;
         for (slot, zone) in self.node_zones(node) {
             let zone: &'static Zone = zone;
-            let chain = books.list(size, slot).take(zone.table(), left);
-            left -= chain.pages;
-            taken.chains[zone.id().kind as usize] = chain;
+            let lot = books.list(size, slot).take(zone.table(), left);
+            left -= lot.pages();
+            taken.lots[zone.id().kind as usize] = lot;
         }
         taken
     }

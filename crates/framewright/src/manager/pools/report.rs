@@ -8,7 +8,7 @@ use super::lend::{Place, one};
 use crate::block::lists::NONE;
 use crate::manager::Manager;
 use crate::platform::Platform;
-use crate::pools::{IN_USE, LENT, PoolSize};
+use crate::pools::{IN_USE, LENT, Lot, PoolSize};
 use crate::units::{Order, PhysRange};
 use crate::zone::{MOST_PIECES, Zone};
 
@@ -123,8 +123,9 @@ impl<P: Platform> Manager<P> {
         let pages = core::mem::replace(loan, Loan::EMPTY);
         let Some((size, slot, zone)) = self.pool_list(pages.number) else { return };
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
-            if self.end_use(size, &Place { zone, slot, index }, 0, told(position)) {
-                self.give_back_chain(size, zone, one(index));
+            let told = told(position);
+            if self.end_use(size, &Place { zone, slot, index }, 0, told) {
+                self.give_back_lot(size, zone, Lot::of(one(index), told));
             }
         }
     }

@@ -265,9 +265,9 @@ impl<P: Platform> Manager<P> {
         let mut left = books.drop_free(size, node, count, most);
         let mut taken = Taken::NONE;
         for (slot, zone) in self.node_zones(node) {
-            let chain = books.list(size, slot).take(zone.table(), left);
-            left -= chain.pages;
-            taken.chains[zone.id().kind as usize] = chain;
+            let lot = books.list(size, slot).take(zone.table(), left);
+            left -= lot.pages();
+            taken.lots[zone.id().kind as usize] = lot;
         }
         taken
     }

@@ -9,7 +9,7 @@ use super::super::pressure::ORDINARY;
 use crate::early::NodeChoice;
 use crate::memory_map::SECTION_PAGES;
 use crate::platform::Platform;
-use crate::pools::{Chain, PoolSize, Taken};
+use crate::pools::{Chain, Lot, PoolSize, Taken};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
@@ -132,12 +132,12 @@ impl<P: Platform> Manager<P> {
                 while left != 0 {
                     let kind = zone.id().kind;
                     let mut note = |run| taken.note(kind, run);
-                    let chain = zone.take_for_pool(self.platform, size.order(), left, keep, least, &mut note);
-                    if chain.pages == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
+                    let lot = zone.take_for_pool(self.platform, size.order(), left, keep, least, &mut note);
+                    if lot.pages() == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
                         break;
                     }
-                    left -= chain.pages;
-                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                    left -= lot.pages();
+                    taken.lots[zone.id().kind as usize].append(zone.table(), lot);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl<P: Platform> Manager<P> {
                     let Ok((zone, _)) = self.zone_of_range(range) else { return };
                     let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else { return };
                     taken.note(zone.id().kind, Some(range));
-                    taken.chains[zone.id().kind as usize].append(zone.table(), chain);
+                    taken.lots[zone.id().kind as usize].append(zone.table(), Lot::fresh(chain));
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
                 Err(_) => return,
@@ -187,21 +187,24 @@ impl<P: Platform> Manager<P> {
     /// Gives pages back to their zones.
     pub(super) fn give_back(&self, size: PoolSize, node: NodeId, taken: &Taken) {
         for (_, zone) in self.node_zones(node) {
-            self.give_back_chain(size, zone, taken.chains[zone.id().kind as usize]);
+            self.give_back_lot(size, zone, taken.lots[zone.id().kind as usize]);
         }
     }
 
     /// The same for pages of one zone.
-    pub(super) fn give_back_chain(&self, size: PoolSize, zone: &'static Zone, chain: Chain) {
-        if chain.pages == 0 {
+    pub(super) fn give_back_lot(&self, size: PoolSize, zone: &'static Zone, lot: Lot) {
+        if lot.pages() == 0 {
             return;
         }
-        self.tell_maps(size, zone, chain, Moment::Free);
-        let leaked = if self.aids().watch() {
-            self.give_back_singly(size, zone, chain)
-        } else {
-            zone.release_from_pool(self.platform, size.order(), chain)
-        };
+        let mut leaked = 0;
+        for (chain, told) in lot.chains() {
+            self.tell_maps(size, zone, chain, Moment::Free);
+            leaked += if self.aids().watch() {
+                self.give_back_singly(size, zone, chain)
+            } else {
+                zone.release_from_pool(self.platform, size.order(), chain, told)
+            };
+        }
         if leaked != 0 {
             self.pools.books.lock(self.platform).counts_mut(size).leaked += leaked;
         }
@@ -215,7 +218,7 @@ impl<P: Platform> Manager<P> {
             let one = rest.take(zone.table(), 1);
             let frames = zone.frames_of(one.first, size.order());
             if !zone.is_good_in_pool(one.first) {
-                leaked += zone.release_from_pool(self.platform, size.order(), one);
+                leaked += zone.release_from_pool(self.platform, size.order(), one, false);
             } else if let Some(frames) = frames {
                 zone.disown_from_pool(self.platform, one.first);
                 // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
@@ -231,7 +234,7 @@ impl<P: Platform> Manager<P> {
         let mut books = self.pools.books.lock(self.platform);
         books.add_free(size, node, taken.pages());
         for (slot, zone) in self.node_zones(node) {
-            books.list(size, slot).append(zone.table(), taken.chains[zone.id().kind as usize]);
+            books.list(size, slot).append(zone.table(), taken.lots[zone.id().kind as usize]);
         }
         returned
     }
@@ -240,16 +243,16 @@ impl<P: Platform> Manager<P> {
     pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
         let is_ours = !self.pools.has_maps.load(Ordering::Relaxed);
         let prepare = |(_, zone): (usize, &'static Zone)| {
-            let chain = taken.chains[zone.id().kind as usize];
-            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && chain.pages != 0);
+            let lot = taken.lots[zone.id().kind as usize];
+            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && lot.pages() != 0);
             debug_assert!(
-                runs.clone().is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>() == chain.pages * size.frames()),
+                runs.clone().is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>() == lot.pages() * size.frames()),
                 "the runs are all pages"
             );
             match runs {
                 Some(runs) if self.optimize_vmemmap() => self.give_up_map(zone, runs),
                 Some(_) => 0,
-                None => self.tell_maps(size, zone, chain, Moment::Publish),
+                None => lot.chains().map(|(chain, _)| self.tell_maps(size, zone, chain, Moment::Publish)).iter().sum(),
             }
         };
         self.node_zones(node).map(prepare).sum()
