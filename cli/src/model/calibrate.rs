@@ -41,6 +41,7 @@ pub fn measure() -> Result<Costs, Error> {
     let mut costs = Costs::NONE;
     progress::step(&"model: bandwidth")?;
     bandwidth(&mut costs, threads)?;
+    system(&mut costs)?;
     progress::step(&"model: bring-up of machines of other sizes")?;
     bring_up(&mut costs)?;
     progress::step(&"model: one section by request")?;
@@ -82,7 +83,18 @@ fn bandwidth(costs: &mut Costs, threads: usize) -> Result<(), Error> {
         }
         Ok(best)
     })?;
-    system(costs)
+    Ok(())
+}
+
+/// What several threads reach together: bandwidth, and what their helpers are worth.
+///
+/// # Errors
+/// Threads that cannot be had.
+pub fn together(costs: &mut Costs) -> Result<(), Error> {
+    let threads = host::cpus()?.len();
+    bandwidth(costs, threads)?;
+    helpers(costs, threads);
+    Ok(())
 }
 
 /// Giving memory back to the system, and writing memory that it supplies meanwhile. What this takes changes with what the system, and a host below it, has to do besides.
@@ -172,7 +184,7 @@ fn section_ns() -> Result<f64, Error> {
 }
 
 /// What helpers are worth at this moment.
-pub fn helpers(costs: &mut Costs, threads: usize) {
+fn helpers(costs: &mut Costs, threads: usize) {
     costs.helper_share = helper_share(threads);
     costs.helper_ns = helper_ns(threads);
 }
