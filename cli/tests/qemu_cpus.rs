@@ -277,7 +277,10 @@ fn wrong_distances_cost_no_node() {
     let report = with_tables(&[("SRAT", 3, table), ("SLIT", 1, slit)], "slit-wrong");
     brought_up(&report, "2 nodes, 2 CPUs");
     let fault = line(&report, "going on without distances between nodes");
-    assert!(fault.starts_with("ACPI: SLIT at 0x") && fault.contains("byte 46: distance 9 from node 1 to node 0"), "{fault}");
+    assert!(
+        fault.starts_with("ACPI: SLIT at 0x") && fault.contains("byte 46: distance 9 from node 1 to node 0"),
+        "{fault}"
+    );
     assert_eq!(line(&report, "Node 0 distances:"), "NUMA: Node 0 distances:  10  20");
     assert_eq!(line(&report, "Node 1 distances:"), "NUMA: Node 1 distances:  20  10");
 }

@@ -58,10 +58,7 @@ pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
         nodes => costs.nodes.of((nodes - 1) as f64),
     };
     let further_cpus = f64::from(shape.cpus.saturating_sub(1)) * f64::from(shape.zones);
-    costs.bring_up.of(gib)
-        + costs.zone_ns * further_zones
-        + of_nodes
-        + costs.cpu_zone_ns * further_cpus
+    costs.bring_up.of(gib) + costs.zone_ns * further_zones + of_nodes + costs.cpu_zone_ns * further_cpus
 }
 
 /// Writing one page's descriptor and its share of handing its section out, where `threads` threads do so at the same time.
