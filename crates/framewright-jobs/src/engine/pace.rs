@@ -16,6 +16,8 @@ const FIRST_PART: u64 = 16;
 const CHUNKS_PER_SHARE: u64 = 8;
 /// A worker's first chunk is this part of what it could be.
 const FIRST_SHARE: u64 = 8;
+/// A chunk that others take part in is meant to take so long at least, as its claim and its clock reading cost 30 to 100 ns. Workers then end so close together.
+const LEAST_TOGETHER_NS: u64 = 1_000;
 /// A chunk of a slow worker takes at most this part of the time that the rest will take.
 const CHUNKS_PER_REST: u32 = 4;
 
@@ -72,6 +74,14 @@ impl Pace {
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
         let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns().max(1);
         by_time.min(self.units.saturating_mul(GROWTH))
+    }
+
+    /// Units of a chunk while others take part: `share` of the rest, but enough to be worth a claim, and no more than `limit`. What is enough follows from the
+    /// last chunk and from all chunks of this worker, whichever was dearer: the last may have been a hole.
+    pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
+        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns().max(1));
+        let enough = self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
+        share.max(enough).min(limit)
     }
 
     /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk. No limit when `ns` is `u64::MAX`.
@@ -190,8 +200,8 @@ mod tests {
             let next = (0..workers.len()).min_by_key(|&index| workers[index].0).expect("there are workers");
             let (now, pace) = &mut workers[next];
             let rest = size - at;
-            let limit = if clock { pace.limit(rest, at, 0) } else { u64::MAX };
-            let units = share(rest, sharers, pace.chunk_units).min(limit).max(1);
+            let share = share(rest, sharers, pace.chunk_units);
+            let units = if clock { pace.next_together(share, pace.limit(rest, at, 0)) } else { share }.max(1);
             *now += (at..at + units).map(&unit_ns).sum::<u64>() * slowness[next] + 50;
             pace.lap(*now, units);
             at += units;
