@@ -6,7 +6,7 @@ use std::fmt;
 /// How helpers run beside everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// At the lowest priority, nice 19, or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to one helper after the other (SPEC 1.4).
+    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts nobody when it is woken, or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to one helper after the other (SPEC 1.4).
     Lent,
     /// At the priority of the thread that had them started, because a priority that was lowered could not be raised again. Callers of lower priority get no
     /// helpers, and chunks that adapt take at most [`LONGEST_CHUNK_NS`].

@@ -130,7 +130,8 @@ impl Schedule {
         if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
             return set_policy(tid, self.policy, self.realtime);
         }
-        set_policy(tid, if self.is_idle() { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)?;
+        let passed_on = matches!(self.policy, libc::SCHED_IDLE | libc::SCHED_BATCH);
+        set_policy(tid, if passed_on { self.policy } else { libc::SCHED_OTHER }, 0)?;
         let who = libc::id_t::try_from(tid).unwrap_or(0);
         // SAFETY: takes integers and touches no memory of the process.
         check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) }).map(drop)
@@ -152,9 +153,13 @@ pub(super) fn is_idle() -> bool {
     policy >= 0 && policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK) == libc::c_long::from(libc::SCHED_IDLE)
 }
 
-/// Puts the calling thread on a level, in the usual way of scheduling. A lower one anybody may ask for.
+/// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch thread, which preempts nobody when it is woken.
 pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
-    let policy = if level == IDLE_LEVEL { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let policy = match level {
+        IDLE_LEVEL => libc::SCHED_IDLE,
+        LOWEST_NICE => libc::SCHED_BATCH,
+        _ => libc::SCHED_OTHER,
+    };
     Schedule { policy, realtime: 0, nice: level.min(LOWEST_NICE) }.give_to(0)
 }
 

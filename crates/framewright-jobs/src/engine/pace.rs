@@ -1,7 +1,8 @@
 //! What a worker knows about time, and what follows from it: how long the rest takes, how many helpers it is worth, how large the next chunk
 //! may be. Pure functions of clock readings; the crate documentation describes the model.
 
-/// One clock reading is taken for so much work at most, but for the first two. A reading costs 10 to 30 ns.
+/// One clock reading is taken for so much work at most, but for the first three. A reading costs 10 to 30 ns, and as much again because units before and behind it do not
+/// overlap in the processor.
 const WORK_PER_READING_NS: u64 = 1_200;
 /// Less work than this tells nothing about the rest: the readings themselves would be a good part of it.
 const TRUSTED_NS: u64 = 1_000;
@@ -12,6 +13,8 @@ const LONGEST_ALONE_NS: u64 = 1_000_000;
 /// The first chunk of a job of unknown cost is this part of one thread's share, if all threads that there are took part: what it costs more to have it
 /// done alone.
 const FIRST_PART: u64 = 16;
+/// And no more units than this: of a large job the part above would be milliseconds in which nobody helps. A job pays for it with one more reading of the clock.
+const FIRST_UNITS: u64 = 16;
 /// A chunk is at most this part of an equal share of the rest.
 const CHUNKS_PER_SHARE: u64 = 8;
 /// A worker's first chunk is this part of what it could be.
@@ -68,7 +71,7 @@ impl Pace {
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
             // Up: with two threads the second chunk, 31 times this one, is then all the rest.
-            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART);
+            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART).min(FIRST_UNITS);
         }
         let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
@@ -78,10 +81,11 @@ impl Pace {
 
     /// Units of a chunk while others take part: `share` of the rest, but enough to be worth a claim, and no more than `limit`. What is enough follows from the
     /// last chunk and from all chunks of this worker, whichever was dearer: the last may have been a hole.
+    /// The limit falls with the rest; an eighth of enough it leaves.
     pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
         let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns().max(1));
         let enough = self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
-        share.max(enough).min(limit)
+        share.max(enough).min(limit.max(enough / 8))
     }
 
     /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk. No limit when `ns` is `u64::MAX`.
