@@ -162,6 +162,7 @@ impl QuotaGroup {
 
 impl Drop for QuotaGroup {
     fn drop(&mut self) {
+        let _ = fs::remove_dir(self.0.join("inner"));
         let _ = fs::remove_dir(&self.0);
     }
 }
@@ -172,7 +173,15 @@ fn a_real_quota_is_kept() {
     let program = Program::new("quota");
     for (cpus, role) in [(1, "quota of one"), (2, "quota of two")] {
         match QuotaGroup::new(cpus) {
-            Ok(group) => ended_well(&program.playing(role).env(GROUP, &group.0).output().expect("it starts")),
+            Ok(group) => {
+                let play = |group: &Path| ended_well(&program.playing(role).env(GROUP, group).output().expect("it starts"));
+                play(&group.0);
+                // A quota further up counts where the group itself has none.
+                let inner = group.0.join("inner");
+                fs::create_dir(&inner).expect("a group in the group");
+                play(&inner);
+                fs::remove_dir(&inner).expect("nobody is in it any more");
+            }
             Err(reason) => not_possible!("a real CPU quota: {reason}"),
         }
     }
