@@ -86,12 +86,17 @@ fn role() {
 /// A job of two chunks whose caller waits for a helper; returns how many threads took part. `on_helper` ends before the job does.
 fn threads_of_a_job(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) -> u32 {
     let possible = helpers.allowance() > 0;
-    let inside = AtomicBool::new(false);
+    let (inside, begun) = (AtomicBool::new(false), AtomicBool::new(false));
     let summary = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
         if worker.index() != 0 {
             inside.store(true, Ordering::Release);
             on_helper();
+            // Or it might do both before its caller gets to one.
+            while !begun.load(Ordering::Acquire) {
+                breathe();
+            }
         }
+        begun.store(true, Ordering::Release);
         while possible && !inside.load(Ordering::Acquire) {
             breathe();
         }
@@ -174,7 +179,8 @@ fn a_real_quota_is_kept() {
     for (cpus, role) in [(1, "quota of one"), (2, "quota of two")] {
         match QuotaGroup::new(cpus) {
             Ok(group) => {
-                let play = |group: &Path| ended_well(&program.playing(role).env(GROUP, group).output().expect("it starts"));
+                let play =
+                    |group: &Path| ended_well(&program.playing(role).env(GROUP, group).output().expect("it starts"));
                 play(&group.0);
                 // A quota further up counts where the group itself has none.
                 let inner = group.0.join("inner");

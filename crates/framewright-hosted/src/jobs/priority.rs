@@ -19,12 +19,10 @@ pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 impl Priority {
     /// Tries it on a thread that is given up afterwards: all the way down, and back to where the calling thread is.
     pub(super) fn probe() -> Self {
-        let tried = std::thread::Builder::new()
-            .stack_size(64 << 10)
-            .spawn(|| {
-                let own = system::level()?;
-                [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level)
-            });
+        let tried = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+            let own = system::level()?;
+            [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level)
+        });
         let allowed = tried.is_ok_and(|thread| thread.join().is_ok_and(|result| result.is_ok()));
         if allowed { Self::Lent } else { Self::Kept }
     }
