@@ -15,6 +15,9 @@ impl<P: Platform> EarlyAllocator<P> {
     /// the arrays, so `sink` must not write into the frames that it gets. The allocator allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         let mut arrays = [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());
+        if arrays.iter().all(|array| array.is_empty()) {
+            return self.for_each_free(sink);
+        }
         if arrays[1].start < arrays[0].start {
             arrays.swap(0, 1);
         }

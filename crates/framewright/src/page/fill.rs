@@ -101,14 +101,30 @@ unsafe fn clzero(start: NonNull<u8>, count: usize) {
 macro_rules! descriptor {
     ($offset:literal) => {
         concat!(
-            "movnti qword ptr [{at} + ", $offset, "], {zero}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 8], {a}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 16], {b}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 24], {c}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 32], {d}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 40], {e}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 48], {f}\n",
-            "movnti qword ptr [{at} + ", $offset, " + 56], {g}",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            "], {zero}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 8], {a}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 16], {b}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 24], {c}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 32], {d}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 40], {e}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 48], {f}\n",
+            "movnti qword ptr [{at} + ",
+            $offset,
+            " + 56], {g}",
         )
     };
 }

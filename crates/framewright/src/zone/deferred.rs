@@ -28,11 +28,7 @@ impl Zone {
     }
 
     /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds some left. Returns how many pages that gave. Any context.
-    pub(crate) fn bring_up_sections<P: Platform>(
-        &self,
-        platform: &P,
-        sections: impl Iterator<Item = u32>,
-    ) -> u64 {
+    pub(crate) fn bring_up_sections<P: Platform>(&self, platform: &P, sections: impl Iterator<Item = u32>) -> u64 {
         sections
             .filter(|&section| self.sections.claim(section))
             .map(|section| self.bring_up_claimed(platform, section))

@@ -90,14 +90,22 @@ impl Zone {
         }
         self.managed_pages += range.pages();
         let parts = parts(range);
-        self.set_free(parts.head);
+        if !parts.head.is_empty() {
+            self.set_free(parts.head);
+        }
         // Whole blocks of deferred sections are withheld. Blocks that are shared with what is reserved come up at once.
         let border = self.sections.first_block().clamp(parts.blocks.start, parts.blocks.end);
-        self.paint_blocks(parts.blocks.start..border, Paint::Free);
-        self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
-        let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
-        *self.changing.deferred_pages.get_mut() += withheld_pages;
-        self.set_free(parts.tail);
+        if parts.blocks.start < border {
+            self.paint_blocks(parts.blocks.start..border, Paint::Free);
+        }
+        if border < parts.blocks.end {
+            self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
+            let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
+            *self.changing.deferred_pages.get_mut() += withheld_pages;
+        }
+        if !parts.tail.is_empty() {
+            self.set_free(parts.tail);
+        }
     }
 
     /// Paints whole blocks of `run` that the manager has for the page array.
@@ -247,9 +255,19 @@ impl Zone {
                 self.table.set_state(index, BlockState::head(state, order, MigrateType::Movable));
             }
             Paint::Free => {
-                let lists = self.changing.lists.get_mut();
+                let (lists, table) = (self.changing.lists.get_mut(), &self.table);
+                // A block of the largest order has no buddy, and its group is perhaps not ready.
+                let (buddy, free) =
+                    (index ^ blocks_of(order), BlockState::head(State::Free, order, MigrateType::Movable));
+                let has_free_buddy =
+                    order < Order::MAX && segment.indices().contains(&buddy) && table.state(buddy) == free;
                 // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
-                buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
+                if has_free_buddy || order > lists.largest {
+                    let position = Position::Tail;
+                    buddy::free(lists, table, &segment.indices(), index, order, MigrateType::Movable, position);
+                } else {
+                    lists.append(table, index, order, MigrateType::Movable);
+                }
             }
         }
     }
