@@ -591,10 +591,10 @@ fn paint<P: Platform>(
             clock.turn_to(nodes, node, work);
             painter.free(free);
         });
-        clock.stop(nodes);
         if !paints_free {
             painter.free(PfnRange::new(u64::MAX, u64::MAX));
         }
+        clock.stop(nodes);
     }
     let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
