@@ -270,6 +270,22 @@ fn memory(domain: u32, start: u64, bytes: u64, flags: u32) -> Vec<u8> {
 const HALF: u64 = 256 << 20;
 
 #[test]
+fn wrong_distances_cost_no_node() {
+    let table = srat(&[x2apic_cpu(0, 0), x2apic_cpu(1, 1), memory(0, 0, HALF, 1), memory(1, HALF, HALF, 1)]);
+    // Node 1 is nearer to node 0 than itself.
+    let slit = [2u64.to_le_bytes().to_vec(), vec![10, 30, 9, 10]].concat();
+    let report = with_tables(&[("SRAT", 3, table), ("SLIT", 1, slit)], "slit-wrong");
+    brought_up(&report, "2 nodes, 2 CPUs");
+    let fault = line(&report, "going on without distances between nodes");
+    assert!(
+        fault.starts_with("ACPI: SLIT at 0x") && fault.contains("byte 46: distance 9 from node 1 to node 0"),
+        "{fault}"
+    );
+    assert_eq!(line(&report, "Node 0 distances:"), "NUMA: Node 0 distances:  10  20");
+    assert_eq!(line(&report, "Node 1 distances:"), "NUMA: Node 1 distances:  20  10");
+}
+
+#[test]
 fn wide_affinities_hot_pluggable_and_empty_ranges() {
     let table = srat(&[
         x2apic_cpu(0, 1),

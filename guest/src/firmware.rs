@@ -63,7 +63,7 @@ pub fn memory_map<'a>(
     builder.finish()
 }
 
-/// Fills `topology`. Malformed tables leave one node, and what is wrong with them is for the log.
+/// Fills `topology`. Malformed tables leave one node, malformed distances all nodes at the usual distances, and what is wrong with them is for the log.
 pub fn read_nodes(
     tables: Option<&AcpiTables>,
     parameters: &Parameters,

@@ -139,7 +139,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
 
     if let Err(error) = nodes {
-        log!("{error}; going on with one node");
+        let without = if topology.node_count() > 1 { "without distances between nodes" } else { "with one node" };
+        log!("{error}; going on {without}");
     }
     report::topology(&mut Log, &topology);
     started.finish();

@@ -41,6 +41,7 @@ pub fn measure() -> Result<Costs, Error> {
     let mut costs = Costs::NONE;
     progress::step(&"model: bandwidth")?;
     bandwidth(&mut costs, threads)?;
+    system(&mut costs)?;
     progress::step(&"model: bring-up of machines of other sizes")?;
     bring_up(&mut costs)?;
     progress::step(&"model: one section by request")?;
@@ -82,7 +83,18 @@ fn bandwidth(costs: &mut Costs, threads: usize) -> Result<(), Error> {
         }
         Ok(best)
     })?;
-    system(costs)
+    Ok(())
+}
+
+/// What several threads reach together: bandwidth, and what their helpers are worth.
+///
+/// # Errors
+/// Threads that cannot be had.
+pub fn together(costs: &mut Costs) -> Result<(), Error> {
+    let threads = host::cpus()?.len();
+    bandwidth(costs, threads)?;
+    helpers(costs, threads);
+    Ok(())
 }
 
 /// Giving memory back to the system, and writing memory that it supplies meanwhile. What this takes changes with what the system, and a host below it, has to do besides.
@@ -114,7 +126,7 @@ fn rate(
     Ok(Rate::through((1, single), (u32::try_from(threads).unwrap_or(u32::MAX), all)))
 }
 
-/// Machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one node and eight, of one CPU and sixty-five.
+/// Machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one node, two and eight, of one CPU and sixty-five.
 fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     const GIB: u64 = 1 << 30;
     let one = |gib: u64, nodes, cpus| {
@@ -127,15 +139,20 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     let (zoned, zoned_zones) = one(6, 1, 1)?;
     let (large, large_zones) = one(8 << 10, 1, 1)?;
     let (whole, whole_zones) = one(1 << 10, 1, 1)?;
-    let (divided, zones) = one(1 << 10, 8, 8)?;
+    let (halved, halved_zones) = one(1 << 10, 2, 2)?;
+    let (divided, divided_zones) = one(1 << 10, 8, 8)?;
     costs.cpu_zone_ns = ((crowded - small) / (64.0 * small_zones)).max(0.0);
     // Two unknowns: what the large machine has beyond the small one are GiB and zones, and what the one with another zone has is a few GiB.
     let gib_ns = (large - zoned) / (8192.0 - 6.0);
     costs.zone_ns = ((zoned - small - 4.0 * gib_ns) / (zoned_zones - small_zones)).max(0.0);
     let large = large - costs.zone_ns * (large_zones - small_zones);
     costs.bring_up = Line::through((2.0, small), (8192.0, large));
-    let of_zones = costs.zone_ns * (zones - whole_zones) + costs.cpu_zone_ns * 7.0 * zones;
-    costs.node_ns = ((divided - whole - of_zones) / 7.0).max(0.0);
+    // What firmware says of nodes is read as soon as there are two.
+    let of_nodes = |ns: f64, zones: f64, further_cpus: f64| {
+        ns - whole - costs.zone_ns * (zones - whole_zones) - costs.cpu_zone_ns * further_cpus * zones
+    };
+    costs.nodes =
+        Line::through((1.0, of_nodes(halved, halved_zones, 1.0)), (7.0, of_nodes(divided, divided_zones, 7.0)));
     Ok(())
 }
 
@@ -167,7 +184,7 @@ fn section_ns() -> Result<f64, Error> {
 }
 
 /// What helpers are worth at this moment.
-pub fn helpers(costs: &mut Costs, threads: usize) {
+fn helpers(costs: &mut Costs, threads: usize) {
     costs.helper_share = helper_share(threads);
     costs.helper_ns = helper_ns(threads);
 }
@@ -285,19 +302,21 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     drop(plain);
     let machine = here::synthetic(8 << 30, 1, 1)?;
     let mapped = Pool::open(&machine, true)?;
-    let pages = 128.0;
-    let run = |maps| {
-        mapped.resize(PoolSize::TwoMib, 128, maps, 1, RUNS).map(|(fill, empty)| (fill.least * 1e6, empty.least * 1e6))
+    let run = |size, pages, maps| {
+        mapped.resize(size, pages, maps, 1, RUNS).map(|(fill, empty)| (fill.least * 1e6, empty.least * 1e6))
     };
-    let map_ns = |rate: Rate| pages * 32768.0 / rate.of(1.0) * 1e9;
+    let (few, many) = (128, 384);
+    let map_ns = |rate: Rate| few as f64 * 32768.0 / rate.of(1.0) * 1e9;
     // So few pages are one call of the system, and are taken apart at other prices than many: what they cost without maps is measured, too.
-    let (kept_fill, kept_empty) = run(Maps::Kept)?;
-    let (fill, empty) = run(Maps::Lazy)?;
-    costs.withdraw_ns = ((fill - kept_fill - map_ns(costs.release)) / pages).max(0.0);
-    costs.leave_two_mib_ns = ((empty - kept_empty) / pages).max(0.0);
-    let (_, empty) = run(Maps::Eager)?;
-    costs.restore_ns = ((empty - kept_empty - map_ns(costs.supply)) / pages).max(0.0);
-    let four = |maps| mapped.resize(PoolSize::OneGib, 4, maps, 1, RUNS).map(|(_, empty)| empty.least * 1e6);
-    costs.leave_one_gib_ns = ((four(Maps::Lazy)? - four(Maps::Kept)?) / 4.0).max(0.0);
+    let (kept_fill, kept_empty) = run(PoolSize::TwoMib, few, Maps::Kept)?;
+    let (fill, few_leave) = run(PoolSize::TwoMib, few, Maps::Lazy)?;
+    costs.withdraw_ns = ((fill - kept_fill - map_ns(costs.release)) / few as f64).max(0.0);
+    let (_, empty) = run(PoolSize::TwoMib, few, Maps::Eager)?;
+    costs.restore_ns = ((empty - kept_empty - map_ns(costs.supply)) / few as f64).max(0.0);
+    // The system has just taken the map back, and the caches with it: not the same as without maps.
+    let (_, many_leave) = run(PoolSize::TwoMib, many, Maps::Lazy)?;
+    costs.leave_two_mib = Line::through((few as f64, few_leave), (many as f64, many_leave));
+    let leave = |pages| run(PoolSize::OneGib, pages, Maps::Lazy).map(|(_, empty)| (pages as f64, empty));
+    costs.leave_one_gib = Line::through(leave(1)?, leave(3)?);
     Ok(())
 }

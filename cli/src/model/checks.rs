@@ -67,6 +67,10 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
             here::all_memory(&machine, "eager", 1, scale.runs)?,
         ));
         for threads in all_or_one(cpus) {
+            if threads > 1 {
+                // Where the hypervisor runs this machine's CPUs, and so what they have in common, changes within seconds.
+                calibrate::together(&mut costs)?;
+            }
             let predicted = predict::deferred(&costs, &shape, |_| threads, true);
             rows.push(row(
                 "deferred",
@@ -90,8 +94,8 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
     let blocks = scale.map_memory_bytes >> 21;
     for (size, pages) in [(PoolSize::TwoMib, blocks / 8), (PoolSize::OneGib, blocks / 2048)] {
         for maps in [Maps::Lazy, Maps::Eager] {
-            calibrate::system(&mut costs)?;
             for most in all_or_one(cpus) {
+                calibrate::system(&mut costs)?;
                 rows.extend(resized(&costs, Resize { size, pages, maps, most, cpus, nodes: 1 }, &mapped, scale.runs)?);
             }
         }

@@ -69,8 +69,8 @@ pub struct Costs {
     pub bring_up: Line,
     /// On top for each zone beyond two.
     pub zone_ns: f64,
-    /// On top for each node beyond one, besides its zones.
-    pub node_ns: f64,
+    /// On top where there are several nodes, besides their zones: a call once, a unit for each beyond one.
+    pub nodes: Line,
     /// On top for each further CPU in each zone.
     pub cpu_zone_ns: f64,
     /// Descriptors written by plain fills.
@@ -95,10 +95,10 @@ pub struct Costs {
     pub supply: Rate,
     /// Taking 2 MiB out of the map, beyond what the system does.
     pub withdraw_ns: f64,
-    /// Emptying a pool of 2 MiB pages without a map where nothing is restored, on top for each page.
-    pub leave_two_mib_ns: f64,
+    /// Emptying a pool of 2 MiB pages without a map where nothing is restored: all of it, by pages.
+    pub leave_two_mib: Line,
     /// The same for pages of 1 GiB.
-    pub leave_one_gib_ns: f64,
+    pub leave_one_gib: Line,
     /// Putting 2 MiB back into the map, beyond what the system does.
     pub restore_ns: f64,
     /// A flush of translations: a call is the calling CPU's own, a unit another CPU.
@@ -108,11 +108,12 @@ pub struct Costs {
 /// Names and places of the plain numbers.
 type Field = (&'static str, fn(&mut Costs) -> &mut f64);
 
-const FIELDS: [Field; 24] = [
+const FIELDS: [Field; 27] = [
     ("bring_up_ns", |costs| &mut costs.bring_up.call_ns),
     ("bring_up_gib_ns", |costs| &mut costs.bring_up.unit_ns),
     ("bring_up_zone_ns", |costs| &mut costs.zone_ns),
-    ("bring_up_node_ns", |costs| &mut costs.node_ns),
+    ("bring_up_nodes_ns", |costs| &mut costs.nodes.call_ns),
+    ("bring_up_node_ns", |costs| &mut costs.nodes.unit_ns),
     ("bring_up_cpu_zone_ns", |costs| &mut costs.cpu_zone_ns),
     ("write_bytes_per_s", |costs| &mut costs.write.each),
     ("section_ns", |costs| &mut costs.section_ns),
@@ -129,8 +130,10 @@ const FIELDS: [Field; 24] = [
     ("release_bytes_per_s", |costs| &mut costs.release.each),
     ("supply_bytes_per_s", |costs| &mut costs.supply.each),
     ("withdraw_block_ns", |costs| &mut costs.withdraw_ns),
-    ("leave_2m_page_ns", |costs| &mut costs.leave_two_mib_ns),
-    ("leave_1g_page_ns", |costs| &mut costs.leave_one_gib_ns),
+    ("leave_2m_ns", |costs| &mut costs.leave_two_mib.call_ns),
+    ("leave_2m_page_ns", |costs| &mut costs.leave_two_mib.unit_ns),
+    ("leave_1g_ns", |costs| &mut costs.leave_one_gib.call_ns),
+    ("leave_1g_page_ns", |costs| &mut costs.leave_one_gib.unit_ns),
     ("restore_block_ns", |costs| &mut costs.restore_ns),
     ("flush_ns", |costs| &mut costs.flush.call_ns),
 ];
@@ -151,7 +154,7 @@ impl Costs {
     pub const NONE: Self = Self {
         bring_up: Line { call_ns: 0.0, unit_ns: 0.0 },
         zone_ns: 0.0,
-        node_ns: 0.0,
+        nodes: Line { call_ns: 0.0, unit_ns: 0.0 },
         cpu_zone_ns: 0.0,
         write: Rate { each: 1.0, limit: None },
         section_ns: 0.0,
@@ -164,8 +167,8 @@ impl Costs {
         release: Rate { each: 1.0, limit: None },
         supply: Rate { each: 1.0, limit: None },
         withdraw_ns: 0.0,
-        leave_two_mib_ns: 0.0,
-        leave_one_gib_ns: 0.0,
+        leave_two_mib: Line { call_ns: 0.0, unit_ns: 0.0 },
+        leave_one_gib: Line { call_ns: 0.0, unit_ns: 0.0 },
         restore_ns: 0.0,
         flush: Line { call_ns: 0.0, unit_ns: 0.0 },
     };

@@ -27,8 +27,8 @@ use std::path::Path;
 
 /// What rows of the benchmark are, in words that go with the numbers.
 const CHECKED: &str = "\
-costs are measured first: plain fills, releases and first touches of memory by one and by all threads, bring-up of machines of 2 GiB to 8 TiB with one node and eight, one section brought up by a request, \
-the start of a helper, a flush of one page with and without other CPUs, pools of 1, 128, 4096 and 16384 pages; then other machines and pools are predicted and measured, what the system does to memory being measured again beside them. measured: the least of the runs, \
+costs are measured first: plain fills, releases and first touches of memory by one and by all threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought up by a request, \
+the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; then other machines and pools are predicted and measured, what the system does to memory and what threads reach together being measured again beside them. measured: the least of the runs, \
 since what others do to the machine only adds, and where one thread resizes a pool with reclaim its CPU time; published: others' tables, predicted from their times of one thread, or of the fewest and the most threads; \
 error: predicted against measured";
 

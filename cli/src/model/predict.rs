@@ -53,12 +53,12 @@ impl Maps {
 pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
     let gib = shape.present_bytes as f64 / f64::from(1 << 30);
     let further_zones = f64::from(shape.zones) - SMALLEST_ZONES;
-    let further_nodes = shape.nodes.len().saturating_sub(1) as f64;
+    let of_nodes = match shape.nodes.len() {
+        0 | 1 => 0.0,
+        nodes => costs.nodes.of((nodes - 1) as f64),
+    };
     let further_cpus = f64::from(shape.cpus.saturating_sub(1)) * f64::from(shape.zones);
-    costs.bring_up.of(gib)
-        + costs.zone_ns * further_zones
-        + costs.node_ns * further_nodes
-        + costs.cpu_zone_ns * further_cpus
+    costs.bring_up.of(gib) + costs.zone_ns * further_zones + of_nodes + costs.cpu_zone_ns * further_cpus
 }
 
 /// Writing one page's descriptor and its share of handing its section out, where `threads` threads do so at the same time.
@@ -206,12 +206,12 @@ impl Resize {
     /// Emptying: nanoseconds.
     pub fn empty(&self, costs: &Costs) -> f64 {
         let line = if self.size.is_gigantic() { costs.empty_one_gib } else { costs.empty_two_mib };
-        let pages = line.of(self.pages as f64);
+        let leave = if self.size.is_gigantic() { costs.leave_one_gib } else { costs.leave_two_mib };
+        let pages = self.pages as f64;
         match self.maps {
-            Maps::Kept => pages,
-            Maps::Lazy if self.size.is_gigantic() => pages + self.pages as f64 * costs.leave_one_gib_ns,
-            Maps::Lazy => pages + self.pages as f64 * costs.leave_two_mib_ns,
-            Maps::Eager => pages + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns),
+            Maps::Kept => line.of(pages),
+            Maps::Lazy => leave.of(pages),
+            Maps::Eager => line.of(pages) + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns),
         }
     }
 }

@@ -249,9 +249,9 @@ fn helpers_get_memory_where_their_caller_does() {
     }
 }
 
-fn is_idle() -> bool {
-    // SAFETY: takes an integer and touches no memory of the process.
-    unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE }
+fn is_lowest() -> bool {
+    // SAFETY: takes integers and touches no memory of the process.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) == 19 }
 }
 
 /// The caller has nothing left to do and waits; only then the helper runs at its priority, and no longer than that.
@@ -274,10 +274,10 @@ fn a_caller_that_waits_lends_its_priority() {
                 }
                 return Ok::<_, Infallible>(());
             }
-            seen.lock().expect("no panic").push(is_idle());
+            seen.lock().expect("no panic").push(is_lowest());
             inside.store(true, Ordering::Release);
             // For ever, if nobody lends.
-            while is_idle() {
+            while is_lowest() {
                 breathe();
             }
             Ok(())
@@ -285,6 +285,33 @@ fn a_caller_that_waits_lends_its_priority() {
         assert_eq!(result.map(|summary| summary.threads), Ok(2));
         assert_eq!(*seen.lock().expect("no panic"), [true]);
     }
+}
+
+/// `SCHED_IDLE` is below the level that helpers have of their own; the next caller has them there again.
+#[test]
+fn a_helper_is_never_above_its_caller() {
+    let helpers = HostedHelpers::new();
+    if !possible(&helpers, "a helper below its usual level") {
+        return;
+    }
+    if helpers.priority() == Priority::Kept {
+        not_possible!("a helper below its usual level: {}", helpers.priority());
+        return;
+    }
+    // SAFETY: takes an integer and touches no memory of the process.
+    let policy = || unsafe { libc::sched_getscheduler(0) };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let zero = libc::sched_param { sched_priority: 0 };
+            let idle = (libc::SCHED_IDLE, libc::SCHED_IDLE);
+            let usual = (libc::SCHED_OTHER, libc::SCHED_BATCH);
+            for (own, helpers_policy) in [idle, usual, idle, usual] {
+                // SAFETY: the parameter is live.
+                assert_eq!(unsafe { libc::sched_setscheduler(0, own, &raw const zero) }, 0);
+                with_helper(&helpers, || assert_eq!(policy(), helpers_policy));
+            }
+        });
+    });
 }
 
 /// A helper that runs a job of its own and waits for another helper passes on what it is lent.
@@ -295,7 +322,7 @@ fn a_loan_is_passed_on() {
         not_possible!("passing on a loan: it takes three CPUs and the right to raise priorities");
         return;
     }
-    with_helper_waiting(&helpers, || with_helper_waiting(&helpers, || while is_idle() {}));
+    with_helper_waiting(&helpers, || with_helper_waiting(&helpers, || while is_lowest() {}));
 }
 
 /// As [`with_helper`], but the caller waits for its helper rather than in its chunk.

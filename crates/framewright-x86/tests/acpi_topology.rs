@@ -253,20 +253,55 @@ fn malformed_tables_leave_one_node_with_all_cpus() {
     refused(&with_srat(patched(srat.clone(), 4, &one_more)), 4, Signature::SRAT, 0, missing);
 }
 
+/// Expects `fault` in the SLIT, and everything but distances as without one.
+fn distances_refused(tables: &[Vec<u8>], offset: usize, fault: Fault) {
+    let known = |topology: &Topology<'_>| (cpus(topology), claims(topology));
+    let mut without = None;
+    let others: Vec<_> = tables.iter().filter(|table| table[..4] != *b"SLIT").cloned().collect();
+    read(&firmware(Root::Xsdt, &others), |topology| without = Some(known(topology))).expect("the others are right");
+    let error = read(&firmware(Root::Xsdt, tables), |topology| {
+        assert_eq!(Some(known(topology)), without, "{fault:?}");
+        for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let expected = if from == to { 10 } else { 20 };
+            assert_eq!(topology.distance(node(from), node(to)), expected, "{fault:?}: from {from} to {to}");
+        }
+    })
+    .expect_err("the distances are wrong");
+    assert_eq!((error.table, error.offset, error.fault), (Signature::SLIT, offset, fault));
+}
+
 #[test]
-fn malformed_distances_and_cpus() {
+fn malformed_distances_leave_the_nodes() {
     let [madt, srat, slit] = two_nodes();
     let with_slit = |slit: Vec<u8>| vec![madt.clone(), srat.clone(), slit];
     let bad = |from, to, distance| {
         Fault::Contradiction(TopologyError::BadDistance { from: node(from), to: node(to), distance })
     };
-    refused(&with_slit(patched(slit.clone(), 44, &[11])), 4, Signature::SLIT, 44, bad(0, 0, 11));
-    refused(&with_slit(patched(slit.clone(), 46, &[9])), 4, Signature::SLIT, 46, bad(1, 0, 9));
+    distances_refused(&with_slit(patched(slit.clone(), 44, &[11])), 44, bad(0, 0, 11));
+    // What came before the fault is forgotten, too.
+    distances_refused(&with_slit(patched(slit.clone(), 46, &[9])), 46, bad(1, 0, 9));
     for (count, least) in [(3u64, 53), (1 << 33, usize::MAX), (u64::MAX, usize::MAX)] {
         let fault = Fault::WrongLength { length: 48, least, most: 1 << 20 };
-        refused(&with_slit(patched(slit.clone(), 36, &count.to_le_bytes())), 4, Signature::SLIT, 36, fault);
+        distances_refused(&with_slit(patched(slit.clone(), 36, &count.to_le_bytes())), 36, fault);
     }
+    let mut wrong = slit.clone();
+    wrong[9] = wrong[9].wrapping_add(1);
+    distances_refused(&with_slit(wrong), 9, Fault::WrongChecksum { sum: 1 });
+    let short = Fault::WrongLength { length: 40, least: 44, most: 1 << 20 };
+    distances_refused(&with_slit(table(b"SLIT", 1, &[0; 4])), 4, short);
+}
 
+#[test]
+fn faults_that_cost_the_nodes_are_named_before_those_of_distances() {
+    let [madt, srat, slit] = two_nodes();
+    let tables = [madt, patched(srat, 49, &[0]), patched(slit, 44, &[11])];
+    let fault = Fault::WrongEntryLength { kind: 0, length: 0, least: 2, left: tables[1].len() - 48 };
+    refused(&tables, 4, Signature::SRAT, 48, fault);
+}
+
+#[test]
+fn malformed_cpus() {
+    let [madt, srat, _] = two_nodes();
     // Of CPUs those before the fault count; none is still one.
     let fault = |length| Fault::WrongEntryLength { kind: 0, length, least: 2, left: 28 };
     let tables = [patched(madt.clone(), 61, &[0]), srat.clone()];

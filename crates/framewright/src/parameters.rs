@@ -19,7 +19,10 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
     ("memmap_init=POLICY", "when page descriptors begin: eager, deferred (the default) or on-demand"),
-    ("memmap_init_threads=N", "threads that initialise a node's deferred memory map; its CPUs otherwise"),
+    (
+        "memmap_init_threads=N",
+        "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
+    ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("numa=off", "one node, whatever firmware says"),
     ("page_alloc.shuffle=1", "hand free blocks out in random order"),

@@ -98,7 +98,7 @@ pub unsafe trait Platform: Sync + 'static {
         NodeId::ZERO
     }
 
-    /// How many threads may initialise memory of `node` at boot. At least 1.
+    /// How many threads of its own may initialise memory of `node` at boot. At least 1. Threads of other nodes, one of each, help when theirs is done.
     fn init_threads(&self, _node: NodeId) -> u32 {
         self.cpus()
     }

@@ -16,7 +16,7 @@ fn costs() -> Costs {
     Costs {
         bring_up: Line { call_ns: 5000.0, unit_ns: 10.0 },
         zone_ns: 100.0,
-        node_ns: 10.0,
+        nodes: Line { call_ns: 1000.0, unit_ns: 10.0 },
         cpu_zone_ns: 7.0,
         write: write(None),
         helper_ns: 20_000.0,
@@ -40,9 +40,11 @@ fn near(value: f64, expected: f64) -> bool {
 #[test]
 fn bring_up_is_a_sum() {
     let mut shape = shape(vec![node(1..2, 1), node(2..3, 1), node(3..4, 1)]);
-    assert!(near(bring_up(&costs(), &shape), 5000.0 + 160.0 + 20.0 + 98.0));
+    assert!(near(bring_up(&costs(), &shape), 5000.0 + 160.0 + 1020.0 + 98.0));
     shape.zones = 5;
-    assert!(near(bring_up(&costs(), &shape), 5000.0 + 160.0 + 300.0 + 20.0 + 7.0 * 35.0));
+    assert!(near(bring_up(&costs(), &shape), 5000.0 + 160.0 + 300.0 + 1020.0 + 7.0 * 35.0));
+    shape.nodes.truncate(1);
+    assert!(near(bring_up(&costs(), &shape), 5000.0 + 160.0 + 300.0 + 7.0 * 35.0));
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn pools_with_and_without_maps() {
         release: Rate { each: 32768.0 * 1e6, limit: None },
         supply: Rate { each: 32768.0 * 1e5, limit: None },
         withdraw_ns: 100.0,
-        leave_two_mib_ns: 5.0,
+        leave_two_mib: Line { call_ns: 700.0, unit_ns: 5.0 },
         restore_ns: 50.0,
         flush: Line { call_ns: 1000.0, unit_ns: 0.0 },
         ..Costs::NONE
@@ -131,7 +133,7 @@ fn pools_with_and_without_maps() {
     assert!(near(resize(Maps::Kept, 8).fill(&costs), 2300.0) && near(resize(Maps::Kept, 8).empty(&costs), 3200.0));
     // A microsecond for the system and a tenth for us, for each; one flush.
     assert!(near(resize(Maps::Lazy, 1).fill(&costs), 2300.0 + 1.1e6 + 1000.0));
-    assert!(near(resize(Maps::Lazy, 1).empty(&costs), 3200.0 + 5000.0));
+    assert!(near(resize(Maps::Lazy, 1).empty(&costs), 700.0 + 5000.0));
     assert!(near(resize(Maps::Eager, 1).empty(&costs), 3200.0 + 10.05e6));
     assert_eq!([Maps::Kept, Maps::Lazy, Maps::Eager].map(|maps| resize(maps, 8).empty_threads()), [1, 1, 8]);
     assert_eq!(resize(Maps::Lazy, 8).fill_threads(), 1);

@@ -1,6 +1,6 @@
 //! What a helper takes on from the caller of its job: [`Context`].
 
-use super::system::{self, CpuMask, MemoryPolicy};
+use super::system::{self, CpuMask, IDLE_LEVEL, MemoryPolicy};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use std::sync::Arc;
 pub(super) struct Context {
     pub cpus: CpuMask,
     policy: Option<MemoryPolicy>,
-    /// Looked at where helpers keep a priority.
-    pub nice: i32,
+    /// Where helpers are lowered it is told exactly only when it is `IDLE_LEVEL`.
+    pub level: i32,
 }
 
 thread_local! {
@@ -20,9 +20,13 @@ thread_local! {
 
 impl Context {
     /// That of the calling thread, now; `None` when the system does not say on which CPUs it may run.
-    pub fn of_this_thread(with_nice: bool) -> Option<Arc<Self>> {
-        let nice = if with_nice { system::nice().ok()? } else { 0 };
-        let now = Self { cpus: CpuMask::of_this_thread().ok()?, policy: MemoryPolicy::of_this_thread(), nice };
+    pub fn of_this_thread(with_level: bool) -> Option<Arc<Self>> {
+        let level = match with_level {
+            true => system::level().ok()?,
+            false if system::is_idle() => IDLE_LEVEL,
+            false => 0,
+        };
+        let now = Self { cpus: CpuMask::of_this_thread().ok()?, policy: MemoryPolicy::of_this_thread(), level };
         let last = LAST.try_with(|last| {
             let mut last = last.try_borrow_mut().ok()?;
             if last.as_deref() != Some(&now) {
@@ -35,9 +39,9 @@ impl Context {
     }
 
     /// What [`Context::of_this_thread`] found last in this thread.
-    pub fn last(with_nice: bool) -> Option<Arc<Self>> {
+    pub fn last(with_level: bool) -> Option<Arc<Self>> {
         let last = LAST.try_with(|last| last.try_borrow().ok()?.clone()).ok().flatten();
-        last.or_else(|| Self::of_this_thread(with_nice))
+        last.or_else(|| Self::of_this_thread(with_level))
     }
 }
 
@@ -77,7 +81,7 @@ mod tests {
     fn cpus_are_taken_over_all_or_none() {
         let all = Context::of_this_thread(false).expect("the system says");
         let first = (0..8192).find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1).expect("there is a CPU");
-        let with = |cpus: CpuMask| Arc::new(Context { cpus, policy: all.policy, nice: 0 });
+        let with = |cpus: CpuMask| Arc::new(Context { cpus, policy: all.policy, level: 0 });
         let here = || CpuMask::of_this_thread().expect("the system says");
         std::thread::scope(|scope| {
             scope.spawn(|| {

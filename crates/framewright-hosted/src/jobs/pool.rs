@@ -6,7 +6,7 @@ use super::nodes::Nodes;
 use super::per_process::generation;
 use super::priority::Priority;
 use super::quota::CpuQuota;
-use super::system::{self, Schedule};
+use super::system::{self, IDLE_LEVEL, LOWEST_NICE, Schedule};
 use framewright_jobs::{Desk, Post};
 use std::any::Any;
 use std::cell::Cell;
@@ -336,14 +336,20 @@ impl Shared {
         IS_HELPER.set(true);
         slot.tid.store(system::tid(), Ordering::Relaxed);
         let lowered = !self.keeps_priority();
-        let _ = if lowered { system::be_idle() } else { Ok(()) };
-        let nice = system::nice().unwrap_or(0);
+        let _ = if lowered { system::set_level(LOWEST_NICE) } else { Ok(()) };
+        let level = system::level().unwrap_or(0);
+        let mut is_idle = false;
         let mut adopted = Adopted::default();
         while !self.is_over(age) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
                 let context = lock(&slot.context).clone();
-                let Some(context) = context.filter(|context| lowered || context.nice <= nice) else { return };
+                let Some(context) = context.filter(|context| lowered || context.level <= level) else { return };
+                // Never above its caller. A caller that is so low has nothing to lend, so no loan is undone here.
+                is_idle = lowered && context.level == IDLE_LEVEL;
+                if is_idle && system::set_level(IDLE_LEVEL).is_err() {
+                    return;
+                }
                 let node = post.node().and_then(|node| Some((node, self.nodes.cpus(node)?)));
                 if !adopted.adopt(&context, node) {
                     return;
@@ -359,8 +365,11 @@ impl Shared {
             if worked {
                 slot.tell_end();
                 slot.loan.end_stint(|| {
-                    let _ = system::be_idle();
+                    let _ = system::set_level(LOWEST_NICE);
                 });
+                if std::mem::take(&mut is_idle) {
+                    let _ = system::set_level(LOWEST_NICE);
+                }
                 // Time that a quota counts is not spent on waiting.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
                     spin_until(&|| post.has_work() || self.is_over(age));

@@ -1,12 +1,12 @@
 //! How helpers are scheduled, and whether that can be undone: [`Priority`].
 
-use super::system;
+use super::system::{self, IDLE_LEVEL, LOWEST_NICE};
 use std::fmt;
 
 /// How helpers run beside everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// At the lowest priority (`SCHED_IDLE`); a caller that has run out of work lends its own to one helper after the other (SPEC 1.4).
+    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts nobody when it is woken, or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to one helper after the other (SPEC 1.4).
     Lent,
     /// At the priority of the thread that had them started, because a priority that was lowered could not be raised again. Callers of lower priority get no
     /// helpers, and chunks that adapt take at most [`LONGEST_CHUNK_NS`].
@@ -17,11 +17,12 @@ pub enum Priority {
 pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 
 impl Priority {
-    /// Tries it on a thread that is given up afterwards.
+    /// Tries it on a thread that is given up afterwards: all the way down, and back to where the calling thread is.
     pub(super) fn probe() -> Self {
-        let tried = std::thread::Builder::new()
-            .stack_size(64 << 10)
-            .spawn(|| system::be_idle().and_then(|()| system::be_usual()));
+        let tried = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+            let own = system::level()?;
+            [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level)
+        });
         let allowed = tried.is_ok_and(|thread| thread.join().is_ok_and(|result| result.is_ok()));
         if allowed { Self::Lent } else { Self::Kept }
     }
@@ -31,7 +32,7 @@ impl Priority {
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Lent => "helpers run at idle priority and are lent their caller's when it waits for them",
+            Self::Lent => "helpers run at nice 19 and are lent their caller's when it waits for them",
             Self::Kept => {
                 "helpers run at their caller's priority, in chunks of at most 1 ms, because this process may not raise priorities \
                  (RLIMIT_NICE, CAP_SYS_NICE)"

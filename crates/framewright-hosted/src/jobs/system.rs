@@ -130,22 +130,41 @@ impl Schedule {
         if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
             return set_policy(tid, self.policy, self.realtime);
         }
-        set_policy(tid, if self.is_idle() { libc::SCHED_IDLE } else { libc::SCHED_OTHER }, 0)?;
+        let passed_on = matches!(self.policy, libc::SCHED_IDLE | libc::SCHED_BATCH);
+        set_policy(tid, if passed_on { self.policy } else { libc::SCHED_OTHER }, 0)?;
         let who = libc::id_t::try_from(tid).unwrap_or(0);
         // SAFETY: takes integers and touches no memory of the process.
         check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) }).map(drop)
     }
 }
 
-/// Has the calling thread run when nothing else wants the CPU. Anybody may ask for that.
-pub(super) fn be_idle() -> io::Result<()> {
-    set_policy(0, libc::SCHED_IDLE, 0)
+/// How low a thread stands that is scheduled in the usual way: its nice level, or this for `SCHED_IDLE`, which is below nice 19.
+pub(super) const IDLE_LEVEL: libc::c_int = 20;
+
+/// The level of the calling thread, -20 to [`IDLE_LEVEL`].
+pub(super) fn level() -> io::Result<libc::c_int> {
+    if is_idle() { Ok(IDLE_LEVEL) } else { nice() }
 }
 
-/// Has the calling thread scheduled in the usual way, which may need a privilege after [`be_idle`].
-pub(super) fn be_usual() -> io::Result<()> {
-    set_policy(0, libc::SCHED_OTHER, 0)
+/// Whether the calling thread runs only when nothing else wants the CPU. No, where the system does not say.
+pub(super) fn is_idle() -> bool {
+    // SAFETY: takes an integer and touches no memory of the process.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    policy >= 0 && policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK) == libc::c_long::from(libc::SCHED_IDLE)
 }
+
+/// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch thread, which preempts nobody when it is woken.
+pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
+    let policy = match level {
+        IDLE_LEVEL => libc::SCHED_IDLE,
+        LOWEST_NICE => libc::SCHED_BATCH,
+        _ => libc::SCHED_OTHER,
+    };
+    Schedule { policy, realtime: 0, nice: level.min(LOWEST_NICE) }.give_to(0)
+}
+
+/// The nice level below which there is only [`IDLE_LEVEL`].
+pub(super) const LOWEST_NICE: libc::c_int = 19;
 
 fn set_policy(tid: Tid, policy: libc::c_int, realtime: libc::c_int) -> io::Result<()> {
     // SAFETY: the parameter is one integer, and live.

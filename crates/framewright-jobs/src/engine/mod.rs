@@ -383,10 +383,11 @@ where
                 track.claim_units(self.job.align, true, |rest| {
                     let share = pace::share(rest, sharers, own.last);
                     let longest_ns = self.helpers.longest_chunk_ns();
-                    let limit = own.pace.map_or(u64::MAX, |pace| {
-                        pace.limit(rest, track.claimed_since_call(), called_ns).min(pace.units_within(longest_ns))
+                    let units = own.pace.map_or(share, |pace| {
+                        let limit = pace.limit(rest, track.claimed_since_call(), called_ns);
+                        pace.next_together(share, limit.min(pace.units_within(longest_ns)))
                     });
-                    share.min(limit).max(self.floor)
+                    units.max(self.floor)
                 })
             }
         })?;

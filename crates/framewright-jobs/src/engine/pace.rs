@@ -1,7 +1,8 @@
 //! What a worker knows about time, and what follows from it: how long the rest takes, how many helpers it is worth, how large the next chunk
 //! may be. Pure functions of clock readings; the crate documentation describes the model.
 
-/// One clock reading is taken for so much work at most, but for the first two. A reading costs 10 to 30 ns.
+/// One clock reading is taken for so much work at most, but for the first three. A reading costs 10 to 30 ns, and as much again because units before and behind it do not
+/// overlap in the processor.
 const WORK_PER_READING_NS: u64 = 1_200;
 /// Less work than this tells nothing about the rest: the readings themselves would be a good part of it.
 const TRUSTED_NS: u64 = 1_000;
@@ -12,10 +13,14 @@ const LONGEST_ALONE_NS: u64 = 1_000_000;
 /// The first chunk of a job of unknown cost is this part of one thread's share, if all threads that there are took part: what it costs more to have it
 /// done alone.
 const FIRST_PART: u64 = 16;
+/// And no more units than this: of a large job the part above would be milliseconds in which nobody helps. A job pays for it with one more reading of the clock.
+const FIRST_UNITS: u64 = 16;
 /// A chunk is at most this part of an equal share of the rest.
 const CHUNKS_PER_SHARE: u64 = 8;
 /// A worker's first chunk is this part of what it could be.
 const FIRST_SHARE: u64 = 8;
+/// A chunk that others take part in is meant to take so long at least, as its claim and its clock reading cost 30 to 100 ns. Workers then end so close together.
+const LEAST_TOGETHER_NS: u64 = 1_000;
 /// A chunk of a slow worker takes at most this part of the time that the rest will take.
 const CHUNKS_PER_REST: u32 = 4;
 
@@ -66,12 +71,21 @@ impl Pace {
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
             // Up: with two threads the second chunk, 31 times this one, is then all the rest.
-            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART);
+            return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART).min(FIRST_UNITS);
         }
         let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
         let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
         let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns().max(1);
         by_time.min(self.units.saturating_mul(GROWTH))
+    }
+
+    /// Units of a chunk while others take part: `share` of the rest, but enough to be worth a claim, and no more than `limit`. What is enough follows from the
+    /// last chunk and from all chunks of this worker, whichever was dearer: the last may have been a hole.
+    /// The limit falls with the rest; an eighth of enough it leaves.
+    pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
+        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns().max(1));
+        let enough = self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
+        share.max(enough).min(limit.max(enough / 8))
     }
 
     /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk. No limit when `ns` is `u64::MAX`.
@@ -190,8 +204,8 @@ mod tests {
             let next = (0..workers.len()).min_by_key(|&index| workers[index].0).expect("there are workers");
             let (now, pace) = &mut workers[next];
             let rest = size - at;
-            let limit = if clock { pace.limit(rest, at, 0) } else { u64::MAX };
-            let units = share(rest, sharers, pace.chunk_units).min(limit).max(1);
+            let share = share(rest, sharers, pace.chunk_units);
+            let units = if clock { pace.next_together(share, pace.limit(rest, at, 0)) } else { share }.max(1);
             *now += (at..at + units).map(&unit_ns).sum::<u64>() * slowness[next] + 50;
             pace.lap(*now, units);
             at += units;

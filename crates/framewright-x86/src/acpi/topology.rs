@@ -1,4 +1,4 @@
-//! From tables to nodes, all or nothing.
+//! From tables to nodes, all or nothing; distances apart.
 
 use super::{AcpiError, Affinity, Fault, Signature, Slit, Table, Tables, affinities, cpus, slit};
 use crate::PhysicalMemory;
@@ -14,20 +14,24 @@ pub const MAX_CPUS: usize = 8192;
 /// not mention goes to node 0.
 ///
 /// # Errors
-/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says, and boot can go on.
+/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says, and boot can go on. A SLIT that is wrong costs the
+/// distances alone: nodes, memory and CPUs are as the other tables say, nodes are as far apart as without a SLIT, and the error names it.
 pub fn read_topology<'a, M: PhysicalMemory<'a>>(
     tables: &Tables<'a, M>,
     topology: &mut Topology<'_>,
 ) -> Result<(), AcpiError> {
-    let placed = place(tables, topology);
-    if placed.is_err() {
-        // No CPU was added before the fault, so that all of them are added here.
-        topology.flatten();
-        for _ in 0..count_cpus(tables) {
-            let _ = topology.add_cpu(NodeId::ZERO);
+    match place(tables, topology) {
+        // Somewhat wrong distances order the nodes' fallback badly, as none do; memory and CPUs are where they are all the same.
+        Ok(()) => place_distances(tables, topology).inspect_err(|_| topology.forget_distances()),
+        Err(error) => {
+            // No CPU was added before the fault, so that all of them are added here.
+            topology.flatten();
+            for _ in 0..count_cpus(tables) {
+                let _ = topology.add_cpu(NodeId::ZERO);
+            }
+            Err(error)
         }
     }
-    placed
 }
 
 /// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed table the entries before the fault count.
@@ -41,15 +45,11 @@ pub fn count_cpus<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> usize {
 fn place<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let madt = tables.find(Signature::MADT)?;
     let srat = tables.find(Signature::SRAT)?;
-    let distances = tables.find(Signature::SLIT)?;
     if let Some(madt) = madt {
         check_cpus(madt)?;
     }
     if let Some(srat) = srat {
         place_memory(srat, topology)?;
-        if let Some(distances) = distances {
-            place_distances(distances, topology)?;
-        }
     }
     match madt {
         Some(madt) => place_cpus(madt, srat, topology),
@@ -95,8 +95,15 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
     Ok(())
 }
 
-/// Distances between the domains that the SRAT named; the table may have more.
-fn place_distances(table: Table<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+/// Distances between the domains that the SRAT named; the SLIT may have more. Without an SRAT they are of nobody.
+fn place_distances<'a, M: PhysicalMemory<'a>>(
+    tables: &Tables<'a, M>,
+    topology: &mut Topology<'_>,
+) -> Result<(), AcpiError> {
+    let Some(table) = tables.find(Signature::SLIT)? else { return Ok(()) };
+    if tables.find(Signature::SRAT)?.is_none() {
+        return Ok(());
+    }
     let distances = Slit::new(table)?;
     for from in topology.nodes() {
         for to in topology.nodes() {

@@ -288,9 +288,7 @@ pub(crate) fn shatter_whole(table: &BlockTable, index: u32, order: Order) {
         table.make_ready(index, true);
     }
     let word = BlockState::head(State::Whole, Order::BLOCK, table.state(index).migrate_type());
-    for piece in index..index + blocks_of(order) {
-        table.set_state(piece, word);
-    }
+    table.set_states(index..index + blocks_of(order), word);
 }
 
 /// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to it.
@@ -302,9 +300,7 @@ pub(crate) fn free_shattered(
     order: Order,
     migrate_type: MigrateType,
 ) {
-    for piece in index + 1..index + blocks_of(order) {
-        table.set_inner(piece);
-    }
+    table.set_all_inner(index + 1..index + blocks_of(order));
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 

@@ -37,7 +37,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// Makes frames `start..end` free and says how many were not free before.
     pub fn set_range(&self, start: usize, end: usize) -> u64 {
         let mut changed = 0;
-        for (index, word) in self.words.iter().enumerate() {
+        for index in start / 64..end.div_ceil(64) {
+            let Some(word) = self.words.get(index) else { break };
             let mask = mask(start, end, index * 64);
             let old = word.load(Ordering::Relaxed);
             word.store(old | mask, Ordering::Relaxed);

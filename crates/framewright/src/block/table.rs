@@ -155,6 +155,26 @@ impl BlockTable {
         self.entry(index).state.store(state.word(), Ordering::Release);
     }
 
+    /// The same for all entries from the first of `range` on, in one ready group; their links stay as they are.
+    pub(crate) fn set_states(&self, range: core::ops::Range<u32>, state: BlockState) {
+        self.for_entries(range, |entry| entry.set_state(state));
+    }
+
+    /// Makes entries in one ready group inner again, links included.
+    pub(crate) fn set_all_inner(&self, range: core::ops::Range<u32>) {
+        self.for_entries(range, BlockEntry::clear);
+    }
+
+    #[inline]
+    fn for_entries(&self, range: core::ops::Range<u32>, change: impl Fn(&BlockEntry)) {
+        let mut start = range.start;
+        if start.is_multiple_of(GROUP) && !range.is_empty() {
+            change(self.entry(start));
+            start += 1;
+        }
+        self.entries[start as usize..range.end as usize].iter().for_each(change);
+    }
+
     /// The reference count of a counted block, which is the first of its links.
     pub(crate) fn count(&self, index: u32) -> &AtomicU32 {
         &self.entry(index).previous

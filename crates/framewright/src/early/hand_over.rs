@@ -11,6 +11,8 @@ impl<P: Platform> EarlyAllocator<P> {
     /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending, with its node. A frame with one
     /// reserved byte is not free. Runs that touch are separate where node or flags change. Nothing after
     /// [`discard`](Self::discard).
+    // One copy for all walks: at boot most of what code costs is that it is new.
+    #[inline(never)]
     pub fn for_each_free(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
         for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {

@@ -217,6 +217,11 @@ impl<'a> Topology<'a> {
         Ok(())
     }
 
+    /// Forgets all distances: nodes are as far apart as when firmware says nothing.
+    pub fn forget_distances(&mut self) {
+        self.distances = unknown_distances();
+    }
+
     /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`, or firmware
     /// tables that cannot be believed).
     pub fn flatten(&mut self) {
@@ -226,7 +231,7 @@ impl<'a> Topology<'a> {
         self.domains = [0; MAX_NODES];
         self.cpus = [0; MAX_NODES];
         self.cpus[0] = cpus;
-        self.distances = unknown_distances();
+        self.forget_distances();
     }
 
     /// Number of nodes, at least one. Some may have no memory, some no CPU.

@@ -29,7 +29,7 @@ pub struct DeferredNode {
     pub grown_pages: u64,
     /// How long the node's job took; the slowest node's time is what deferral costs the boot. Nothing without a clock, and before the job.
     pub elapsed_ns: Option<u64>,
-    /// Threads that worked at once in the job; 0 before it.
+    /// Threads that worked in the job, those included that came from other nodes to help; 0 before it.
     pub threads: u32,
 }
 
@@ -206,7 +206,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each node, and for each node a job over sections on at most as many
-    /// threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. Requests go on meanwhile and bring up what they lack. Returns when nothing is withheld any more, so
+    /// threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
+    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing is withheld any more, so
     /// it may wait for other CPUs: call it where [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(&self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
@@ -226,6 +227,9 @@ impl<P: Platform> Manager<P> {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
                 zone.shuffle(self.platform);
+                if self.memory_map.threads.is_none() {
+                    self.help_other_zones(zone);
+                }
             }
             Ok::<(), Infallible>(())
         });
@@ -244,20 +248,44 @@ impl<P: Platform> Manager<P> {
         let node = zone.id().node;
         let most = self.platform.init_threads(node).max(1);
         let threads = self.memory_map.threads.unwrap_or(most).clamp(1, most);
-        let sections = zone.sections().range();
-        let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
-            .min_chunk(1)
-            .max_threads(threads)
-            .placement(Placement::Node(number(node)));
-        let summary = job.run(helpers, |chunk, _| {
-            let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
-            zone.bring_up_sections(self.platform, bound(chunk.start)..bound(chunk.end));
-            Ok::<(), Infallible>(())
-        });
         let init = zone.deferred_init();
-        init.threads.store(summary.map_or(1, |summary| summary.threads.max(1)), Ordering::Relaxed);
+        // From here on others may help.
+        init.threads.store(1, Ordering::Relaxed);
+        let sections = zone.sections().range();
+        let mut worked = 1;
+        if threads == 1 {
+            zone.bring_up_sections(self.platform, sections);
+        } else {
+            let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
+                .min_chunk(1)
+                .max_threads(threads)
+                .placement(Placement::Node(number(node)));
+            let summary = job.run(helpers, |chunk, _| {
+                let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
+                zone.bring_up_sections(self.platform, bound(chunk.start)..bound(chunk.end));
+                Ok::<(), Infallible>(())
+            });
+            worked = summary.map_or(1, |summary| summary.threads.max(1));
+        }
+        // Who helps is at its last section.
+        self.wait_for_sections(zone);
+        init.threads.fetch_add(worked - 1, Ordering::Relaxed);
         if let (Some(started), Some(now)) = (started, self.platform.now_ns()) {
             init.elapsed_ns.store(now.saturating_sub(started).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes sections of zones that others are at, from their ends, as long as there are any.
+    fn help_other_zones(&self, own: &Zone) {
+        for zone in self.zones {
+            let init = zone.deferred_init();
+            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all of it.
+            if zone.id() != own.id()
+                && init.threads.load(Ordering::Relaxed) != 0
+                && zone.bring_up_sections(self.platform, zone.sections().range().rev()) != 0
+            {
+                init.threads.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -63,7 +63,7 @@ pub struct Node {
     /// How long it took to make its free memory available: from the early allocator's ranges to blocks in the free lists of its zones. This is to the policy
     /// *on demand* what initialising a node's deferred pages is to others.
     pub init_ns: Option<u64>,
-    /// How long else was worked for the node alone: its memory was counted, blocks in pieces were noted and described, and under *eager* all others, too. What is done once
+    /// How long else was worked for the node alone: its memory was counted, what is reserved was said, blocks in pieces were noted and described, and under *eager* all others, too. What is done once
     /// for the machine, such as measuring it and placing tables, is in neither.
     pub bookkeeping_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.

@@ -9,7 +9,7 @@ use crate::units::NodeId;
 pub(super) enum Work {
     /// Its free memory becomes blocks in free lists.
     Painting,
-    /// What goes before and comes after: its memory is counted, blocks in pieces are noted and described.
+    /// What goes before and comes after: its memory is counted, what is reserved is said, blocks in pieces are noted and described.
     Bookkeeping,
 }
 

@@ -215,7 +215,7 @@ impl<P: Platform> Manager<P> {
         self.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
-    /// What happened when memory was short. Requests that are known to fail again ([`Quiet`]) are counted like others.
+    /// What happened when memory was short. Usual requests for one run that are known to fail again ([`Quiet`]) fail without being counted.
     #[must_use]
     pub fn pressure_events(&self) -> PressureEvents {
         let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } = &self.pressure.counters;

@@ -31,7 +31,7 @@ pub(crate) struct DeferredInit {
     pub(crate) grown_pages: AtomicU64,
     /// What the job took; 0 before it.
     pub(crate) elapsed_ns: AtomicU64,
-    /// Who worked in the job; 0 before it.
+    /// Who worked in the job, those included who came from other nodes to help; 0 before it.
     pub(crate) threads: AtomicU32,
 }
 
@@ -117,7 +117,10 @@ impl Sections {
     /// Makes a deferred section busy, for the caller alone. False when it is not deferred.
     pub(crate) fn claim(&self, section: u32) -> bool {
         // The bit orders nothing: what the section's memory is was written at bring-up, and what is made of it is published under the zone lock.
-        self.bit(self.claimed, section).is_some_and(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
+        // The load spares those who look for something left the atomic operation.
+        self.bit(self.claimed, section).is_some_and(|(word, bit)| {
+            word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        })
     }
 
     /// Claims the lowest section that is deferred, if it lies before section `end`.

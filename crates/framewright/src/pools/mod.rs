@@ -18,6 +18,7 @@ pub use books::{NodeCounts, PoolCounts, PoolFault};
 pub use error::{PoolError, parse_count};
 pub use nodes::NodeMask;
 pub use parameters::{HugePageParameters, Requested};
+pub(crate) use threads::BLOCKS_OF_A_THREAD_WITH_MAPS;
 pub use threads::resize_threads;
 
 pub(crate) use books::{Books, NodeBook};

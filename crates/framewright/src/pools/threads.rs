@@ -6,7 +6,7 @@ use crate::units::PAGES_PER_BLOCK;
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
 /// The same where descriptors are made again, which takes some microseconds a block.
-const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
+pub(crate) const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
 /// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: descriptors are made again, or somebody else cares for
 /// them. Giving them up is little in a kernel, and in a process it is one call of the system, which several threads at once make no shorter.

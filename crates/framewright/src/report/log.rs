@@ -109,7 +109,7 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
         for node in manager.nodes() {
             let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else { continue };
             log.line(format_args!(
-                "node {} memory made available on demand in {} ({pages} pages), counts and blocks in pieces took {}",
+                "node {} memory made available on demand in {} ({pages} pages), counts, what is reserved and blocks in pieces took {}",
                 node.id,
                 Microseconds(ns),
                 Microseconds(node.bookkeeping_ns.unwrap_or(0)),

@@ -4,7 +4,7 @@
 //! initialises what is then wholly his, outside of all locks; and frees it, under the lock again. What is not withheld (reserved blocks, blocks with
 //! holes) is stepped over: while a section is busy no head in it moves, because only what is withheld there could merge.
 
-use super::{Zone, segment};
+use super::{Segment, Zone};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, MigrateType, State, buddy};
@@ -14,9 +14,6 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
-
-/// Heads that one hold of the lock looks at.
-const SLICE: usize = 64;
 
 impl Zone {
     /// The sections that were withheld at bring-up.
@@ -30,21 +27,12 @@ impl Zone {
         self.sections.state(number)
     }
 
-    /// Brings up those of `sections` that nobody claimed yet. Returns how many pages that gave. Any context.
-    pub(crate) fn bring_up_sections<P: Platform>(&self, platform: &P, sections: Range<u32>) -> u64 {
-        let (mut pages, mut section) = (0, sections.start);
-        while section < sections.end {
-            let first = section;
-            while section < sections.end && self.sections.claim(section) {
-                section += 1;
-            }
-            if first < section {
-                pages += self.bring_up_claimed(platform, first..section);
-            } else {
-                section += 1;
-            }
-        }
-        pages
+    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds some left. Returns how many pages that gave. Any context.
+    pub(crate) fn bring_up_sections<P: Platform>(&self, platform: &P, sections: impl Iterator<Item = u32>) -> u64 {
+        sections
+            .filter(|&section| self.sections.claim(section))
+            .map(|section| self.bring_up_claimed(platform, section))
+            .sum()
     }
 
     /// Brings up the lowest deferred sections that begin below `max` until that gave `pages` in whole sections; returns how many it gave: none when nothing is
@@ -55,65 +43,48 @@ impl Zone {
         while given < pages
             && let Some(section) = self.sections.claim_next(end)
         {
-            given += self.bring_up_claimed(platform, section..section + 1);
+            given += self.bring_up_claimed(platform, section);
         }
         given
     }
 
-    /// The caller has claimed all of `sections`.
-    fn bring_up_claimed<P: Platform>(&self, platform: &P, sections: Range<u32>) -> u64 {
+    /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for the first time, and less code is faster then.
+    #[inline(never)]
+    fn bring_up_claimed<P: Platform>(&self, platform: &P, section: u32) -> u64 {
         let mut pages = 0;
         for segment in self.segments {
-            let start = segment.start.0.max(sections.start * BLOCKS_PER_CALL);
-            let end = segment.end().0.min(sections.end * BLOCKS_PER_CALL);
+            let start = segment.start.0.max(section * BLOCKS_PER_CALL);
+            let end = segment.end().0.min((section + 1) * BLOCKS_PER_CALL);
             if start < end {
-                let index = |block| segment.index_of(BlockNumber(block));
-                pages += self.bring_up_blocks(platform, &segment.indices(), index(start)..index(start) + (end - start));
+                let index = segment.index_of(BlockNumber(start));
+                pages += self.bring_up_blocks(platform, segment, index..index + (end - start));
             }
         }
-        sections.for_each(|section| self.sections.finish(section));
+        self.sections.finish(section);
         pages
     }
 
-    fn bring_up_blocks<P: Platform>(&self, platform: &P, segment: &Range<u32>, blocks: Range<u32>) -> u64 {
-        let mut index = blocks.start;
-        while index < blocks.end {
+    /// At most a section, so that the lock is held for no more than that many heads.
+    fn bring_up_blocks<P: Platform>(&self, platform: &P, segment: &Segment, blocks: Range<u32>) -> u64 {
+        {
             let _lists = self.changing.lists.lock(platform);
-            for _ in 0..SLICE {
-                if index < blocks.end {
-                    index =
-                        self.step(index, |index| buddy::divide_whole(&self.table, index, blocks.end).map(blocks_of));
-                }
-            }
+            self.for_each_withheld(&blocks, &mut |index, _| buddy::divide_whole(&self.table, index, blocks.end));
         }
         if let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) {
-            let mut index = blocks.start;
-            while index < blocks.end {
-                index = self.step(index, |index| {
-                    let covered = blocks_of(self.table.state(index).order());
-                    let start = segment::find_index(self.segments, index)?.block_of(index).start();
-                    array.describe(index..index + covered, start);
-                    Some(covered)
-                });
-            }
+            self.for_each_withheld(&blocks, &mut |index, order| {
+                array.describe(index..index + blocks_of(order), segment.block_of(index).start());
+                Some(order)
+            });
         }
-        let (mut index, mut pages) = (blocks.start, 0);
-        while index < blocks.end {
-            let mut lists = self.changing.lists.lock(platform);
-            let before = pages;
-            for _ in 0..SLICE {
-                if index < blocks.end {
-                    index = self.step(index, |index| {
-                        let order = self.table.state(index).order();
-                        self.free_withheld(&mut lists, segment, index, order);
-                        pages += order.pages();
-                        Some(blocks_of(order))
-                    });
-                }
-            }
-            self.changing.deferred_pages.fetch_sub(pages - before, Ordering::Relaxed);
-            self.publish(&lists);
-        }
+        let mut pages = 0;
+        let mut lists = self.changing.lists.lock(platform);
+        self.for_each_withheld(&blocks, &mut |index, order| {
+            self.free_withheld(&mut lists, &segment.indices(), index, order);
+            pages += order.pages();
+            Some(order)
+        });
+        self.changing.deferred_pages.fetch_sub(pages, Ordering::Relaxed);
+        self.publish(&lists);
         pages
     }
 
@@ -123,12 +94,18 @@ impl Zone {
         buddy::free(lists, &self.table, segment, index, order, MigrateType::Movable, Position::Tail);
     }
 
-    /// Where what begins next after the head over `index` is. A withheld head is given to `with`, which says how many blocks it has done from `index` on.
-    fn step(&self, index: u32, with: impl FnOnce(u32) -> Option<u32>) -> u32 {
-        match self.table.head_of(index) {
-            Some((_, state)) if state.is(State::Deferred) => index + with(index).unwrap_or(1),
-            Some((head, state)) => head + blocks_of(state.order()),
-            None => index + 1,
+    /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of `blocks` in it that is not done; `with` says which order it has done from there on.
+    #[inline(never)]
+    fn for_each_withheld(&self, blocks: &Range<u32>, with: &mut dyn FnMut(u32, Order) -> Option<Order>) {
+        let mut index = blocks.start;
+        while index < blocks.end {
+            index = match self.table.head_of(index) {
+                Some((_, state)) if state.is(State::Deferred) => {
+                    index + with(index, state.order()).map_or(1, blocks_of)
+                }
+                Some((head, state)) => head + blocks_of(state.order()),
+                None => index + 1,
+            };
         }
     }
 

@@ -1,7 +1,9 @@
 //! Filling a zone at bring-up, while nobody else sees it.
 //!
-//! Memory is noted first, then every frame is painted either free or reserved, ascending. Whole blocks get heads, the largest that fit; blocks
+//! Memory is noted first, then every frame is painted either free or reserved, each ascending. Whole blocks get heads, the largest that fit; blocks
 //! that are not uniform become split, with the free frames set in their free map.
+//!
+//! Next to nothing here is inlined: all of it runs a few times at one boot, so that what it costs is reading code for the first time; and of an emulator, translating it.
 //!
 //! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group of a segment holds memory, for only short
 //! holes are bridged, and painting anything but an order-18 block makes the group ready.
@@ -82,20 +84,29 @@ impl Zone {
     }
 
     /// Paints frames of `run` that nobody reserved.
+    #[inline(never)]
     pub(crate) fn add_free(&mut self, run: &ZoneRun, range: PfnRange) {
         if run.stray || run.kind == MemoryKind::Unaccepted {
             return self.add_reserved(run, range);
         }
         self.managed_pages += range.pages();
         let parts = parts(range);
-        self.set_free(parts.head);
+        if !parts.head.is_empty() {
+            self.set_free(parts.head);
+        }
         // Whole blocks of deferred sections are withheld. Blocks that are shared with what is reserved come up at once.
         let border = self.sections.first_block().clamp(parts.blocks.start, parts.blocks.end);
-        self.paint_blocks(parts.blocks.start..border, Paint::Free);
-        self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
-        let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
-        *self.changing.deferred_pages.get_mut() += withheld_pages;
-        self.set_free(parts.tail);
+        if parts.blocks.start < border {
+            self.paint_blocks(parts.blocks.start..border, Paint::Free);
+        }
+        if border < parts.blocks.end {
+            self.paint_blocks(border..parts.blocks.end, Paint::Head(State::Deferred));
+            let withheld_pages = u64::from(parts.blocks.end - border) * PAGES_PER_BLOCK;
+            *self.changing.deferred_pages.get_mut() += withheld_pages;
+        }
+        if !parts.tail.is_empty() {
+            self.set_free(parts.tail);
+        }
     }
 
     /// Paints whole blocks of `run` that the manager has for the page array.
@@ -162,11 +173,13 @@ impl Zone {
         self.partials = partials;
     }
 
+    #[inline(never)]
     fn segment_of(&self, block: BlockNumber) -> Option<&'static Segment> {
         super::segment::find(self.segments, block)
     }
 
     /// The split block that holds the frames `part`, made so when it is not: then its map is empty and it has no present frame.
+    #[inline(never)]
     fn partial(&self, part: PfnRange) -> Option<(u32, u64)> {
         if part.is_empty() {
             return None;
@@ -194,6 +207,7 @@ impl Zone {
         Some(index)
     }
 
+    #[inline(never)]
     fn set_free(&mut self, part: PfnRange) {
         let Some((index, present)) = self.partial(part) else { return };
         // No count yet: the run filled the block, so nothing was noted.
@@ -210,25 +224,29 @@ impl Zone {
         if free == PAGES_PER_BLOCK {
             // Two runs made it whole between them.
             lists.split_pages -= PAGES_PER_BLOCK;
-            self.place(index, Order::BLOCK, Paint::Free);
+            let Some(segment) = self.segment_of(BlockNumber::containing(part.start)) else { return };
+            self.place(segment, index, Order::BLOCK, Paint::Free);
         }
     }
 
     /// Paints whole blocks in the largest aligned pieces.
+    #[inline(never)]
     fn paint_blocks(&mut self, blocks: core::ops::Range<u32>, paint: Paint) {
         let mut block = blocks.start;
         while block < blocks.end {
             let Some(segment) = self.segment_of(BlockNumber(block)) else { return };
-            let room = blocks.end - block;
-            let level = block.trailing_zeros().min(room.ilog2()).min(u32::from(MAX_ORDER - BLOCK_ORDER));
-            let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
-            let order = order.unwrap_or(Order::BLOCK);
-            self.place(segment.index_of(BlockNumber(block)), order, paint);
-            block += blocks_of(order);
+            let end = segment.end().0.min(blocks.end);
+            while block < end {
+                let level = block.trailing_zeros().min((end - block).ilog2()).min(u32::from(MAX_ORDER - BLOCK_ORDER));
+                let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
+                let order = order.unwrap_or(Order::BLOCK);
+                self.place(segment, segment.index_of(BlockNumber(block)), order, paint);
+                block += blocks_of(order);
+            }
         }
     }
 
-    fn place(&mut self, index: u32, order: Order, paint: Paint) {
+    fn place(&mut self, segment: &Segment, index: u32, order: Order, paint: Paint) {
         if order < Order::MAX {
             self.table.make_ready(index, false);
         }
@@ -238,10 +256,19 @@ impl Zone {
                 self.table.set_state(index, BlockState::head(state, order, MigrateType::Movable));
             }
             Paint::Free => {
-                let Some(segment) = super::segment::find_index(self.segments, index) else { return };
-                let lists = self.changing.lists.get_mut();
+                let (lists, table) = (self.changing.lists.get_mut(), &self.table);
+                // A block of the largest order has no buddy, and its group is perhaps not ready.
+                let (buddy, free) =
+                    (index ^ blocks_of(order), BlockState::head(State::Free, order, MigrateType::Movable));
+                let has_free_buddy =
+                    order < Order::MAX && segment.indices().contains(&buddy) && table.state(buddy) == free;
                 // Memory from bring-up goes to the tail, so that lists begin in ascending order (SPEC 2.3).
-                buddy::free(lists, &self.table, &segment.indices(), index, order, MigrateType::Movable, Position::Tail);
+                if has_free_buddy || order > lists.largest {
+                    let position = Position::Tail;
+                    buddy::free(lists, table, &segment.indices(), index, order, MigrateType::Movable, position);
+                } else {
+                    lists.append(table, index, order, MigrateType::Movable);
+                }
             }
         }
     }

@@ -9,14 +9,16 @@ use crate::platform::Platform;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Zone, ZoneRun, ZoneRuns, zone_runs};
 
-/// Walks memory and free memory together, both ascending, and paints every frame of memory once.
+/// Walks memory and free memory together, both ascending, once for what is free and once for all other memory.
 struct Painter<'a, 'b> {
     zones: &'a mut [Zone],
     slots: &'a [u16],
     runs: ZoneRuns<'b>,
     run: Option<ZoneRun>,
-    /// First frame of `run` that is not painted.
+    /// First frame of `run` that was not walked over.
     position: u64,
+    /// What is painted: that which is free, or that which is not.
+    paints_free: bool,
     array: &'a ArrayMemory,
     boot_pages: &'a BootPages,
 }
@@ -26,6 +28,7 @@ impl Painter<'_, '_> {
         &mut self.zones[usize::from(self.slots[run.zone.index()])]
     }
 
+    #[inline(never)]
     fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
         while self.position < end {
             let rest = PfnRange::new(self.position, end);
@@ -49,18 +52,25 @@ impl Painter<'_, '_> {
         self.position = self.run.map_or(u64::MAX, |run| run.range.start.0);
     }
 
+    /// Frames that are free; all between these and those before are not.
+    #[inline(never)]
     fn free(&mut self, free: PfnRange) {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                self.reserve_up_to(&run, piece.start.0);
-                self.zone(&run).add_free(&run, piece);
-                self.position = piece.end.0;
+                if self.paints_free {
+                    self.zone(&run).add_free(&run, piece);
+                } else {
+                    self.reserve_up_to(&run, piece.start.0);
+                    self.position = piece.end.0;
+                }
             }
             if run.range.end > free.end {
                 return;
             }
-            self.reserve_up_to(&run, run.range.end.0);
+            if !self.paints_free {
+                self.reserve_up_to(&run, run.range.end.0);
+            }
             self.advance();
         }
     }
@@ -83,14 +93,22 @@ pub(super) fn paint<P: Platform>(
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
-    let mut painter =
-        Painter { zones: frame.zones, slots: frame.slots, runs, run: None, position: 0, array, boot_pages };
-    painter.advance();
-    early.discard_into(&mut |free, node: NodeId| {
-        clock.turn_to(nodes, node, Work::Painting);
-        painter.free(free);
-    });
-    painter.free(PfnRange::new(u64::MAX, u64::MAX));
+    for paints_free in [true, false] {
+        let (zones, runs) = (&mut *frame.zones, runs.clone());
+        let mut painter =
+            Painter { zones, slots: frame.slots, runs, run: None, position: 0, paints_free, array, boot_pages };
+        painter.advance();
+        let work = if paints_free { Work::Painting } else { Work::Bookkeeping };
+        early.for_each_in_the_end(&mut |free, node: NodeId| {
+            clock.turn_to(nodes, node, work);
+            painter.free(free);
+        });
+        if !paints_free {
+            painter.free(PfnRange::new(u64::MAX, u64::MAX));
+        }
+        clock.stop(nodes);
+    }
+    let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
     for zone in frame.zones.iter_mut() {
         clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);

@@ -5,9 +5,9 @@
 
 use super::{Manager, Pool};
 use crate::platform::Platform;
-use crate::pools::{NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
+use crate::pools::{BLOCKS_OF_A_THREAD_WITH_MAPS, NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{MAX_NODES, NodeId};
+use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
 use core::fmt;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part};
@@ -246,7 +246,7 @@ impl<P: Platform> Manager<P> {
             self.work(size, &shares, helpers, threads, Way::Out, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
-                    let taken = self.remove_pages(size, node, count, left.min(PAGES_AT_ONCE));
+                    let taken = self.remove_pages(size, node, count, left);
                     let pages = taken.pages();
                     if pages == 0 {
                         // Somebody has them, or somebody reserved them.
@@ -259,10 +259,13 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes free pages of a node out of the pool, with a resize to `count`.
+    /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as many as are handled together.
     fn remove_pages(&self, size: PoolSize, node: NodeId, count: u64, most: u64) -> Taken {
         let mut books = self.pools.books.lock(self.platform);
-        let mut left = books.drop_free(size, node, count, most);
+        // All that a node has comes off at once. A part has to be counted off, link after link and with the lock held; and what is restored sets memory free for the rest.
+        let wanted = most.min(books.removable(size, count));
+        let is_whole = wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+        let mut left = books.drop_free(size, node, count, if is_whole { wanted } else { wanted.min(PAGES_AT_ONCE) });
         let mut taken = Taken::NONE;
         for (slot, zone) in self.node_zones(node) {
             let lot = books.list(size, slot).take(zone.table(), left);
@@ -301,9 +304,15 @@ impl<P: Platform> Manager<P> {
             *slot = Part { node: u32::try_from(index).unwrap_or(0), range: start..start + shares[index] };
             used += 1;
         }
-        // Whole GiBs are what zones give best.
-        let align = (Self::FRAMES_OF_A_GIB / size.frames()).max(1);
-        let job = Job::of_parts(&parts[..used]).align(align).max_threads(threads);
+        let job = Job::of_parts(&parts[..used]).max_threads(threads);
+        let job = if self.restores_maps(way) {
+            // All of it is outside of locks and what it takes is known, so that helpers come at once; chunks as small as that allows, so that all end together.
+            let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
+            job.align(least).min_chunk(least)
+        } else {
+            // Whole GiBs are what zones give best.
+            job.align((Self::FRAMES_OF_A_GIB / size.frames()).max(1))
+        };
         let result = job.run(helpers, |range, _| {
             let index = usize::try_from(range.start >> PART_SHIFT).unwrap_or(usize::MAX);
             NodeId::new(index).map_or(Err(()), |node| {
@@ -317,7 +326,12 @@ impl<P: Platform> Manager<P> {
     /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one
     /// call of the system, which several threads at once make no shorter.
     fn is_much_for_maps(&self, way: Way) -> bool {
-        self.pools.has_maps.load(Ordering::Relaxed) || way == Way::Out && self.eager_restore()
+        self.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(way)
+    }
+
+    /// Whether the manager itself makes descriptors again.
+    fn restores_maps(&self, way: Way) -> bool {
+        way == Way::Out && self.eager_restore() && !self.pools.has_maps.load(Ordering::Relaxed)
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();
