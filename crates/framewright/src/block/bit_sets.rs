@@ -9,6 +9,12 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 /// 64^6 exceeds every index.
 const LEVELS: usize = 6;
 
+/// Up to 64 indices from `index` on that lie in one word, as [`BitSets::insert_members`] wants them: the first index of the word, and a bit for each.
+#[inline]
+pub(crate) const fn neighbours(index: u32, blocks: u32) -> (u32, u64) {
+    (index & !63, (u64::MAX >> (64 - blocks)) << (index & 63))
+}
+
 /// `SETS` sets, numbered from 0. Changed under the zone lock only.
 pub(crate) struct BitSets<const SETS: usize> {
     words: &'static [AtomicU64],
@@ -94,9 +100,9 @@ impl<const SETS: usize> BitSets<SETS> {
         self.word(set, 0, base as usize / 64).load(Ordering::Relaxed)
     }
 
-    /// Puts those of the 64 indices from `base` on in that have a bit in `bits`; returns all of the 64 that were members.
+    /// Puts indices in, given as [`neighbours`] and [`lowest_members`](Self::lowest_members) give them; returns all of the 64 that were members.
     #[inline]
-    pub(crate) fn insert_members(&self, set: usize, base: u32, bits: u64) -> u64 {
+    pub(crate) fn insert_members(&self, set: usize, (base, bits): (u32, u64)) -> u64 {
         let mut valid = true;
         for level in (1..self.depth).rev() {
             let bit = base as usize >> (6 * level);
@@ -111,9 +117,9 @@ impl<const SETS: usize> BitSets<SETS> {
         old
     }
 
-    /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them. True when the set is empty then.
+    /// Takes members out, given in the same way. True when the set is empty then.
     #[inline]
-    pub(crate) fn remove_members(&self, set: usize, base: u32, bits: u64) -> bool {
+    pub(crate) fn remove_members(&self, set: usize, (base, bits): (u32, u64)) -> bool {
         let mut gone = bits;
         for level in 0..self.depth {
             let word = self.word(set, level, base as usize >> (6 * level) >> 6);
@@ -183,11 +189,11 @@ mod tests {
                 }
                 let named = |bits: u64| (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| base + bit);
                 if seed >> 20 & 1 == 0 || model.is_empty() {
-                    assert_eq!(sets.insert_members(1, base, bits), before);
+                    assert_eq!(sets.insert_members(1, (base, bits)), before);
                     model.extend(named(bits));
                 } else if before & bits != 0 {
                     model.retain(|&index| !named(bits).any(|gone| gone == index));
-                    assert_eq!(sets.remove_members(1, base, bits), model.is_empty());
+                    assert_eq!(sets.remove_members(1, (base, bits)), model.is_empty());
                 }
                 if let Some(&lowest) = model.first() {
                     assert_eq!(sets.lowest_members(1).map(|(base, _)| base), Some(lowest & !63));

@@ -2,6 +2,7 @@
 //!
 //! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the segment's ends, beyond which nothing merges.
 
+use super::bit_sets::neighbours;
 use super::lists::{FreeLists, Position};
 use super::marks::Moved;
 use super::state::{BlockState, MigrateType, State};
@@ -44,14 +45,13 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
 /// Makes a piece of a larger block loose, when there is nothing smaller: of several requests for one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
 /// as what it was told of should stay free.
 fn tear(lists: &mut FreeLists, table: &BlockTable) {
-    let tears = lists.largest == Order::MAX && !lists.marks.are_kept() && !lists.placement.is_random();
-    if tears && lists.smallest(MigrateType::Movable, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= TORN) {
-        let Some((index, _)) = take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
-        else {
-            return;
-        };
+    if !lists.marks.are_kept()
+        && lists.loosens()
+        && lists.smallest(MigrateType::Movable, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= TORN)
+        && let Some((index, _)) = take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
+    {
         shatter_whole(table, index, TORN);
-        lists.loose.insert(index & !63, (u64::MAX >> (64 - blocks_of(TORN))) << (index & 63));
+        lists.loose.insert(neighbours(index, blocks_of(TORN)));
     }
 }
 
@@ -83,13 +83,11 @@ pub(crate) fn take_some(
         // Not all of it was reported, nor nothing: what was not comes first.
         place = choose(lists, migrate_type, Order::BLOCK, Order::BLOCK)?;
     }
-    let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
-    lists.end_marks(index, place.order, !place.reported);
-    let blocks = blocks_of(place.order);
-    if blocks > 1 {
+    let index = take_place(lists, table, place, migrate_type);
+    if place.order > Order::BLOCK {
         shatter_whole(table, index, place.order);
     }
-    Some((index & !63, (u64::MAX >> (64 - blocks)) << (index & 63)))
+    Some(neighbours(index, blocks_of(place.order)))
 }
 
 /// Takes the lowest block that is loose.
@@ -128,10 +126,16 @@ pub(crate) fn take_up_to(
     from: MigrateType,
     migrate_type: MigrateType,
 ) -> Option<(u32, Order)> {
-    let Place { head, index, order, reported } = choose(lists, from, order, most)?;
-    let index = cut(lists, table, head, index, order, migrate_type);
-    lists.end_marks(index, order, !reported);
-    Some((index, order))
+    let place = choose(lists, from, order, most)?;
+    Some((take_place(lists, table, place, migrate_type), place.order))
+}
+
+/// Takes a piece that was chosen.
+#[inline]
+fn take_place(lists: &mut FreeLists, table: &BlockTable, place: Place, migrate_type: MigrateType) -> u32 {
+    let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
+    lists.end_marks(index, place.order, !place.reported);
+    index
 }
 
 /// The same for who keeps the block as free memory of another kind: which of it was reported goes with it.

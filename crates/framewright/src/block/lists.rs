@@ -46,6 +46,28 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
+
+    #[inline]
+    fn link_first(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32) {
+        entry.set_links(NONE, self.first);
+        match self.first {
+            NONE => self.last = index,
+            first => table.entry(first).set_previous(index),
+        }
+        self.first = index;
+        self.blocks += 1;
+    }
+
+    #[inline]
+    fn link_last(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32) {
+        entry.set_links(self.last, NONE);
+        match self.last {
+            NONE => self.first = index,
+            last => table.entry(last).set_next(index),
+        }
+        self.last = index;
+        self.blocks += 1;
+    }
 }
 
 /// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
@@ -259,24 +281,9 @@ impl FreeLists {
         let state = BlockState::head(State::Free, order, migrate_type);
         entry.set_state(if reported { state.with(BlockState::REPORTED) } else { state });
         match if self.placement.coin() { position.other() } else { position } {
-            Position::Head => {
-                entry.set_links(NONE, list.first);
-                match list.first {
-                    NONE => list.last = index,
-                    first => table.entry(first).set_previous(index),
-                }
-                list.first = index;
-            }
-            Position::Tail => {
-                entry.set_links(list.last, NONE);
-                match list.last {
-                    NONE => list.first = index,
-                    last => table.entry(last).set_next(index),
-                }
-                list.last = index;
-            }
+            Position::Head => list.link_first(table, entry, index),
+            Position::Tail => list.link_last(table, entry, index),
         }
-        list.blocks += 1;
         self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
         self.pages += order.pages();
     }
@@ -289,13 +296,7 @@ impl FreeLists {
         let list = &mut self.lists[0][migrate_type as usize][slot(order)];
         let entry = table.entry(index);
         entry.set_state(BlockState::head(State::Free, order, migrate_type));
-        entry.set_links(list.last, NONE);
-        match list.last {
-            NONE => list.first = index,
-            last => table.entry(last).set_next(index),
-        }
-        list.last = index;
-        list.blocks += 1;
+        list.link_last(table, entry, index);
         self.occupied[0][migrate_type as usize] |= 1 << slot(order);
         self.pages += order.pages();
     }

@@ -5,12 +5,12 @@
 //! 64 neighbours that are all loose are one free block of 128 MiB at once; what else is loose is *settled*, which is merged and put into the lists, when somebody wants
 //! more than one block or looks at what is free (`Zone::settled`).
 
-use super::bit_sets::BitSets;
+use super::bit_sets::{BitSets, neighbours};
 use super::buddy;
 use super::lists::FreeLists;
 use super::segment::{self, Segment};
 use super::state::{BlockState, MigrateType, State};
-use super::table::BlockTable;
+use super::table::{BlockTable, blocks_of};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
@@ -51,7 +51,8 @@ impl Loose {
     /// Whether a block is loose.
     #[inline]
     pub(crate) fn contains(&self, index: u32) -> bool {
-        self.blocks != 0 && self.set.members(0, index & !63) >> (index & 63) & 1 != 0
+        let (base, bit) = neighbours(index, 1);
+        self.blocks != 0 && self.set.members(0, base) & bit != 0
     }
 
     /// Loose blocks, counted one by one.
@@ -59,22 +60,21 @@ impl Loose {
         if self.blocks == 0 { 0 } else { self.set.count(0) }
     }
 
-    /// Puts blocks in, those of the 64 from `base` on that have a bit in `bits`. Returns all of the 64 that are loose then; nothing, and nothing is changed, when one of
-    /// them was before.
+    /// Puts blocks in, given as [`neighbours`] gives them. Returns all of the 64 that are loose then; nothing, and nothing is changed, when one of them was before.
     #[inline]
-    pub(crate) fn insert(&mut self, base: u32, bits: u64) -> Option<u64> {
-        let before = self.set.insert_members(0, base, bits);
+    pub(crate) fn insert(&mut self, (base, bits): (u32, u64)) -> Option<u64> {
+        let before = self.set.insert_members(0, (base, bits));
         if before & bits != 0 {
-            return self.undo(base, bits & !before);
+            return self.undo((base, bits & !before));
         }
         self.blocks += bits.count_ones();
         Some(before | bits)
     }
 
     #[cold]
-    fn undo(&mut self, base: u32, added: u64) -> Option<u64> {
-        if added != 0 {
-            self.set.remove_members(0, base, added);
+    fn undo(&mut self, added: (u32, u64)) -> Option<u64> {
+        if added.1 != 0 {
+            self.set.remove_members(0, added);
         }
         None
     }
@@ -91,52 +91,44 @@ impl Loose {
         } else {
             members
         };
-        self.remove(base, taken);
+        self.remove((base, taken));
         Some((base, taken))
     }
 
     #[inline]
-    fn remove(&mut self, base: u32, bits: u64) {
-        self.set.remove_members(0, base, bits);
-        self.blocks -= bits.count_ones();
+    fn remove(&mut self, members: (u32, u64)) {
+        self.set.remove_members(0, members);
+        self.blocks -= members.1.count_ones();
     }
 }
 
 impl FreeLists {
     /// Whether blocks may be loose: not while they are shuffled, as their order would not be by chance.
     #[inline]
-    fn loosens(&mut self) -> bool {
+    pub(super) fn loosens(&mut self) -> bool {
         self.largest == Order::MAX && !self.placement.coin()
     }
 
-    /// Frees blocks of a segment whose entries say [`LOOSE`], those of the 64 from `base` on that have a bit in `bits`. False, and nothing is changed, when one of them is free already, or
+    /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries say [`LOOSE`]. False, and nothing is changed, when one of them is free already, or
     /// when they have to be freed by [`buddy::free`].
     #[inline]
-    pub(crate) fn loosen(&mut self, table: &BlockTable, segment: &Range<u32>, base: u32, bits: u64) -> bool {
+    pub(crate) fn loosen(&mut self, table: &BlockTable, segment: &Range<u32>, index: u32, blocks: u32) -> bool {
         if !self.loosens() {
             return false;
         }
-        match self.loose.insert(base, bits) {
-            None => false,
-            Some(u64::MAX) => {
-                self.settle_all_64(table, segment, base);
-                true
-            }
-            Some(_) => true,
+        let members = neighbours(index, blocks);
+        let loose = self.loose.insert(members);
+        if loose == Some(u64::MAX) {
+            self.settle_all_64(table, segment, members.0);
         }
-    }
-
-    /// The same for one block.
-    #[inline]
-    pub(crate) fn loosen_one(&mut self, table: &BlockTable, segment: &Range<u32>, index: u32) -> bool {
-        self.loosen(table, segment, index & !63, 1 << (index & 63))
+        loose.is_some()
     }
 
     /// Blocks that are neighbours and all loose become one, unless a segment ends among them.
     #[inline(never)]
     fn settle_all_64(&mut self, table: &BlockTable, segment: &Range<u32>, base: u32) {
         if segment.start <= base && base + 64 <= segment.end {
-            self.loose.remove(base, u64::MAX);
+            self.loose.remove((base, u64::MAX));
             free_neighbours(self, table, segment, base, u64::MAX);
         }
     }
@@ -167,7 +159,6 @@ fn free_neighbours(lists: &mut FreeLists, table: &BlockTable, segment: &Range<u3
         let level = run.ilog2().min(if start == 0 { 6 } else { start.trailing_zeros() });
         let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level)).unwrap_or(Order::BLOCK);
         buddy::free_shattered(lists, table, segment, base + start, order, MigrateType::Movable);
-        let blocks = 1_u32 << (order.get() - BLOCK_ORDER);
-        bits &= !((u64::MAX >> (64 - blocks)) << start);
+        bits &= !neighbours(start, blocks_of(order)).1;
     }
 }

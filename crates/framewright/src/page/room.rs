@@ -1,7 +1,7 @@
 //! Which split blocks have room: for every migrate type and order a set of block indices.
 
 use crate::block::MigrateType;
-use crate::block::bit_sets::BitSets;
+use crate::block::bit_sets::{BitSets, neighbours};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// Orders of free runs in a split block: 0..=9, the last when every frame is free.
@@ -58,8 +58,8 @@ impl Room {
     }
 
     /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them.
-    pub(crate) fn remove_members(&mut self, migrate_type: MigrateType, order: u8, (base, members): (u32, u64)) {
-        if members != 0 && self.sets.remove_members(set_of(migrate_type, order), base, members) {
+    pub(crate) fn remove_members(&mut self, migrate_type: MigrateType, order: u8, members: (u32, u64)) {
+        if members.1 != 0 && self.sets.remove_members(set_of(migrate_type, order), members) {
             self.occupied[migrate_type as usize] &= !(1 << order);
         }
     }
@@ -86,13 +86,13 @@ impl Room {
     }
 
     pub(crate) fn insert(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
-        self.sets.insert_members(set_of(migrate_type, order), block & !63, 1 << (block & 63));
+        self.sets.insert_members(set_of(migrate_type, order), neighbours(block, 1));
         self.occupied[migrate_type as usize] |= 1 << order;
     }
 
     /// Takes a member out.
     pub(crate) fn remove(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
-        self.remove_members(migrate_type, order, (block & !63, 1 << (block & 63)));
+        self.remove_members(migrate_type, order, neighbours(block, 1));
     }
 
     /// Words that mean nothing, because no block of these types, neighbours in [`MigrateType::ALL`], has room: half a word for every second block when there are at least

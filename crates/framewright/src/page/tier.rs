@@ -489,12 +489,8 @@ impl Tier<'_> {
         if !self.table.is_ready(index) || self.table.state(index) != HELD {
             return false;
         }
-        self.table.set_state(index, LOOSE);
-        if !self.lists.loosen_one(self.table, segment, index) {
-            self.table.set_state(index, HELD);
-            return false;
-        }
         self.lists.events.block_merges += 1;
+        self.free_whole(segment, index, MigrateType::Movable);
         true
     }
 
@@ -590,10 +586,15 @@ impl Tier<'_> {
             return self.set_room(index, Some(WHOLE));
         }
         let migrate_type = self.join(index);
+        self.free_whole(segment, index, migrate_type);
+    }
+
+    /// Frees a block that is not split any more, whatever its entry says.
+    #[inline]
+    fn free_whole(&mut self, segment: &Range<u32>, index: u32, migrate_type: MigrateType) {
         if migrate_type == MigrateType::Movable {
-            self.table.set_inner(index);
             self.table.set_state(index, LOOSE);
-            if self.lists.loosen_one(self.table, segment, index) {
+            if self.lists.loosen(self.table, segment, index, 1) {
                 return;
             }
         }

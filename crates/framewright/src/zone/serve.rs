@@ -362,9 +362,15 @@ impl Zone {
 
     /// Frees a block that is allocated whole and has its head at `index`; false when it is free already.
     #[inline]
-    fn give_whole_or_loosen(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) -> bool {
+    pub(super) fn give_whole_or_loosen(
+        &self,
+        lists: &mut FreeLists,
+        indices: &Range<u32>,
+        index: u32,
+        state: BlockState,
+    ) -> bool {
         if state == LOOSE {
-            if lists.loosen_one(&self.table, indices, index) {
+            if lists.loosen(&self.table, indices, index, 1) {
                 return true;
             }
             if lists.loose.contains(index) {

@@ -3,7 +3,8 @@
 use super::Zone;
 use super::segment::{self, Segment};
 use super::serve::offset_in_block;
-use crate::block::lists::{FreeLists, Position};
+use crate::block::bit_sets::neighbours;
+use crate::block::lists::FreeLists;
 use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
@@ -26,9 +27,9 @@ struct Taken {
 impl Taken {
     const NOTHING: Self = Self { pieces: [(0, 0); MOST_TAKEN], len: 0 };
 
-    fn push(&mut self, base: u32, bits: u64) {
+    fn push(&mut self, some: (u32, u64)) {
         if let Some(piece) = self.pieces.get_mut(self.len) {
-            *piece = (base, bits);
+            *piece = some;
             self.len += 1;
         }
     }
@@ -68,24 +69,22 @@ impl Zone {
         let before = lists.free_pages();
         let spare = before.saturating_sub(keep) / order.pages();
         let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(most);
+        let mut blocks = None;
         let first = if order.get() < WORDS_BELOW {
             self.refill_words(&mut lists, cache, (order, migrate_type), batch, limit)
         } else if order < Order::BLOCK {
             self.refill_runs(&mut lists, cache, (order, migrate_type), batch, limit)
         } else {
             let batch = u32::try_from(batch).unwrap_or(0).max(1);
-            let taken = self.take_blocks(&mut lists, migrate_type, batch.min(limit));
-            lists.events.cache_refills += u64::from(!taken.is_empty());
-            lists.events.cache_refill_pages += before.saturating_sub(lists.free_pages());
-            self.publish(&lists);
-            // Others may have the lock meanwhile.
-            drop(lists);
-            return self.stack_blocks(cache, &taken);
+            blocks = self.take_blocks(&mut lists, migrate_type, batch.min(limit));
+            None
         };
-        lists.events.cache_refills += u64::from(first.is_some());
+        lists.events.cache_refills += u64::from(first.is_some() || blocks.is_some());
         lists.events.cache_refill_pages += before.saturating_sub(lists.free_pages());
         self.publish(&lists);
-        first
+        // Blocks are put into the cache when others may have the lock.
+        drop(lists);
+        first.or_else(|| self.stack_blocks(cache, blocks.as_ref()?))
     }
 
     fn refill_words(
@@ -151,23 +150,22 @@ impl Zone {
         Some(first)
     }
 
-    /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the smallest first.
-    fn take_blocks(&self, lists: &mut FreeLists, migrate_type: MigrateType, most: u32) -> Taken {
+    /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the smallest first. Nothing when there is none.
+    fn take_blocks(&self, lists: &mut FreeLists, migrate_type: MigrateType, most: u32) -> Option<Taken> {
         let mut taken = Taken::NOTHING;
         let mut left = most;
         while left != 0 && !taken.is_full() {
             let some = buddy::take_some(lists, &self.table, left, migrate_type, taken.is_empty());
-            let Some((base, bits)) = some else { break };
-            left -= bits.count_ones();
-            taken.push(base, bits);
+            let Some(some) = some else { break };
+            left -= some.1.count_ones();
+            taken.push(some);
         }
         if taken.is_empty() && most != 0 {
             // By all means that there are for one.
-            if let Some((index, _)) = self.take(lists, Order::BLOCK, migrate_type) {
-                taken.push(index & !63, 1 << (index & 63));
-            }
+            let (index, _) = self.take(lists, Order::BLOCK, migrate_type)?;
+            taken.push(neighbours(index, 1));
         }
-        taken
+        (!taken.is_empty()).then_some(taken)
     }
 
     /// Puts blocks into the cache, but for the lowest of those taken first, which is returned.
@@ -278,21 +276,15 @@ impl Zone {
         usize::from(self.tier(lists).free_run(segment, index, offset, order))
     }
 
-    /// Makes the first block of `rest` loose, whose entry says that it can be, and with it those that follow and are neighbours; returns how many.
+    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say [`LOOSE`], as the first's does.
     #[inline]
-    fn loosen_some(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
-        let place = index & 63;
-        let most = (64 - place).min(segment.end - index);
+    fn neighbours_of(&self, segment: &Range<u32>, index: u32, rest: &[Runs]) -> u32 {
+        let most = (64 - index % 64).min(segment.end - index);
         let base = rest[0].base;
-        let neighbours = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
+        let follow = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
             entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == LOOSE
         });
-        let blocks = 1 + neighbours.count();
-        let bits = (u64::MAX >> (64 - blocks)) << place;
-        if lists.loosen(&self.table, segment, index - place, bits) {
-            return blocks;
-        }
-        usize::from(blocks > 1 && lists.loosen_one(&self.table, segment, index))
+        follow.last().map_or(1, |(block, _)| block + 1)
     }
 
     /// The same for blocks: the first of `rest`, and with it those that get loose with it.
@@ -303,16 +295,12 @@ impl Zone {
         }
         let state = self.table.state(index);
         if state == LOOSE {
-            let given = self.loosen_some(lists, segment, index, rest);
-            if given != 0 || lists.loose.contains(index) {
-                return given;
+            let blocks = self.neighbours_of(segment, index, rest);
+            if blocks > 1 && lists.loosen(&self.table, segment, index, blocks) {
+                return blocks as usize;
             }
         }
-        let migrate_type = state.migrate_type();
-        if state != BlockState::head(State::Whole, Order::BLOCK, migrate_type) {
-            return 0;
-        }
-        buddy::free(lists, &self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
-        1
+        let plain = state == BlockState::head(State::Whole, Order::BLOCK, state.migrate_type());
+        usize::from(plain && self.give_whole_or_loosen(lists, segment, index, state))
     }
 }

@@ -1,4 +1,4 @@
-//! Painting: one pass in which every frame of memory comes to its zone, free, reserved or allocated.
+//! Painting: every frame of memory comes to its zone, in one pass over what is free and one over what is reserved or allocated.
 
 use super::{BringUp, Frame};
 use crate::early::EarlyAllocator;
