@@ -114,8 +114,7 @@ impl Rows {
         let half = (managed_gib << 30 >> PAGE_SHIFT) / order.pages() / 2;
         for pattern in ["bulk", "random", "pair"] {
             let shared = std::slice::from_ref(subject);
-            let mut ways: Vec<Way<'_, S>> =
-                threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
+            let mut ways: Vec<Way<'_, S>> = threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
             if !apart.is_empty() {
                 ways.push(Way::new(APART, apart, apart.len()));
             }

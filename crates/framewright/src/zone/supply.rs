@@ -199,13 +199,14 @@ impl Zone {
         refused: &mut dyn FnMut(Runs),
     ) {
         // Each kind has its own loop: what is decided once here would be decided for each entry there.
+        let prefetched = |_: &FreeLists, _| {};
         if order.get() < WORDS_BELOW {
-            self.free_each(platform, batch, order, refused, |_, _| {}, |lists, segment, index, rest| {
+            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
                 let offset = offset_in_block(rest[0].base);
                 usize::from(self.tier(lists).free_word(segment, index, offset, rest[0].runs, order))
             });
         } else if order < Order::BLOCK {
-            self.free_each(platform, batch, order, refused, |_, _| {}, |lists, segment, index, rest| {
+            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
                 self.give_runs(lists, segment, index, rest, order)
             });
         } else {
