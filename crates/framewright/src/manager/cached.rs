@@ -7,7 +7,7 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::page::{CpuCache, Flow, MOST_BLOCKS, MOST_FREED, MOST_STACKED, Put, Runs};
+use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
@@ -264,9 +264,9 @@ impl<P: Platform> Manager<P> {
             return self.return_some::<MOST_FREED>(cache, order, count);
         }
         if order == Order::BLOCK {
-            return self.return_some::<MOST_BLOCKS>(cache, order, count);
+            return self.return_some::<MOST_RETURNED>(cache, order, count);
         }
-        self.return_some::<{ MOST_STACKED / 2 }>(cache, order, count)
+        self.return_some::<MOST_RUNS>(cache, order, count)
     }
 
     fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {

@@ -5,7 +5,7 @@
 //! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing, or nothing but reported memory: what comes out of the zone comes
 //! from its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block (DESIGN 2).
 //!
-//! For orders 4 to 9 there is a stack of runs.
+//! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they come or go in bulk ([`CpuCache::adapt`]).
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
 
@@ -33,15 +33,21 @@ const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28,
 /// Most words that are ready, by order.
 const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 32, 64] };
+const STACK: [usize; STACK_ORDERS] =
+    if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, MOST_RUNS, MOST_BLOCKS_IN_BULK] };
+/// Most whole blocks, as long as they neither come nor go in bulk.
+const MOST_BLOCKS: usize = 64;
+/// Most whole blocks when they do.
+const MOST_BLOCKS_IN_BULK: usize = 96;
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
-/// The most runs that any stack has.
-pub(crate) const MOST_STACKED: usize = 64;
-/// The most blocks that go back together: three quarters of a stack, so that some stay for requests.
-pub(crate) const MOST_BLOCKS: usize = MOST_STACKED / 4 * 3;
+/// The most runs that any stack has of less than whole blocks.
+pub(crate) const MOST_RUNS: usize = 32;
 /// The most words of frees that any order has.
 pub(crate) const MOST_FREED: usize = 56;
+/// The most blocks that go back together: three quarters of a stack, so that some stay for requests.
+pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
+const _: () = assert!(MOST_FREED <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
 
 /// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first frame of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -246,17 +252,17 @@ impl CpuCache {
         // Even the smallest zone has a few pages at hand.
         let share = (share_pages / SHARE).max(8);
         // Twice as much of whole blocks, which come and go under the zone's lock like single pages. In bulk once more: half of what Linux allows in all.
-        let blocks = |times: u64| {
+        let blocks = |times: u64, most: usize| {
             let blocks = (share >> BLOCK_ORDER) * times;
-            u32::try_from(blocks.min(STACK[STACK_ORDERS - 1] as u64)).unwrap_or(0)
+            u32::try_from(blocks.min(STACK[STACK_ORDERS - 1].min(most) as u64)).unwrap_or(0)
         };
-        let usual = blocks(2);
+        let usual = blocks(2, MOST_BLOCKS);
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
             batch: AtomicU32::new(1),
             flow: AtomicU32::new(0),
-            blocks: [usual, blocks(4)],
+            blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
             zone,
             home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
             words: core::array::from_fn(|_| Word::empty()),

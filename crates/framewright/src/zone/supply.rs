@@ -8,13 +8,11 @@ use crate::block::lists::{FreeLists, NONE};
 use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, MOST_FREED, MOST_READY, MOST_STACKED, Runs, WordRuns};
+use crate::page::{CpuCache, MOST_READY, MOST_RETURNED, MOST_RUNS, Runs, WordRuns};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
 
-/// Runs that a refill of these takes at most.
-const MOST_RUNS: usize = MOST_STACKED / 2;
 /// Pieces that a refill of blocks takes at most.
 const MOST_TAKEN: usize = 16;
 
@@ -229,9 +227,9 @@ impl Zone {
         ahead: impl Fn(&FreeLists, u32),
         give: impl Fn(&mut FreeLists, &Range<u32>, u32, &[Runs]) -> usize,
     ) {
-        for batch in batch.chunks(MOST_FREED) {
+        for batch in batch.chunks(MOST_RETURNED) {
             // What can be done before is not done under the lock, where others wait for it.
-            let mut indices = [NONE; MOST_FREED];
+            let mut indices = [NONE; MOST_RETURNED];
             let indices = &mut indices[..batch.len()];
             self.find_blocks(batch, order, indices);
             let (mut rest, mut left) = (batch, &*indices);
