@@ -115,7 +115,9 @@ impl Rows {
         for pattern in ["bulk", "random", "pair"] {
             let shared = std::slice::from_ref(subject);
             let mut ways: Vec<Way<'_, S>> = threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
-            if !apart.is_empty() {
+            // What no CPU keeps is shared however it is done; and its lists are as the threads before left them, so that one thread comes first with all its rounds.
+            let is_kept = order <= Order::BLOCK;
+            if is_kept && !apart.is_empty() {
                 ways.push(Way::new(APART, apart, apart.len()));
             }
             let share = |way: &Way<'_, S>| half.min(scale.working_set) / way.threads as u64;
@@ -125,8 +127,11 @@ impl Rows {
                 ));
                 ways.retain(|way| share(way) >= LEAST_WORKING_SET);
             }
-            for _ in 0..scale.rounds {
-                for way in &mut ways {
+            let turns: Vec<usize> = (0..ways.len() * scale.rounds)
+                .map(|turn| if is_kept { turn % ways.len() } else { turn / scale.rounds })
+                .collect();
+            for turn in turns {
+                if let Some(way) = ways.get_mut(turn) {
                     let blocks = usize::try_from(share(way)).unwrap_or(usize::MAX);
                     let load = Load { order, working_set: blocks, passes: (scale.operations / blocks.max(1)).max(1) };
                     way.round(|member, subject| match pattern {

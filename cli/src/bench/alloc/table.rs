@@ -103,8 +103,15 @@ mod tests {
                     "alloc_ns": alloc_ns, "free_ns": free_ns })
         };
         let [ours, buddy, depot] = subject::NAMES;
+        let two = |allocator: &str, alloc_ns: f64| {
+            let mut row = row(allocator, "bulk", 32, alloc_ns, Some(10.0));
+            row["threads"] = json!(2);
+            row
+        };
         let rows = [
             row(ours, "bulk", 64, 5.0, Some(5.0)),
+            two(ours, 6.0),
+            two(subject::APART, 5.0),
             row(ours, "one-left", 63, 10.0, Some(10.0)),
             row(ours, "one-left", 999, 12.0, Some(12.0)),
             row(buddy, "bulk", 64, 100.0, Some(200.25)),
@@ -116,9 +123,10 @@ mod tests {
         assert_eq!(
             words,
             [
-                ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5"],
-                ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5"],
-                ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-"],
+                ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5", "-", "-"],
+                ["0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2,", "2.0", "1.2,", "1.0"],
+                ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-", "-"],
+                ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
             ]
         );
     }
