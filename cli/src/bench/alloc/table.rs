@@ -79,7 +79,7 @@ fn both(row: &Value) -> Option<f64> {
 /// Both halves of a row over those of another.
 fn halves(row: &Value, other: &Value) -> String {
     let over = |field: &str| Some(ratio(row[field].as_f64()? / other[field].as_f64()?));
-    ["alloc_ns", "free_ns"].into_iter().filter_map(over).collect::<Vec<_>>().join(", ")
+    ["alloc_ns", "free_ns"].into_iter().filter_map(over).collect::<Vec<_>>().join("/")
 }
 
 fn ratio(ratio: f64) -> String {
@@ -124,7 +124,7 @@ mod tests {
             words,
             [
                 ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5", "-", "-"],
-                ["0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2,", "2.0", "1.2,", "1.0"],
+                ["0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2/2.0", "1.2/1.0"],
                 ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-", "-"],
                 ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
             ]
