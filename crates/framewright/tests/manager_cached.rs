@@ -121,7 +121,10 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     assert!(most_kept(&manager, &blocks[100..300]) <= USUAL);
     manager.set_watermark_scale_factor(marks).expect("allowed");
     assert_eq!(most_kept(&manager, &blocks[300..600]), IN_BULK);
-    // And as long as a host wants what is free.
+    // And as long as a host wants what is free: not with poison in it, which this device says nothing of.
+    if common::is_careful() {
+        return;
+    }
     let reporter = manager.register_reporting(Silent).map_err(|(error, _)| error).expect("the first");
     assert!(most_kept(&manager, &blocks[600..1000]) <= IN_BULK);
     assert!(most_kept(&manager, &blocks[1000..3000]) <= USUAL);
