@@ -37,7 +37,13 @@ impl<P: Platform> Manager<P> {
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
         // First, so that a request that is known to fail does nothing else. What is on at all is on from bring-up to the end.
         if self.pressure.quiet.wants_attention() {
+            if self.pressure.is_lost(order, migrate_type) {
+                return Err(AllocateError::OutOfMemory { order });
+            }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
+        }
+        if order > Order::BLOCK {
+            return self.allocate_large(order, migrate_type);
         }
         self.allocate_unseen(order, migrate_type)
     }
@@ -45,12 +51,22 @@ impl<P: Platform> Manager<P> {
     /// The same out of sight of debug aids.
     #[inline]
     fn allocate_unseen(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        // Larger ones are in no cache.
-        let cached = if order <= Order::BLOCK { self.inside(|cache| cache.get(order, migrate_type)) } else { None };
-        match cached {
+        match self.inside(|cache| cache.get(order, migrate_type)) {
             Some(Some(start)) => Ok(start),
             _ => self.allocate_slowly(order, migrate_type),
         }
+    }
+
+    /// The same for what is in no cache.
+    #[inline(never)]
+    fn allocate_large(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        if order == Order::MAX
+            && let Some(zone) = self.sole
+            && let Some(start) = zone.take_largest(self.platform, migrate_type)
+        {
+            return Ok(start);
+        }
+        self.allocate_slowly(order, migrate_type)
     }
 
     /// The zone that the calling CPU's cache keeps frames of.
@@ -62,7 +78,7 @@ impl<P: Platform> Manager<P> {
         zone
     }
 
-    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, or a debug aid is on.
+    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, but this may be had yet, or a debug aid is on.
     #[inline(never)]
     fn allocate_with_attention(
         &self,
@@ -70,11 +86,11 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
         place: Place,
     ) -> Result<Pfn, AllocateError> {
-        let is_lost = |zone: &Zone| self.is_beyond_hope(&Search::near(zone.id().node, migrate_type), order);
-        if self.near_zone().is_some_and(is_lost) {
-            return Err(AllocateError::OutOfMemory { order });
-        }
-        let start = self.allocate_unseen(order, migrate_type)?;
+        let start = if order > Order::BLOCK {
+            self.allocate_large(order, migrate_type)?
+        } else {
+            self.allocate_unseen(order, migrate_type)?
+        };
         let taken = PfnRange { start, end: start.add(order.pages()) };
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
@@ -215,6 +231,14 @@ impl<P: Platform> Manager<P> {
     /// Frees what no cache keeps.
     #[inline(never)]
     fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        if order == Order::MAX
+            && !self.pressure.quiet.wants_attention()
+            && let Some(zone) = self.sole
+            && zone.give_largest(self.platform, start)
+        {
+            self.pressure.quiet.stir();
+            return Ok(());
+        }
         self.free_into_zone(start, order, Some(place))
     }
 
