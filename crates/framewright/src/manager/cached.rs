@@ -7,6 +7,7 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
+use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, MOST_FREED, MOST_STACKED, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
@@ -275,11 +276,12 @@ impl<P: Platform> Manager<P> {
         let (mut left, mut result) = (count, Ok(()));
         while left != 0 {
             let mut batch = [Runs::NONE; MOST];
-            let some = cache.copy_waiting(order, &mut batch).min(left);
+            let copied = cache.copy_waiting(order, &mut batch);
+            let some = whole_blocks(&batch[..copied], left.min(copied));
             if some == 0 {
                 break;
             }
-            left -= some;
+            left = left.saturating_sub(some);
             cache.forget_oldest(order, some);
             if order.get() >= 4 && batch[0].base > batch[some - 1].base {
                 // Runs that were freed downwards go back together as those that were freed upwards do.
@@ -403,7 +405,32 @@ impl<P: Platform> Manager<P> {
     }
 }
 
+/// How many runs go back if `count` of them should: up to half as many more, if the last one's block ends there, because a block that comes back in one piece never gets into a list.
+fn whole_blocks(runs: &[Runs], count: usize) -> usize {
+    let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
+    let block = BlockNumber::containing(last.base);
+    let follow = runs[count..].iter().take_while(|runs| BlockNumber::containing(runs.base) == block).count();
+    if follow <= count / 2 { count + follow } else { count }
+}
+
 /// The sum, or the first error.
 fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
     Ok(one? + other?)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn what_goes_back_ends_where_a_block_does_if_that_is_near() {
+        let half = |number: u64| Runs::one(Pfn(number * 256));
+        let odd: Vec<Runs> = (1..9).map(half).collect();
+        assert_eq!([0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)), [0, 1, 3, 3, 5, 7, 8]);
+        // The rest of the block would be all that there is.
+        let small: Vec<Runs> = (0..16).map(|number| Runs::one(Pfn(number * 16))).collect();
+        assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);
+        assert_eq!(whole_blocks(&[], 0), 0);
+    }
 }

@@ -128,9 +128,9 @@ impl Zone {
             let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
             if filled != 0
                 && lists.room.smallest(migrate_type, order.get()).is_none()
-                && lists.is_next_reported(migrate_type, Order::BLOCK)
+                && (room < FreeMap::<8>::PAGES >> order.get() || lists.is_next_reported(migrate_type, Order::BLOCK))
             {
-                // Nobody waits for more.
+                // Nobody waits for more, so no block is divided for a part of it.
                 break;
             }
             let Some((index, taken)) = self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) else {
@@ -231,8 +231,13 @@ impl Zone {
             }
             Some((near.1.clone(), near.1.start + (block.0 - near.0.start.0)))
         };
+        let mut last = None;
         for entry in batch {
-            if let Some((_, index)) = place(entry.base) {
+            // Runs of one block follow one another.
+            let block = BlockNumber::containing(entry.base);
+            if last.replace(block) != Some(block)
+                && let Some((_, index)) = place(entry.base)
+            {
                 self.table.prefetch(index, order);
             }
         }
@@ -259,17 +264,28 @@ impl Zone {
         }
     }
 
-    /// Frees the first run of `rest`, and with it those that follow in the same block; returns how many entries that were.
+    /// Frees the first run of `rest`, and with it those that follow in the same block, or all of some neighbouring blocks; returns how many entries that were.
     fn give_runs(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs], order: Order) -> usize {
         let start = rest[0].base;
         let offset = offset_in_block(start);
+        let runs_of_block = FreeMap::<8>::PAGES >> order.get();
+        if offset == 0 && rest.len() >= runs_of_block {
+            let most = (64 - index % 64).min(segment.end - index);
+            let is_all = |block: u32, runs: &[Runs]| {
+                let start = start.add(u64::from(block) * PAGES_PER_BLOCK);
+                runs.iter().zip(0_u64..).all(|(runs, number)| runs.base == start.add(number * order.pages()))
+            };
+            let whole =
+                (0..most).zip(rest.chunks_exact(runs_of_block)).take_while(|&(block, runs)| is_all(block, runs));
+            let blocks = self.tier(lists).free_held(segment, index, u32::try_from(whole.count()).unwrap_or(0));
+            if blocks != 0 {
+                return blocks as usize * runs_of_block;
+            }
+        }
         let follows = rest.iter().zip(0_u64..).skip(1).take_while(|(next, number)| {
             next.base == start.add(number * order.pages()) && !next.base.is_aligned(Order::BLOCK)
         });
         let runs = 1 + follows.count();
-        if runs << order.get() == FreeMap::<8>::PAGES && self.tier(lists).free_held(segment, index) {
-            return runs;
-        }
         if runs > 1 && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get())) {
             return runs;
         }
