@@ -129,6 +129,37 @@ fn three_threads_exclude_one_another() {
     threads_exclude_one_another(Some(3), || Cpu::sleeping(3));
 }
 
+/// Who does not wait gets the lock or leaves everything as it was.
+#[test]
+fn who_tries_excludes_others_or_goes_away() {
+    fn attempt(shared: &Shared, cpu: &Cpu) -> usize {
+        let Some(mut guard) = shared.lock.try_lock(cpu) else {
+            assert_eq!(irq_depth(), 0, "interrupts are still off");
+            return 0;
+        };
+        assert_eq!(irq_depth(), 1, "interrupts are on inside");
+        assert_eq!(shared.inside.fetch_add(1, Ordering::Relaxed), 0, "two threads are inside");
+        let [one, other] = *guard;
+        assert_eq!(one, other, "half of a section is visible");
+        *guard = [one + 1; 2];
+        shared.inside.fetch_sub(1, Ordering::Relaxed);
+        1
+    }
+    loom::model(|| {
+        let shared = Arc::new(Shared { lock: SpinLock::new([0; 2]), inside: AtomicUsize::new(0) });
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                section(&shared, &Cpu::yielding());
+                attempt(&shared, &Cpu::yielding())
+            })
+        };
+        let mine = attempt(&shared, &Cpu::yielding());
+        let others = other.join().expect("no assertion failed");
+        assert_eq!(*shared.lock.lock(&Cpu::yielding()), [1 + mine + others; 2], "a section was lost");
+    });
+}
+
 #[test]
 fn what_was_written_before_unlocking_is_seen_after_locking() {
     loom::model(|| {

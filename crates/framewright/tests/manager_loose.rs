@@ -9,10 +9,11 @@ use framewright::Request;
 use framewright::block::{MigrateType, State};
 use framewright::map_space::BlockRange;
 use framewright::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use framewright::zone::FreeError;
+use framewright::zone::{BlockRun, BlockUse, FreeError};
 use framewright_testkit::FakeMachine;
 
 const BLOCKS: u64 = 512;
+const HALVED: BlockUse = BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
 
 /// All blocks of a GiB, ascending, out of a machine that has little else, so that they are where they are expected.
 fn whole_gib(manager: &Fake) -> PfnRange {
@@ -158,4 +159,42 @@ fn other_types_get_what_came_back_when_there_is_nothing_else() {
     }
     assert!(manager.allocate_order(Order::BLOCK, MigrateType::Reclaimable).is_err());
     check(&manager);
+}
+
+#[test]
+fn batches_of_halves_begin_and_end_where_blocks_do() {
+    if common::is_careful() {
+        return;
+    }
+    let manager = bring_up(FakeMachine::builder().ram(gib(4, 12)).build());
+    let half = order(8);
+    let get = || manager.allocate_order(half, MigrateType::Movable).expect("there is memory");
+    let free_pages = || manager.totals().free_pages;
+    let free = free_pages();
+    // Blocks of which just a half is free.
+    let halved = || {
+        let mut halved = 0;
+        let mut count = |run: BlockRun| halved += u32::from(run.what == HALVED) * run.blocks;
+        manager.zones().iter().for_each(|zone| zone.for_each_block_run(manager.platform(), &mut count));
+        halved
+    };
+    // Halves that are alone; the tables may have a block in common with the first. The next refill begins with what is left of the block.
+    let lone = [(); 2].map(|()| {
+        let start = get();
+        manager.drain().expect("good frames");
+        start
+    });
+    assert_eq!(halved(), 1);
+    let mut held = vec![get()];
+    assert_eq!(halved(), 0, "a block was divided for half of it, or the half was left");
+    held.extend((0..2000).map(|_| get()));
+    // Only the half whose other is held goes back alone.
+    for start in held {
+        manager.free_order(start, half).expect("held");
+        assert!(halved() <= 1, "a block went back in halves");
+    }
+    lone.into_iter().for_each(|start| manager.free_order(start, half).expect("held"));
+    manager.drain().expect("good frames");
+    check(&manager);
+    assert_eq!(free_pages(), free);
 }

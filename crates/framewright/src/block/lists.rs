@@ -288,6 +288,60 @@ impl FreeLists {
         self.pages += order.pages();
     }
 
+    /// Takes the first block of the largest order and makes it an allocated one; also says how many frames are free then. Nothing when there is none in the list, or when more is to be
+    /// done than to unlink it.
+    #[inline(always)]
+    pub(crate) fn take_largest(&mut self, table: &BlockTable, migrate_type: MigrateType) -> Option<(u32, u64)> {
+        let list = &mut self.lists[0][migrate_type as usize][slot(Order::MAX)];
+        let index = list.first;
+        if index == NONE || self.marks.are_kept() || self.placement.is_random() || !self.loose.is_empty() {
+            return None;
+        }
+        let pages = self.pages - Order::MAX.pages();
+        let entry = table.group(index);
+        let next = entry.links().1;
+        list.first = next;
+        list.blocks -= 1;
+        if next == NONE {
+            list.last = NONE;
+            self.occupied[0][migrate_type as usize] &= !(1 << slot(Order::MAX));
+        } else {
+            table.group(next).set_previous(NONE);
+        }
+        self.pages = pages;
+        entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
+        entry.set_links(0, 0);
+        Some((index, pages + self.split_pages))
+    }
+
+    /// Puts an allocated block of the largest order to the front of its list; says how many frames are free then. Nothing, and nothing is changed, when it is not one, or when more
+    /// is to be done than that.
+    #[inline(always)]
+    pub(crate) fn give_largest(&mut self, table: &BlockTable, index: u32) -> Option<u64> {
+        const WHOLE: BlockState = BlockState::head(State::Whole, Order::MAX, MigrateType::Movable);
+        const FREE: BlockState = BlockState::head(State::Free, Order::MAX, MigrateType::Movable);
+        let entry = table.group(index);
+        if entry.state() != WHOLE || self.marks.are_kept() || self.placement.is_random() || self.largest != Order::MAX {
+            return None;
+        }
+        let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
+        let first = list.first;
+        let pages = self.pages + Order::MAX.pages();
+        let free_pages = pages + self.loose.pages() + self.split_pages;
+        entry.set_state(FREE);
+        entry.set_links(NONE, first);
+        list.first = index;
+        list.blocks += 1;
+        if first == NONE {
+            list.last = index;
+            self.occupied[0][MigrateType::Movable as usize] |= 1 << slot(Order::MAX);
+        } else {
+            table.group(first).set_previous(index);
+        }
+        self.pages = pages;
+        Some(free_pages)
+    }
+
     /// Puts a block at the end of its list at bring-up, when nothing is reported yet and placement is not left to chance: [`insert`](Self::insert) in a quarter of the code, as what runs for the
     /// first time costs what it is long.
     #[inline(never)]

@@ -110,6 +110,12 @@ impl BlockTable {
         if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
     }
 
+    /// The same for the first of a group, as every head of the largest order is.
+    #[inline]
+    pub(crate) fn group(&self, index: u32) -> &BlockEntry {
+        &self.heads[(index / GROUP) as usize]
+    }
+
     pub(crate) fn free_map(&self, index: u32) -> &FreeMap {
         &self.free_maps[index as usize]
     }

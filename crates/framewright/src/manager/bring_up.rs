@@ -239,6 +239,8 @@ impl<P: Platform> Manager<P> {
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
         let without_map = pools.boot_pages.blocks();
+        let same = caches.first().map(|cache| cache.zone).filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
+        let zones: &'static [Zone] = zones;
         let mut manager = Self {
             platform,
             zones,
@@ -246,6 +248,7 @@ impl<P: Platform> Manager<P> {
             nodes,
             directory,
             caches,
+            sole: same.and_then(|zone| zones.get(zone)),
             draining: AtomicBool::new(false),
             pressure: Pressure::new(aids.watch()),
             debug,

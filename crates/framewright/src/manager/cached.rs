@@ -7,6 +7,7 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
+use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
@@ -37,7 +38,13 @@ impl<P: Platform> Manager<P> {
     pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
         // First, so that a request that is known to fail does nothing else. What is on at all is on from bring-up to the end.
         if self.pressure.quiet.wants_attention() {
+            if self.pressure.is_lost(order, migrate_type) {
+                return Err(AllocateError::OutOfMemory { order });
+            }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
+        }
+        if order > Order::BLOCK {
+            return self.allocate_large(order, migrate_type);
         }
         self.allocate_unseen(order, migrate_type)
     }
@@ -45,12 +52,22 @@ impl<P: Platform> Manager<P> {
     /// The same out of sight of debug aids.
     #[inline]
     fn allocate_unseen(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
-        // Larger ones are in no cache.
-        let cached = if order <= Order::BLOCK { self.inside(|cache| cache.get(order, migrate_type)) } else { None };
-        match cached {
+        match self.inside(|cache| cache.get(order, migrate_type)) {
             Some(Some(start)) => Ok(start),
             _ => self.allocate_slowly(order, migrate_type),
         }
+    }
+
+    /// The same for what is in no cache.
+    #[inline(never)]
+    fn allocate_large(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        if order == Order::MAX
+            && let Some(zone) = self.sole
+            && let Some(start) = zone.take_largest(self.platform, migrate_type)
+        {
+            return Ok(start);
+        }
+        self.allocate_slowly(order, migrate_type)
     }
 
     /// The zone that the calling CPU's cache keeps frames of.
@@ -62,7 +79,7 @@ impl<P: Platform> Manager<P> {
         zone
     }
 
-    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, or a debug aid is on.
+    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, but this may be had yet, or a debug aid is on.
     #[inline(never)]
     fn allocate_with_attention(
         &self,
@@ -70,11 +87,11 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
         place: Place,
     ) -> Result<Pfn, AllocateError> {
-        let is_lost = |zone: &Zone| self.is_beyond_hope(&Search::near(zone.id().node, migrate_type), order);
-        if self.near_zone().is_some_and(is_lost) {
-            return Err(AllocateError::OutOfMemory { order });
-        }
-        let start = self.allocate_unseen(order, migrate_type)?;
+        let start = if order > Order::BLOCK {
+            self.allocate_large(order, migrate_type)?
+        } else {
+            self.allocate_unseen(order, migrate_type)?
+        };
         let taken = PfnRange { start, end: start.add(order.pages()) };
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
@@ -234,6 +251,14 @@ impl<P: Platform> Manager<P> {
     /// Frees what no cache keeps.
     #[inline(never)]
     fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        if order == Order::MAX
+            && !self.pressure.quiet.wants_attention()
+            && let Some(zone) = self.sole
+            && zone.give_largest(self.platform, start)
+        {
+            self.pressure.quiet.stir();
+            return Ok(());
+        }
         self.free_into_zone(start, order, Some(place))
     }
 
@@ -273,11 +298,12 @@ impl<P: Platform> Manager<P> {
         let (mut left, mut result) = (count, Ok(()));
         while left != 0 {
             let mut batch = [Runs::NONE; MOST];
-            let some = cache.copy_waiting(order, &mut batch).min(left);
+            let copied = cache.copy_waiting(order, &mut batch);
+            let some = whole_blocks(&batch[..copied], left.min(copied));
             if some == 0 {
                 break;
             }
-            left -= some;
+            left = left.saturating_sub(some);
             cache.forget_oldest(order, some);
             if order.get() >= 4 && batch[0].base > batch[some - 1].base {
                 // Runs that were freed downwards go back together as those that were freed upwards do.
@@ -401,7 +427,32 @@ impl<P: Platform> Manager<P> {
     }
 }
 
+/// How many runs go back if `count` of them should: up to half as many more, if the last one's block ends there, because a block that comes back in one piece never gets into a list.
+fn whole_blocks(runs: &[Runs], count: usize) -> usize {
+    let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
+    let block = BlockNumber::containing(last.base);
+    let follow = runs[count..].iter().take_while(|runs| BlockNumber::containing(runs.base) == block).count();
+    if follow <= count / 2 { count + follow } else { count }
+}
+
 /// The sum, or the first error.
 fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
     Ok(one? + other?)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn what_goes_back_ends_where_a_block_does_if_that_is_near() {
+        let half = |number: u64| Runs::one(Pfn(number * 256));
+        let odd: Vec<Runs> = (1..9).map(half).collect();
+        assert_eq!([0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)), [0, 1, 3, 3, 5, 7, 8]);
+        // The rest of the block would be all that there is.
+        let small: Vec<Runs> = (0..16).map(|number| Runs::one(Pfn(number * 16))).collect();
+        assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);
+        assert_eq!(whole_blocks(&[], 0), 0);
+    }
 }

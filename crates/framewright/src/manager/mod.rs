@@ -94,6 +94,8 @@ pub struct Manager<P: Platform> {
     directory: &'static [Segment],
     /// One for each CPU.
     caches: &'static [CpuCache],
+    /// The zone that the caches of all CPUs keep frames of, where there is one.
+    sole: Option<&'static Zone>,
     /// Somebody empties all caches.
     draining: AtomicBool,
     pressure: Pressure,

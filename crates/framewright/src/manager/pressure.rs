@@ -67,25 +67,25 @@ struct Key {
     reserves: bool,
 }
 
-/// Bits of a [`Key::usual`] word for order, type and node.
+/// Bits of a [`usual`] word for order and type.
 const ORDER_BITS: u32 = 5;
 const TYPE_BITS: u32 = 3;
-const NODE_BITS: u32 = 8;
+
+/// A usual request, near some node, that failed in the quiet of this number, in one word that no other has; nothing when the number has become too large. Which node does not matter: the same
+/// zones are asked down to the same marks, only in another order.
+#[inline]
+fn usual(quiet: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
+    let what = u64::from(order.get()) << TYPE_BITS | migrate_type as u64;
+    (quiet >> (64 - ORDER_BITS - TYPE_BITS) == 0).then_some(quiet << (ORDER_BITS + TYPE_BITS) | what)
+}
 
 impl Key {
-    /// A usual request that failed in the quiet of this number, in one word that no other has; nothing for an unusual one, or when the number has become too large.
+    /// Its word, if it is a usual request.
     fn usual(&self, quiet: u64) -> Option<u64> {
         let &Self { order, search, reserves } = self;
         let migrate_type = search.migrate_type();
-        if reserves
-            || search != Search::near(search.first(), migrate_type)
-            || quiet >> (64 - ORDER_BITS - TYPE_BITS - NODE_BITS) != 0
-        {
-            return None;
-        }
-        let what =
-            (u64::from(order.get()) << TYPE_BITS | migrate_type as u64) << NODE_BITS | search.first().index() as u64;
-        Some(quiet << (ORDER_BITS + TYPE_BITS + NODE_BITS) | what)
+        let is_usual = !reserves && search == Search::near(search.first(), migrate_type);
+        if is_usual { usual(quiet, order, migrate_type) } else { None }
     }
 }
 
@@ -158,19 +158,28 @@ impl Pressure {
     fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
         let Some(quiet) = self.quiet.number() else { return false };
         match key.usual(quiet) {
-            Some(word) => self.usual_failure(key).load(Ordering::Relaxed) == word,
+            Some(word) => self.usual_failure(key.order).load(Ordering::Relaxed) == word,
             None => self.failures.lock(platform).kept.contains(&Some((quiet, *key))),
         }
     }
 
-    fn usual_failure(&self, key: &Key) -> &AtomicU64 {
-        &self.usual_failures[usize::from(key.order.get()) % USUAL_FAILURES]
+    #[inline]
+    fn usual_failure(&self, order: Order) -> &AtomicU64 {
+        &self.usual_failures[usize::from(order.get()) % USUAL_FAILURES]
+    }
+
+    /// Whether a usual request is known to fail and there is nobody to ask. Small, as this is all that is done for it.
+    #[inline(never)]
+    pub(super) fn is_lost(&self, order: Order, migrate_type: MigrateType) -> bool {
+        let word = self.quiet.number().and_then(|quiet| usual(quiet, order, migrate_type));
+        let failed = self.usual_failure(order).load(Ordering::Relaxed);
+        word == Some(failed) && !self.has_hook.load(Ordering::Relaxed)
     }
 
     fn note_failure<P: Platform>(&self, platform: &P, quiet: Option<u64>, key: Key) {
         let Some(quiet) = quiet else { return };
         if let Some(word) = key.usual(quiet) {
-            return self.usual_failure(&key).store(word, Ordering::Relaxed);
+            return self.usual_failure(key.order).store(word, Ordering::Relaxed);
         }
         let mut failures = self.failures.lock(platform);
         let next = failures.next;
@@ -232,11 +241,6 @@ impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was freed since.
     pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
-    }
-
-    /// Whether in addition there is nobody to ask.
-    pub(super) fn is_beyond_hope(&self, search: &Search, order: Order) -> bool {
-        !self.pressure.has_hook.load(Ordering::Relaxed) && self.is_hopeless(search, order)
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given marks; when it does not find what it wants, it
@@ -365,16 +369,18 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_request_has_a_word_of_its_own() {
+    fn every_usual_request_has_a_word_of_its_own_whichever_node_is_near() {
         let types = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Isolate];
         let mut words = BTreeSet::from([0]);
         let mut keys = 1;
-        for quiet in [1, 2, 1 << 40, (1 << 48) - 1] {
+        for quiet in [1, 2, 1 << 40, (1 << 56) - 1] {
             for order in 0..=Order::MAX.get() {
-                for node in [0, 1, 63] {
-                    words.extend(types.iter().filter_map(|&kind| near(order, node, kind).usual(quiet)));
-                    keys += types.len();
+                for kind in types {
+                    let of = |node| near(order, node, kind).usual(quiet);
+                    assert_eq!(of(0), of(63));
+                    words.extend(of(0));
                 }
+                keys += types.len();
             }
         }
         assert_eq!(words.len(), keys);
@@ -384,7 +390,29 @@ mod tests {
     fn what_does_not_fit_a_word_has_none() {
         let usual = near(0, 0, MigrateType::Movable);
         assert!(usual.usual(1).is_some());
-        assert_eq!(usual.usual(1 << 48), None);
+        assert_eq!(usual.usual(1 << 56), None);
         assert_eq!(Key { reserves: true, ..usual }.usual(1), None);
+    }
+
+    #[test]
+    fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
+        let pressure = Pressure::new(false);
+        let order = |order| Order::new(order).expect("an order");
+        let is_lost = |pressure: &Pressure, of, kind| pressure.is_lost(order(of), kind);
+        let movable = MigrateType::Movable;
+        assert!(!is_lost(&pressure, 9, movable));
+        pressure.quiet.begin_drain();
+        pressure.quiet.end_drain();
+        assert!(!is_lost(&pressure, 9, movable), "nothing has failed yet");
+        let key = near(9, 1, movable);
+        let word = key.usual(pressure.quiet.number().expect("quiet")).expect("usual");
+        pressure.usual_failure(key.order).store(word, Ordering::Relaxed);
+        assert!(is_lost(&pressure, 9, movable));
+        assert!(!is_lost(&pressure, 9, MigrateType::Unmovable) && !is_lost(&pressure, 1, movable));
+        pressure.has_hook.store(true, Ordering::Relaxed);
+        assert!(!is_lost(&pressure, 9, movable));
+        pressure.has_hook.store(false, Ordering::Relaxed);
+        pressure.quiet.stir();
+        assert!(!is_lost(&pressure, 9, movable));
     }
 }

@@ -481,17 +481,26 @@ impl Tier<'_> {
         allocated
     }
 
-    /// Frees all frames of a block that was taken whole, in pieces, and of which none came back; false, and nothing is changed, for all others.
+    /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces, and of which none came back; how many of them were so. Of others nothing is changed.
     #[inline]
-    pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32) -> bool {
+    pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32, blocks: u32) -> u32 {
         const HELD: BlockState =
             BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
-        if !self.table.is_ready(index) || self.table.state(index) != HELD {
-            return false;
+        if !self.table.is_ready(index) {
+            return 0;
         }
-        self.lists.events.block_merges += 1;
-        self.free_whole(segment, index, MigrateType::Movable);
-        true
+        let mut held = 0;
+        while held < blocks && self.table.state(index + held) == HELD {
+            self.table.set_state(index + held, LOOSE);
+            held += 1;
+        }
+        self.lists.events.block_merges += u64::from(held);
+        if held != 0 && !self.lists.loosen(self.table, segment, index, held) {
+            for block in index..index + held {
+                buddy::free(self.lists, self.table, segment, block, Order::BLOCK, MigrateType::Movable, Position::Head);
+            }
+        }
+        held
     }
 
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map of a block whose entry may be read. All

@@ -12,6 +12,7 @@ mod describe;
 pub(crate) mod fallback;
 mod isolate;
 mod kind;
+mod largest;
 pub(crate) mod paint;
 mod pools;
 mod report;

@@ -128,9 +128,9 @@ impl Zone {
             let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
             if filled != 0
                 && lists.room.smallest(migrate_type, order.get()).is_none()
-                && lists.is_next_reported(migrate_type, Order::BLOCK)
+                && (room < FreeMap::<8>::PAGES >> order.get() || lists.is_next_reported(migrate_type, Order::BLOCK))
             {
-                // Nobody waits for more.
+                // Nobody waits for more, so no block is divided for a part of it.
                 break;
             }
             let Some((index, taken)) = self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) else {
@@ -268,6 +268,7 @@ impl Zone {
     #[inline]
     fn find_blocks(&self, batch: &[Runs], order: Order, indices: &mut [u32]) {
         let mut near = self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
+        let mut last = None;
         for (entry, index) in batch.iter().zip(indices) {
             let block = BlockNumber::containing(entry.base);
             if !near.0.contains(&block) {
@@ -277,23 +278,37 @@ impl Zone {
             let found = near.1.start + (block.0 - near.0.start.0);
             // Of larger runs neighbours go back as one, so that it is asked once for many under the lock.
             if order.get() >= WORDS_BELOW || self.table.is_ready(found) {
-                self.table.prefetch(found, order);
+                // Runs of one block follow one another.
+                if last.replace(found) != Some(found) {
+                    self.table.prefetch(found, order);
+                }
                 *index = found;
             }
         }
     }
 
-    /// Frees the first run of `rest`, and with it those that follow in the same block; returns how many entries that were.
+    /// Frees the first run of `rest`, and with it those that follow in the same block, or all of some neighbouring blocks; returns how many entries that were.
     fn give_runs(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs], order: Order) -> usize {
         let start = rest[0].base;
         let offset = offset_in_block(start);
+        let runs_of_block = FreeMap::<8>::PAGES >> order.get();
+        if offset == 0 && rest.len() >= runs_of_block {
+            let most = (64 - index % 64).min(segment.end - index);
+            let is_all = |block: u32, runs: &[Runs]| {
+                let start = start.add(u64::from(block) * PAGES_PER_BLOCK);
+                runs.iter().zip(0_u64..).all(|(runs, number)| runs.base == start.add(number * order.pages()))
+            };
+            let whole =
+                (0..most).zip(rest.chunks_exact(runs_of_block)).take_while(|&(block, runs)| is_all(block, runs));
+            let blocks = self.tier(lists).free_held(segment, index, u32::try_from(whole.count()).unwrap_or(0));
+            if blocks != 0 {
+                return blocks as usize * runs_of_block;
+            }
+        }
         let follows = rest.iter().zip(0_u64..).skip(1).take_while(|(next, number)| {
             next.base == start.add(number * order.pages()) && !next.base.is_aligned(Order::BLOCK)
         });
         let runs = 1 + follows.count();
-        if runs << order.get() == FreeMap::<8>::PAGES && self.tier(lists).free_held(segment, index) {
-            return runs;
-        }
         if runs > 1 && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get())) {
             return runs;
         }
