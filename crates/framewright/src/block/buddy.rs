@@ -264,6 +264,18 @@ pub(crate) fn free(
     order
 }
 
+/// Frees a block at bring-up. To the tail, so that lists begin in ascending order (SPEC 2.3).
+#[cold]
+pub(crate) fn free_at_bring_up(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    segment: &Range<u32>,
+    index: u32,
+    order: Order,
+) {
+    free(lists, table, segment, index, order, MigrateType::Movable, Position::Tail);
+}
+
 /// The same while blocks are shuffled, for one that is larger than what merges.
 #[cold]
 fn free_in_pieces(

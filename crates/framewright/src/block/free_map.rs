@@ -34,6 +34,20 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
+    /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never again.
+    pub(crate) fn paint(&self, frames: core::ops::Range<usize>, free: bool) {
+        let paint = if free { u64::MAX } else { 0 };
+        let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else { return };
+        let mut mask = u64::MAX << (frames.start % 64);
+        let mut left = frames.end - frames.start / 64 * 64;
+        for word in words {
+            mask &= below(left);
+            word.store(word.load(Ordering::Relaxed) & !mask | paint & mask, Ordering::Relaxed);
+            mask = u64::MAX;
+            left = left.saturating_sub(64);
+        }
+    }
+
     /// Makes frames `start..end` free and says how many were not free before.
     pub fn set_range(&self, start: usize, end: usize) -> u64 {
         let mut changed = 0;
@@ -279,6 +293,11 @@ fn mask(start: usize, end: usize, base: usize) -> u64 {
         return 0;
     }
     (u64::MAX >> (64 - (high - low))) << low
+}
+
+/// The first bits of a word, all of them for more than there are, without a branch.
+fn below(bits: usize) -> u64 {
+    if bits < 64 { (1 << bits) - 1 } else { u64::MAX }
 }
 
 #[cfg(test)]

@@ -110,6 +110,12 @@ impl BlockTable {
         if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
     }
 
+    /// The same in one copy, for code that runs a few times at a boot and costs what it is long.
+    #[inline(never)]
+    pub(crate) fn only_entry(&self, index: u32) -> &BlockEntry {
+        self.entry(index)
+    }
+
     pub(crate) fn free_map(&self, index: u32) -> &FreeMap {
         &self.free_maps[index as usize]
     }
