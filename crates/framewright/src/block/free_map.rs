@@ -324,6 +324,26 @@ mod tests {
     }
 
     #[test]
+    fn frames_are_painted_free_and_not_free_and_no_others() {
+        for (start, end) in [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)] {
+            for free in [false, true] {
+                for others in [false, true] {
+                    let map = empty();
+                    map.paint(0..512, others);
+                    map.paint(start..end, free);
+                    for frame in 0..512 {
+                        let expected = if (start..end).contains(&frame) { free } else { others };
+                        assert_eq!(map.is_free(frame), expected, "{start}..{end} {free} in {others} at {frame}");
+                    }
+                }
+            }
+        }
+        let map = empty();
+        map.paint(0..513, true);
+        assert_eq!(map.count(), 0, "a range beyond the block is none");
+    }
+
+    #[test]
     fn runs_are_found_taken_and_measured_as_a_naive_search_does() {
         let mut seed = 7_u64;
         for density in [1, 2, 3, 8, 64] {

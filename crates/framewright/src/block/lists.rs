@@ -298,7 +298,7 @@ impl FreeLists {
         entry.set_links(list.last, NONE);
         match list.last {
             NONE => list.first = index,
-            last => table.only_entry(last).set_next(index),
+            last => table.cold_entry(last).set_next(index),
         }
         list.last = index;
         list.blocks += 1;

@@ -110,9 +110,9 @@ impl BlockTable {
         if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
     }
 
-    /// The same in one copy, for code that runs a few times at a boot and costs what it is long.
+    /// The same in one copy, for code that runs a few times and costs what it is long.
     #[inline(never)]
-    pub(crate) fn only_entry(&self, index: u32) -> &BlockEntry {
+    pub(crate) fn cold_entry(&self, index: u32) -> &BlockEntry {
         self.entry(index)
     }
 
@@ -128,6 +128,7 @@ impl BlockTable {
 
     /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
     /// is what a group that is not ready means once bring-up is over.
+    #[inline(never)]
     pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
         if self.is_ready(index) {
             return;
@@ -216,6 +217,12 @@ impl BlockTable {
     /// Makes `index` an inner entry again, links included.
     pub(crate) fn set_inner(&self, index: u32) {
         self.entry(index).clear();
+    }
+
+    /// [`head_of`](Self::head_of) in one copy, for code that runs a few times and costs what it is long.
+    #[inline(never)]
+    pub(crate) fn cold_head_of(&self, index: u32) -> Option<(u32, BlockState)> {
+        self.head_of(index)
     }
 
     /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or padding between segments).

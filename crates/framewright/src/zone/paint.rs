@@ -120,7 +120,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                let Some((head, state)) = self.table.head_of(index) else {
+                let Some((head, state)) = self.table.cold_head_of(index) else {
                     index += 1;
                     continue;
                 };
@@ -156,7 +156,7 @@ impl Zone {
     #[inline(never)]
     fn partial(&self, index: u32, present_pages: u64) -> &BlockEntry {
         self.table.make_ready(index, false);
-        let entry = self.table.only_entry(index);
+        let entry = self.table.cold_entry(index);
         if !entry.state().is(State::Split) {
             self.table.free_map(index).clear();
             entry.set_state(BlockState::split(MigrateType::Movable).with_pages(0, 0, present_pages));
@@ -203,7 +203,7 @@ impl Zone {
             if order < Order::MAX {
                 self.table.make_ready(index, false);
             }
-            let entry = self.table.only_entry(index);
+            let entry = self.table.cold_entry(index);
             entry.clear();
             entry.set_state(BlockState::head(state, order, MigrateType::Movable));
             if state != State::Free {
