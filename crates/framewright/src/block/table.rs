@@ -126,6 +126,20 @@ impl BlockTable {
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
+    /// The first index from `index` on whose group is ready; past the end of the table when none is.
+    pub(crate) fn next_ready(&self, index: u32) -> u32 {
+        let group = index / GROUP;
+        let mut mask = u64::MAX << (group % 64);
+        for (first, word) in (0..).step_by(64).zip(self.ready).skip((group / 64) as usize) {
+            let ready = word.load(Ordering::Acquire) & mask;
+            if ready != 0 {
+                return index.max((first + ready.trailing_zeros()) * GROUP);
+            }
+            mask = u64::MAX;
+        }
+        u32::MAX
+    }
+
     /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
     /// is what a group that is not ready means once bring-up is over.
     #[inline(never)]

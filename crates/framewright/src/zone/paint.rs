@@ -118,10 +118,11 @@ impl Zone {
     pub(crate) fn record_partials(&mut self, room: &mut [Partial]) -> usize {
         let mut noted = 0;
         for segment in self.segments {
-            let mut index = segment.index;
+            // A group that is not ready is one block.
+            let mut index = self.table.next_ready(segment.index);
             while index < segment.indices().end {
                 let Some((head, state)) = self.table.cold_head_of(index) else {
-                    index += 1;
+                    index = self.table.next_ready(index + 1);
                     continue;
                 };
                 if state.is(State::Split) && state.free_pages() != 0 {
@@ -136,7 +137,7 @@ impl Zone {
                     partial.record(head, self.table.free_map(head));
                     noted += 1;
                 }
-                index = head + blocks_of(state.order());
+                index = self.table.next_ready(head + blocks_of(state.order()));
             }
         }
         noted
