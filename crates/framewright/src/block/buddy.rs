@@ -264,6 +264,18 @@ pub(crate) fn free(
     order
 }
 
+/// Frees a block at bring-up. To the tail, so that lists begin in ascending order (SPEC 2.3).
+#[cold]
+pub(crate) fn free_at_bring_up(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    segment: &Range<u32>,
+    index: u32,
+    order: Order,
+) {
+    free(lists, table, segment, index, order, MigrateType::Movable, Position::Tail);
+}
+
 /// The same while blocks are shuffled, for one that is larger than what merges.
 #[cold]
 fn free_in_pieces(
@@ -312,7 +324,7 @@ pub(crate) fn free_shattered(
 /// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
-        let (head, state) = table.head_of(index)?;
+        let (head, state) = table.cold_head_of(index)?;
         let order = state.order();
         let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
         if !divides.into_iter().any(|divided| state.is(divided)) {
@@ -329,11 +341,10 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
         }
         let half = lower(order);
         let word = state.with_order(half);
-        let (count, owner) = table.links(head);
-        let second = head + blocks_of(half);
-        table.set_state(head, word);
-        table.set_state(second, word);
-        table.set_previous(second, count);
-        table.set_next(second, owner);
+        let (first, second) = (table.cold_entry(head), table.cold_entry(head + blocks_of(half)));
+        let (count, owner) = first.links();
+        first.set_state(word);
+        second.set_state(word);
+        second.set_links(count, owner);
     }
 }

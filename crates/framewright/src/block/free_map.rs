@@ -34,6 +34,20 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
+    /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never again.
+    pub(crate) fn paint(&self, frames: core::ops::Range<usize>, free: bool) {
+        let paint = if free { u64::MAX } else { 0 };
+        let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else { return };
+        let mut mask = u64::MAX << (frames.start % 64);
+        let mut left = frames.end - frames.start / 64 * 64;
+        for word in words {
+            mask &= below(left);
+            word.store(word.load(Ordering::Relaxed) & !mask | paint & mask, Ordering::Relaxed);
+            mask = u64::MAX;
+            left = left.saturating_sub(64);
+        }
+    }
+
     /// Makes frames `start..end` free and says how many were not free before.
     pub fn set_range(&self, start: usize, end: usize) -> u64 {
         let mut changed = 0;
@@ -281,6 +295,11 @@ fn mask(start: usize, end: usize, base: usize) -> u64 {
     (u64::MAX >> (64 - (high - low))) << low
 }
 
+/// The first bits of a word, all of them for more than there are, without a branch.
+fn below(bits: usize) -> u64 {
+    if bits < 64 { (1 << bits) - 1 } else { u64::MAX }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +321,26 @@ mod tests {
             assert_eq!(map.set_range(0, 512), 512 - (end - start) as u64);
         }
         assert!(!empty().is_free(512));
+    }
+
+    #[test]
+    fn frames_are_painted_free_and_not_free_and_no_others() {
+        for (start, end) in [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)] {
+            for free in [false, true] {
+                for others in [false, true] {
+                    let map = empty();
+                    map.paint(0..512, others);
+                    map.paint(start..end, free);
+                    for frame in 0..512 {
+                        let expected = if (start..end).contains(&frame) { free } else { others };
+                        assert_eq!(map.is_free(frame), expected, "{start}..{end} {free} in {others} at {frame}");
+                    }
+                }
+            }
+        }
+        let map = empty();
+        map.paint(0..513, true);
+        assert_eq!(map.count(), 0, "a range beyond the block is none");
     }
 
     #[test]

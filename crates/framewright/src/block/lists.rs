@@ -342,16 +342,21 @@ impl FreeLists {
         Some(free_pages)
     }
 
-    /// Puts a block at the end of its list at bring-up, when nothing is reported yet and placement is not left to chance: [`insert`](Self::insert) in a quarter of the code, as what runs for the
-    /// first time costs what it is long.
-    #[inline(never)]
-    pub(crate) fn append(&mut self, table: &BlockTable, index: u32, order: Order, migrate_type: MigrateType) {
+    /// Puts a movable block, whose entry says already that it is free, at the end of its list at bring-up, when nothing is reported yet and placement is not left to chance:
+    /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs what it is long.
+    #[inline]
+    pub(crate) fn append(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32, order: Order) {
         debug_assert!(!self.marks.are_kept(), "there are devices for reports before there is memory");
-        let list = &mut self.lists[0][migrate_type as usize][slot(order)];
-        let entry = table.entry(index);
-        entry.set_state(BlockState::head(State::Free, order, migrate_type));
-        list.link_last(table, entry, index);
-        self.occupied[0][migrate_type as usize] |= 1 << slot(order);
+        let slot = slot(order).min(BLOCK_ORDERS - 1);
+        let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
+        entry.set_links(list.last, NONE);
+        match list.last {
+            NONE => list.first = index,
+            last => table.cold_entry(last).set_next(index),
+        }
+        list.last = index;
+        list.blocks += 1;
+        self.occupied[0][MigrateType::Movable as usize] |= 1 << slot;
         self.pages += order.pages();
     }
 

@@ -116,6 +116,12 @@ impl BlockTable {
         &self.heads[(index / GROUP) as usize]
     }
 
+    /// The same in one copy, for code that runs a few times and costs what it is long.
+    #[inline(never)]
+    pub(crate) fn cold_entry(&self, index: u32) -> &BlockEntry {
+        self.entry(index)
+    }
+
     pub(crate) fn free_map(&self, index: u32) -> &FreeMap {
         &self.free_maps[index as usize]
     }
@@ -126,8 +132,23 @@ impl BlockTable {
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
+    /// The first index from `index` on whose group is ready; past the end of the table when none is.
+    pub(crate) fn next_ready(&self, index: u32) -> u32 {
+        let group = index / GROUP;
+        let mut mask = u64::MAX << (group % 64);
+        for (first, word) in (0..).step_by(64).zip(self.ready).skip((group / 64) as usize) {
+            let ready = word.load(Ordering::Acquire) & mask;
+            if ready != 0 {
+                return index.max((first + ready.trailing_zeros()) * GROUP);
+            }
+            mask = u64::MAX;
+        }
+        u32::MAX
+    }
+
     /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
     /// is what a group that is not ready means once bring-up is over.
+    #[inline(never)]
     pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
         if self.is_ready(index) {
             return;
@@ -216,6 +237,12 @@ impl BlockTable {
     /// Makes `index` an inner entry again, links included.
     pub(crate) fn set_inner(&self, index: u32) {
         self.entry(index).clear();
+    }
+
+    /// [`head_of`](Self::head_of) in one copy, for code that runs a few times and costs what it is long.
+    #[inline(never)]
+    pub(crate) fn cold_head_of(&self, index: u32) -> Option<(u32, BlockState)> {
+        self.head_of(index)
     }
 
     /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or padding between segments).

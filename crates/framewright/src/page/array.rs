@@ -42,6 +42,8 @@ impl Array {
 
     /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that they are there. The blocks are nobody's meanwhile, and their part of the
     /// array is present.
+    // One copy for what comes up at bring-up and for what comes later, when it costs no new code.
+    #[inline(never)]
     pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) {
         if self.fill != Fill::KnownZero {
             let count = blocks.len() as u64 * PAGES_PER_BLOCK;

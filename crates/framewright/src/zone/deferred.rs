@@ -99,7 +99,7 @@ impl Zone {
     fn for_each_withheld(&self, blocks: &Range<u32>, with: &mut dyn FnMut(u32, Order) -> Option<Order>) {
         let mut index = blocks.start;
         while index < blocks.end {
-            index = match self.table.head_of(index) {
+            index = match self.table.cold_head_of(index) {
                 Some((_, state)) if state.is(State::Deferred) => {
                     index + with(index, state.order()).map_or(1, blocks_of)
                 }

@@ -80,7 +80,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                index += match self.table.head_of(index) {
+                index += match self.table.cold_head_of(index) {
                     Some((head, state)) => {
                         visit(head, segment.block_of(head).start(), state);
                         blocks_of(state.order())

@@ -1,4 +1,4 @@
-//! Painting: every frame of memory comes to its zone, in one pass over what is free and one over what is reserved or allocated.
+//! Painting: every frame of memory comes to its zone, in one pass over what is reserved or allocated and one over what is free.
 
 use super::{BringUp, Frame};
 use crate::early::EarlyAllocator;
@@ -6,10 +6,14 @@ use crate::firmware::node_ranges;
 use crate::manager::node_clock::{NodeClock, Work};
 use crate::memory_map::{ArrayMemory, BootPages};
 use crate::platform::Platform;
-use crate::units::{NodeId, PfnRange};
-use crate::zone::{Zone, ZoneRun, ZoneRuns, zone_runs};
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::zone::paint::Paint;
+use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
 
-/// Walks memory and free memory together, both ascending, once for what is free and once for all other memory.
+/// Zone and end of what was free before any memory.
+const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
+
+/// Walks memory and free memory together, both ascending, once for all memory that is not free and once for what is.
 struct Painter<'a, 'b> {
     zones: &'a mut [Zone],
     slots: &'a [u16],
@@ -17,6 +21,8 @@ struct Painter<'a, 'b> {
     run: Option<ZoneRun>,
     /// First frame of `run` that was not walked over.
     position: u64,
+    /// One past the last frame that was free, and its zone.
+    free_end: (ZoneId, Pfn),
     /// What is painted: that which is free, or that which is not.
     paints_free: bool,
     array: &'a ArrayMemory,
@@ -24,8 +30,9 @@ struct Painter<'a, 'b> {
 }
 
 impl Painter<'_, '_> {
-    fn zone(&mut self, run: &ZoneRun) -> &mut Zone {
-        &mut self.zones[usize::from(self.slots[run.zone.index()])]
+    #[inline(never)]
+    fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
+        self.zones[usize::from(self.slots[run.zone.index()])].paint(run, range, paint);
     }
 
     #[inline(never)]
@@ -38,10 +45,10 @@ impl Painter<'_, '_> {
             let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
             let stop = next.map_or(end, |part| part.start.0);
             if rest.start.0 < stop {
-                self.zone(run).add_reserved(run, PfnRange::new(rest.start.0, stop));
+                self.paint(run, PfnRange::new(rest.start.0, stop), Paint::Reserved);
             }
             if let Some(part) = next {
-                self.zone(run).add_allocated(part);
+                self.paint(run, part, Paint::Allocated);
             }
             self.position = next.map_or(end, |part| part.end.0);
         }
@@ -59,7 +66,9 @@ impl Painter<'_, '_> {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
                 if self.paints_free {
-                    self.zone(&run).add_free(&run, piece);
+                    let touching = self.free_end == (run.zone, piece.start);
+                    self.free_end = (run.zone, piece.end);
+                    self.paint(&run, piece, Paint::Free { touching });
                 } else {
                     self.reserve_up_to(&run, piece.start.0);
                     self.position = piece.end.0;
@@ -93,10 +102,11 @@ pub(super) fn paint<P: Platform>(
     }
     // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
-    for paints_free in [true, false] {
+    for paints_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());
+        let (slots, free_end) = (&*frame.slots, NOTHING);
         let mut painter =
-            Painter { zones, slots: frame.slots, runs, run: None, position: 0, paints_free, array, boot_pages };
+            Painter { zones, slots, runs, run: None, position: 0, free_end, paints_free, array, boot_pages };
         painter.advance();
         let work = if paints_free { Work::Painting } else { Work::Bookkeeping };
         early.for_each_in_the_end(&mut |free, node: NodeId| {
