@@ -33,6 +33,7 @@ mod clock;
 mod context;
 mod loan;
 mod nodes;
+mod parking;
 mod per_process;
 mod pool;
 mod priority;

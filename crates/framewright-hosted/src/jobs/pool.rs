@@ -3,6 +3,7 @@
 use super::context::{Adopted, Context};
 use super::loan::Loan;
 use super::nodes::Nodes;
+use super::parking::{Call, Parking};
 use super::per_process::generation;
 use super::priority::Priority;
 use super::quota::CpuQuota;
@@ -39,8 +40,8 @@ pub(super) type Payload = Box<dyn Any + Send>;
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// Of the job at the post; written by its caller before the offer.
-    context: Mutex<Option<Arc<Context>>>,
+    /// What the job at the post says, written by its caller before the offer, and where the helper sleeps.
+    parking: Mutex<Parking>,
     panic: Mutex<Option<Payload>>,
     /// 1: the helper sleeps, or is about to.
     sleeping: AtomicU32,
@@ -186,17 +187,14 @@ impl Pool {
     pub fn prepare(&self, helper: usize) {
         if let Some(slot) = self.shared.slots.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
-            let mut place = lock(&slot.context);
-            let same = matches!((&*place, &context), (Some(old), Some(new)) if Arc::ptr_eq(old, new));
-            if !same {
-                *place = context;
-            }
+            let node = self.shared.posts.get(helper).and_then(Post::node);
+            lock(&slot.parking).prepare(context.map(|context| Call::from_here(context, node)));
         }
     }
 
     pub fn wake(&self, helper: usize) {
         if let Some(slot) = self.shared.slots.get(helper) {
-            slot.wake();
+            slot.wake_after(|| lock(&slot.parking).send(slot.tid.load(Ordering::Relaxed), &self.shared.nodes));
         }
     }
 
@@ -267,8 +265,14 @@ fn spin_until(done: &dyn Fn() -> bool) -> bool {
 
 impl Slot {
     fn wake(&self) {
+        self.wake_after(|| ());
+    }
+
+    /// Wakes the helper if it sleeps, `before` which something is to be done.
+    fn wake_after(&self, before: impl FnOnce()) {
         // The fence before it in the engine makes this see a helper that did not see the work.
         if self.sleeping.load(Ordering::SeqCst) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0 {
+            before();
             system::wake_one(&self.sleeping);
         }
     }
@@ -340,18 +344,22 @@ impl Shared {
         let level = system::level().unwrap_or(0);
         let mut is_idle = false;
         let mut adopted = Adopted::default();
+        let mut has_whole_mask = true;
         while !self.is_over(age) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
-                let context = lock(&slot.context).clone();
-                let Some(context) = context.filter(|context| lowered || context.level <= level) else { return };
+                let (call, narrowed) = lock(&slot.parking).unpark();
+                has_whole_mask &= !narrowed;
+                let call = call.filter(|call| lowered || call.context.level <= level);
+                let Some(Call { context, node, .. }) = call else { return };
                 // Never above its caller. A caller that is so low has nothing to lend, so no loan is undone here.
                 is_idle = lowered && context.level == IDLE_LEVEL;
                 if is_idle && system::set_level(IDLE_LEVEL).is_err() {
                     return;
                 }
-                let node = post.node().and_then(|node| Some((node, self.nodes.cpus(node)?)));
-                if !adopted.adopt(&context, node) {
+                let node = node.and_then(|node| Some((node, self.nodes.cpus(node)?)));
+                has_whole_mask = adopted.adopt(&context, node, !has_whole_mask);
+                if !has_whole_mask {
                     return;
                 }
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
@@ -376,6 +384,7 @@ impl Shared {
                 }
                 continue;
             }
+            lock(&slot.parking).park(&self.nodes);
             slot.sleeping.store(1, Ordering::SeqCst);
             if !post.has_work() && !self.is_over(age) {
                 system::sleep_while(&slot.sleeping, 1, None);
