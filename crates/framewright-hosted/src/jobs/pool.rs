@@ -41,10 +41,8 @@ pub(super) type Payload = Box<dyn Any + Send>;
 #[repr(align(128))]
 struct Slot {
     /// What the job at the post says, written by its caller before the offer, and where the helper sleeps.
-    parking: Mutex<Parking>,
+    parking: Parking,
     panic: Mutex<Option<Payload>>,
-    /// 1: the helper sleeps, or is about to.
-    sleeping: AtomicU32,
     /// Counts the ends of its work; callers sleep on it.
     ended: AtomicU32,
     /// A caller sleeps on `ended`, or is about to.
@@ -188,13 +186,13 @@ impl Pool {
         if let Some(slot) = self.shared.slots.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
             let node = self.shared.posts.get(helper).and_then(Post::node);
-            lock(&slot.parking).prepare(context.map(|context| Call::from_here(context, node)));
+            slot.parking.prepare(context.map(|context| Call::from_here(context, node)));
         }
     }
 
     pub fn wake(&self, helper: usize) {
         if let Some(slot) = self.shared.slots.get(helper) {
-            slot.wake_after(|| lock(&slot.parking).send(slot.tid.load(Ordering::Relaxed), &self.shared.nodes));
+            slot.wake(&self.shared.nodes);
         }
     }
 
@@ -238,7 +236,7 @@ fn forked_inside_a_job() -> ! {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        self.shared.slots.iter().for_each(Slot::wake);
+        self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
         let handles = std::mem::take(&mut lock(&self.shared.threads).handles);
         for thread in handles {
             // What chunks threw was caught.
@@ -264,17 +262,8 @@ fn spin_until(done: &dyn Fn() -> bool) -> bool {
 }
 
 impl Slot {
-    fn wake(&self) {
-        self.wake_after(|| ());
-    }
-
-    /// Wakes the helper if it sleeps, `before` which something is to be done.
-    fn wake_after(&self, before: impl FnOnce()) {
-        // The fence before it in the engine makes this see a helper that did not see the work.
-        if self.sleeping.load(Ordering::SeqCst) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0 {
-            before();
-            system::wake_one(&self.sleeping);
-        }
+    fn wake(&self, nodes: &Nodes) {
+        self.parking.wake(self.tid.load(Ordering::Relaxed), nodes);
     }
 
     /// The helper's work is over and its caller can see it.
@@ -330,7 +319,7 @@ impl Shared {
         if !self.keeps_priority.swap(true, Ordering::SeqCst) {
             self.age.fetch_add(1, Ordering::SeqCst);
             self.started.store(0, Ordering::SeqCst);
-            self.slots.iter().for_each(Slot::wake);
+            self.slots.iter().for_each(|slot| slot.wake(&self.nodes));
         }
     }
 
@@ -348,7 +337,7 @@ impl Shared {
         while !self.is_over(age) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
-                let (call, narrowed) = lock(&slot.parking).unpark();
+                let (call, narrowed) = slot.parking.begin();
                 has_whole_mask &= !narrowed;
                 let call = call.filter(|call| lowered || call.context.level <= level);
                 let Some(Call { context, node, .. }) = call else { return };
@@ -384,12 +373,7 @@ impl Shared {
                 }
                 continue;
             }
-            lock(&slot.parking).park(&self.nodes);
-            slot.sleeping.store(1, Ordering::SeqCst);
-            if !post.has_work() && !self.is_over(age) {
-                system::sleep_while(&slot.sleeping, 1, None);
-            }
-            slot.sleeping.store(0, Ordering::Relaxed);
+            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(age));
         }
     }
 
