@@ -104,6 +104,7 @@ mod tests {
                 assert!(adopted.adopt(&all, Some((0, &one)), false) && here().count() == 1);
                 assert!(adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus);
                 // CPUs that somebody else changed.
+                assert!(adopted.adopt(&all, None, false));
                 one.adopt().expect("it may");
                 assert!(adopted.adopt(&all, None, false) && here().count() == 1);
                 assert!(adopted.adopt(&all, None, true) && here() == all.cpus);
