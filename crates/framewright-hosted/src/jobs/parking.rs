@@ -91,6 +91,11 @@ impl Parking {
         }
     }
 
+    /// Whether the helper sleeps at this moment.
+    pub fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
+
     /// Wakes helper `tid` if it sleeps; for its call, if it has one.
     pub fn wake(&self, tid: Tid, nodes: &Nodes) {
         // The fence before it in the engine makes this see a helper that did not see the work. After it the CPUs are the waker's.

@@ -18,9 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A helper looks for more work so long before it sleeps, and a caller waits so long before it sleeps and lends its priority: about what it takes to
-/// send a thread to sleep and wake it again.
+/// A helper looks for more work so long before it sleeps, and a caller waits so long before it lends its priority.
 const SPIN_NS: u64 = 20_000;
+/// A caller waits so long before it sleeps: what it takes to wake it again where its CPU is a virtual one that sleeps, too.
+const CALLER_SPIN_NS: u64 = 60_000;
 /// Looks between two clock readings while spinning.
 const LOOKS: u32 = 16;
 /// How old what is known of the quota may be. Reading it takes some 50 us.
@@ -157,6 +158,11 @@ impl Pool {
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }
 
+    /// Whether the helper that a job would get first sleeps, or was not started yet.
+    pub fn first_sleeps(&self) -> bool {
+        self.started() == 0 || self.shared.slots.first().is_some_and(|slot| slot.parking.is_asleep())
+    }
+
     /// Starts helpers until there are so many; returns how many there are.
     #[cold]
     fn start(&self, wanted: usize) -> usize {
@@ -203,10 +209,13 @@ impl Pool {
     /// Waits until `done`, which `helper` makes true.
     pub fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
         let Some(slot) = self.shared.slots.get(helper) else { return };
-        if spin_until(done) {
+        if spin_until(SPIN_NS, done) {
             return;
         }
-        let mut lent = false;
+        let mut lent = self.shared.lend(slot, done);
+        if spin_until(CALLER_SPIN_NS - SPIN_NS, done) {
+            return;
+        }
         while !done() {
             // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
             if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
@@ -246,7 +255,7 @@ impl Drop for Pool {
 }
 
 /// Spins until `done`, for a short while. Returns whether it is.
-fn spin_until(done: &dyn Fn() -> bool) -> bool {
+fn spin_until(most_ns: u64, done: &dyn Fn() -> bool) -> bool {
     let began = system::now_ns();
     loop {
         for _ in 0..LOOKS {
@@ -255,7 +264,7 @@ fn spin_until(done: &dyn Fn() -> bool) -> bool {
             }
             std::hint::spin_loop();
         }
-        if system::now_ns().saturating_sub(began) > SPIN_NS {
+        if system::now_ns().saturating_sub(began) > most_ns {
             return done();
         }
     }
@@ -369,7 +378,7 @@ impl Shared {
                 }
                 // Time that a quota counts is not spent on waiting.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
-                    spin_until(&|| post.has_work() || self.is_over(age));
+                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(age));
                 }
                 continue;
             }
