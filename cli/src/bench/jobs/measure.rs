@@ -82,8 +82,8 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
                     threads = job().threads;
                     let start = Instant::now();
                     job();
-                    let one_ns = start.elapsed().as_nanos().clamp(1, u128::from(SAMPLE_NS));
-                    passes = passes.min(SAMPLE_NS / one_ns as u64).max(1);
+                    let one_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+                    passes = passes.min(SAMPLE_NS / one_ns).max(1);
                 }
                 let start = Instant::now();
                 for _ in 0..passes {
