@@ -6,7 +6,9 @@ use common::run;
 use serde_json::Value;
 
 const ALLOCATORS: [&str; 3] = ["framewright", "buddy_system_allocator", "frame-alloc"];
-const KEYS: [&str; 14] = [
+/// Ours once more, nothing shared by two threads.
+const APART: &str = "framewright, one for each thread";
+const KEYS: [&str; 17] = [
     "bench",
     "allocator",
     "managed_gib",
@@ -21,6 +23,9 @@ const KEYS: [&str; 14] = [
     "free_ns",
     "free_ns_min",
     "free_ns_max",
+    "line_ns",
+    "line_ns_min",
+    "line_ns_max",
 ];
 
 fn names(row: &Value) -> Vec<&str> {
@@ -44,6 +49,8 @@ fn alloc_measures_every_allocator_in_every_way() {
         let apart = ["bulk", "random", "one-left"].contains(&row["pattern"].as_str().expect("a pattern"));
         assert_eq!(row["free_ns"].is_number(), apart, "{row}");
         assert_eq!(number("working_set") > Some(1.0), apart, "{row}");
+        // How far CPUs are apart is a matter of several.
+        assert_eq!(number("line_ns").is_some_and(|ns| ns > 0.0), number("threads") > Some(1.0), "{row}");
     }
     let have = |allocator: &str, managed: u64, order: u64, pattern: &str| {
         let threads: Vec<_> = rows
@@ -67,6 +74,16 @@ fn alloc_measures_every_allocator_in_every_way() {
                 );
             }
         }
+        for order in [0, 1, 3, 8, 9] {
+            for pattern in ["bulk", "random", "pair"] {
+                let same =
+                    |row: &&Value| row["managed_gib"] == managed && row["order"] == order && row["pattern"] == pattern;
+                let of =
+                    |name: &str| rows.iter().filter(same).find(|row| row["allocator"] == name && row["threads"] == 2);
+                let sets = [of("framewright"), of(APART)].map(|row| row.map(|row| row["working_set"].as_u64()));
+                assert_eq!(sets[0], sets[1], "{managed} {order} {pattern}");
+            }
+        }
         for (order, pattern) in [(0, "one-left"), (0, "full"), (9, "full")] {
             assert!(have(allocator, managed, order, pattern), "{allocator} {managed} {order} {pattern}");
         }
@@ -77,9 +94,15 @@ fn alloc_measures_every_allocator_in_every_way() {
 fn alloc_puts_allocators_side_by_side_for_people() {
     let outcome = run(&["bench", "alloc", "--quick"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    for word in
-        ["8 GiB managed", "64 GiB managed", "1024 GiB managed", "best peer / ours", "one-left", "Left out: bulk"]
-    {
+    for word in [
+        "8 GiB managed",
+        "64 GiB managed",
+        "1024 GiB managed",
+        "best peer / ours",
+        "over apart",
+        "one-left",
+        "Left out: bulk",
+    ] {
         assert!(outcome.stdout.contains(word), "{word} in\n{}", outcome.stdout);
     }
 }

@@ -7,7 +7,8 @@ mod common;
 use common::{Fake, bring_up, check, gib, idle_pages, mib, order};
 use framewright::Request;
 use framewright::block::MigrateType;
-use framewright::units::{Order, Pfn, PfnRange};
+use framewright::reporting::{Progress, ReportDevice, SubmitError};
+use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
 use framewright_testkit::FakeMachine;
 use std::collections::BTreeSet;
@@ -64,6 +65,72 @@ fn a_pair_stays_in_the_cache() {
         manager.free_order(again, order(of)).expect("allocated");
     }
     settle(&manager);
+}
+
+/// The most blocks that CPU 0 keeps while these are freed one after the other.
+fn most_kept(manager: &Fake, blocks: &[Pfn]) -> u64 {
+    let kept = |&block: &Pfn| {
+        manager.free_order(block, Order::BLOCK).expect("allocated");
+        manager.cpu_cache(0).expect("it has one").pages / Order::BLOCK.pages()
+    };
+    blocks.iter().map(kept).max().unwrap_or(0)
+}
+
+#[test]
+fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them() {
+    const USUAL: u64 = 64;
+    const IN_BULK: u64 = 96;
+    struct Silent;
+    // SAFETY: nothing is ever discarded.
+    unsafe impl ReportDevice for Silent {
+        fn capacity(&self) -> usize {
+            32
+        }
+        fn submit(&mut self, _ranges: &[PhysRange]) -> Result<(), SubmitError> {
+            Ok(())
+        }
+        fn poll(&mut self) -> Progress {
+            Progress::Pending
+        }
+        fn reset(&mut self) -> bool {
+            true
+        }
+    }
+
+    let manager = bring_up(FakeMachine::builder().ram(gib(0, 12)).build());
+    let free = idle_pages(&manager);
+    let take = |count: usize| -> Vec<Pfn> {
+        (0..count).map(|_| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory")).collect()
+    };
+    let most = manager.cpu_cache(0).expect("it has one").most_pages;
+    let blocks = take(600);
+    settle(&manager);
+    // The first overflow alone is no bulk.
+    assert_eq!(most_kept(&manager, &blocks[..65]), USUAL);
+    assert_eq!(most_kept(&manager, &blocks[65..300]), IN_BULK);
+    assert!(manager.cached_pages() <= most);
+    // A drain ends it.
+    settle(&manager);
+    assert_eq!(most_kept(&manager, &blocks[300..365]), USUAL);
+    assert_eq!(most_kept(&manager, &blocks[365..600]), IN_BULK);
+    // Where memory is short it ends when a cache is full next.
+    let blocks = take(3000);
+    let marks = manager.watermark_scale_factor();
+    manager.set_watermark_scale_factor(3000).expect("allowed");
+    assert_eq!(most_kept(&manager, &blocks[..100]), IN_BULK);
+    assert!(most_kept(&manager, &blocks[100..300]) <= USUAL);
+    manager.set_watermark_scale_factor(marks).expect("allowed");
+    assert_eq!(most_kept(&manager, &blocks[300..600]), IN_BULK);
+    // And as long as a host wants what is free: not with poison in it, which this device says nothing of.
+    if common::is_careful() {
+        return;
+    }
+    let reporter = manager.register_reporting(Silent).map_err(|(error, _)| error).expect("the first");
+    assert!(most_kept(&manager, &blocks[600..1000]) <= IN_BULK);
+    assert!(most_kept(&manager, &blocks[1000..3000]) <= USUAL);
+    drop(reporter);
+    settle(&manager);
+    assert_eq!(idle_pages(&manager), free);
 }
 
 #[test]

@@ -66,17 +66,33 @@ pub fn run<S: Subject, T: Send>(
     threads: usize,
     work: impl Fn(&Member<'_>) -> T + Sync,
 ) -> Result<Vec<T>, Error> {
+    run_on(std::slice::from_ref(subject), threads, |member, _| work(member))
+}
+
+/// The same where there are several allocators: each thread works on one of its own, or they take turns.
+///
+/// # Errors
+/// As [`run`]; there is no allocator.
+pub fn run_on<S: Subject, T: Send>(
+    subjects: &[S],
+    threads: usize,
+    work: impl Fn(&Member<'_>, &S) -> T + Sync,
+) -> Result<Vec<T>, Error> {
+    if subjects.is_empty() {
+        return Err(Error::Failed("there is no allocator to work on".into()));
+    }
     let cpus = host::cpus()?;
     let shared =
         Shared { threads, arrived: AtomicUsize::new(0), meetings: AtomicUsize::new(0), stop: AtomicBool::new(false) };
     let one = |index: usize| -> Result<Option<T>, Error> {
         let member = Member { index, shared: &shared };
+        let subject = &subjects[index % subjects.len()];
         let seat = host::stay_on(cpus[index % cpus.len()])
             .and_then(|()| subject.sit(u32::try_from(index).expect("few threads")));
         if seat.is_err() {
             member.stop();
         }
-        let result = member.goes_on().then(|| work(&member));
+        let result = member.goes_on().then(|| work(&member, subject));
         seat.map(|_seat| result)
     };
     let results = thread::scope(|scope| {

@@ -9,12 +9,22 @@ use std::time::{Duration, Instant};
 pub struct Effort {
     /// Timed repetitions.
     pub repetitions: usize,
+    /// Even a slow row has this many.
+    pub least: usize,
     /// The time after which a row ends early, once it has a few repetitions.
     pub enough: Duration,
 }
 
-/// Even a slow row has this many.
-const LEAST_REPETITIONS: usize = 3;
+impl Effort {
+    /// A part of it, for one of so many rounds.
+    pub fn round(self, rounds: usize) -> Self {
+        Self {
+            repetitions: self.repetitions.div_ceil(rounds),
+            least: self.least.div_ceil(rounds),
+            enough: self.enough / u32::try_from(rounds).unwrap_or(u32::MAX),
+        }
+    }
+}
 
 /// Nanoseconds per operation of one repetition in one thread.
 #[derive(Clone, Copy, Default)]
@@ -64,7 +74,7 @@ pub fn repeat(member: &Member<'_>, effort: Effort, mut pass: impl FnMut() -> Opt
             Some(_) => warm = true,
             None => able = false,
         }
-        let slow = samples.len() >= LEAST_REPETITIONS && start.elapsed() > effort.enough;
+        let slow = samples.len() >= effort.least && start.elapsed() > effort.enough;
         // One thread decides, so that all have equally many.
         if !able || member.index == 0 && (samples.len() >= effort.repetitions || slow) {
             member.stop();

@@ -2,6 +2,7 @@
 
 pub mod crew;
 mod last_pages;
+mod line;
 mod measure;
 mod patterns;
 mod rows;
@@ -26,13 +27,17 @@ random: the same, freed in random order; \
 pair: allocate one block and free it at once, both in one number; \
 one-left: single pages, when each block of the working set has one free page and all other memory is taken, per-CPU caches emptied first; \
 full: a request that is refused, when all memory is taken. \
-Threads are CPUs of their own, kept on CPUs of the host and started together. No frame is touched";
+Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row has \
+the repetitions of all its rounds. line is the time that a cache line takes from one of the host's first two CPUs to the other, measured before each round: where a host moves its virtual CPUs, rows with several threads go with it. \
+framewright, one for each thread: each thread has such a machine to itself, so that the threads share the host and nothing else. No frame is touched";
 
 /// How much is done.
 #[derive(Clone, Copy)]
 pub struct Scale {
     /// How often each row is measured.
     pub effort: Effort,
+    /// In so many rounds, so that a disturbance that takes a second does not fall on one row alone.
+    pub rounds: usize,
     /// The most blocks that all threads together hold.
     pub working_set: u64,
     /// Operations that make a repetition.
@@ -44,7 +49,8 @@ pub struct Scale {
 }
 
 const FULL: Scale = Scale {
-    effort: Effort { repetitions: 11, enough: Duration::from_millis(300) },
+    effort: Effort { repetitions: 12, least: 3, enough: Duration::from_millis(300) },
+    rounds: 3,
     working_set: 1 << 17,
     operations: 1 << 14,
     one_left_blocks: 2048,
@@ -52,7 +58,8 @@ const FULL: Scale = Scale {
 };
 
 const QUICK: Scale = Scale {
-    effort: Effort { repetitions: 3, enough: Duration::from_millis(100) },
+    effort: Effort { repetitions: 3, least: 3, enough: Duration::from_millis(100) },
+    rounds: 3,
     working_set: 1 << 11,
     operations: 1 << 10,
     one_left_blocks: 64,
@@ -77,9 +84,16 @@ fn section(quick: bool) -> Result<Section, Error> {
     for managed_gib in MANAGED_GIB {
         let bytes = managed_gib << 30;
         let cpus = u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
-        Ours::with(bytes, cpus, |ours| rows.measure(ours, managed_gib, &threads, scale))?;
-        rows.measure(&Buddy::new(bytes), managed_gib, &threads, scale)?;
-        rows.measure(&Depot::new(bytes)?, managed_gib, &threads, scale)?;
+        Ours::with(bytes, cpus, |ours| {
+            if cpus < 2 {
+                return rows.measure(ours, &[], managed_gib, &threads, scale);
+            }
+            Ours::with(bytes, cpus, |one| {
+                Ours::with(bytes, cpus, |other| rows.measure(ours, &[*one, *other], managed_gib, &threads, scale))
+            })
+        })?;
+        rows.measure(&Buddy::new(bytes), &[], managed_gib, &threads, scale)?;
+        rows.measure(&Depot::new(bytes)?, &[], managed_gib, &threads, scale)?;
     }
     let timed = format!("{TIMED}. {}", subject::CONDITIONS);
     let Rows { rows, left_out } = rows;

@@ -1,11 +1,13 @@
 //! The rows of one allocator on one machine.
 
 use super::Scale;
-use super::crew;
+use super::crew::{self, Member};
 use super::last_pages::LastPages;
+use super::line;
 use super::measure::{Sample, spread};
 use super::patterns::{self, Freeing, Load};
-use crate::bench::subject::{Ours, Subject};
+use crate::bench::common::Spread;
+use crate::bench::subject::{APART, Ours, Subject};
 use crate::error::Error;
 use crate::progress;
 use framewright::units::{Order, PAGE_SHIFT};
@@ -39,23 +41,54 @@ struct Title {
     working_set: u64,
 }
 
+/// One way to put threads on allocators, and what was measured of it.
+struct Way<'a, S> {
+    allocator: &'static str,
+    subjects: &'a [S],
+    threads: usize,
+    /// Of each thread, as long as none was refused.
+    samples: Option<Vec<Vec<Sample>>>,
+    /// How far the CPUs were apart, where there are several.
+    line_ns: Vec<f64>,
+}
+
+impl<'a, S: Subject> Way<'a, S> {
+    fn new(allocator: &'static str, subjects: &'a [S], threads: usize) -> Self {
+        Self { allocator, subjects, threads, samples: Some(vec![Vec::new(); threads]), line_ns: Vec::new() }
+    }
+
+    /// One more round.
+    fn round(&mut self, work: impl Fn(&Member<'_>, &S) -> Option<Vec<Sample>> + Sync) -> Result<(), Error> {
+        if self.threads > 1 {
+            self.line_ns.extend(line::nanoseconds()?);
+        }
+        let samples = crew::run_on(self.subjects, self.threads, work)?;
+        self.subjects.iter().for_each(Subject::drain);
+        let samples: Option<Vec<Vec<Sample>>> = samples.into_iter().collect();
+        self.samples = self.samples.take().zip(samples).map(|(mut all, samples)| {
+            all.iter_mut().zip(samples).for_each(|(all, more)| all.extend(more));
+            all
+        });
+        Ok(())
+    }
+}
+
 impl Rows {
-    /// Measures everything about one allocator on one machine.
+    /// Measures everything about one allocator on one machine; `apart` are two more, where two threads that share none are measured, too.
     ///
     /// # Errors
     /// Threads that cannot be put on their CPUs; a working set that cannot be prepared.
     pub fn measure<S: Subject>(
         &mut self,
         subject: &S,
+        apart: &[S],
         managed_gib: u64,
         threads: &[usize],
         scale: Scale,
     ) -> Result<(), Error> {
         for order in ORDERS.into_iter().filter_map(Order::new) {
             progress::step(&format_args!("alloc: {}, {managed_gib} GiB, order {}", S::NAME, order.get()))?;
-            for &threads in threads {
-                self.order(subject, managed_gib, order, threads, scale)?;
-            }
+            self.order((subject, apart), managed_gib, order, threads, scale)?;
         }
         progress::step(&format_args!("alloc: {}, {managed_gib} GiB, last pages", S::NAME))?;
         let mut blocks = vec![scale.one_left_blocks];
@@ -68,39 +101,52 @@ impl Rows {
         Ok(())
     }
 
-    /// All patterns of one order with so many threads.
+    /// All patterns of one order with all numbers of threads.
     fn order<S: Subject>(
         &mut self,
-        subject: &S,
+        (subject, apart): (&S, &[S]),
         managed_gib: u64,
         order: Order,
-        threads: usize,
+        threads: &[usize],
         scale: Scale,
     ) -> Result<(), Error> {
-        let title = Title { allocator: S::NAME, managed_gib, order, pattern: "pair", threads, working_set: 1 };
+        let effort = scale.effort.round(scale.rounds);
         let half = (managed_gib << 30 >> PAGE_SHIFT) / order.pages() / 2;
-        let working_set = half.min(scale.working_set) / threads as u64;
-        for (pattern, freeing) in [("bulk", Freeing::InOrder), ("random", Freeing::Shuffled)] {
-            if working_set < LEAST_WORKING_SET {
+        for pattern in ["bulk", "random", "pair"] {
+            let shared = std::slice::from_ref(subject);
+            let mut ways: Vec<Way<'_, S>> = threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
+            // What no CPU keeps is shared however it is done; and its lists are as the threads before left them, so that one thread comes first with all its rounds.
+            let is_kept = order <= Order::BLOCK;
+            if is_kept && !apart.is_empty() {
+                ways.push(Way::new(APART, apart, apart.len()));
+            }
+            let share = |way: &Way<'_, S>| half.min(scale.working_set) / way.threads as u64;
+            if pattern != "pair" && ways.iter().any(|way| share(way) < LEAST_WORKING_SET) {
                 self.leave_out(format!(
                     "{pattern} where a thread's share of half the memory is less than {LEAST_WORKING_SET} blocks"
                 ));
-                continue;
+                ways.retain(|way| share(way) >= LEAST_WORKING_SET);
             }
-            let title = Title { pattern, working_set, ..title };
-            let blocks = usize::try_from(working_set).unwrap_or(usize::MAX);
-            let load = Load { order, working_set: blocks, passes: (scale.operations / blocks).max(1) };
-            let samples = crew::run(subject, threads, |member| {
-                patterns::fill_and_free(subject, member, load, freeing, scale.effort)
-            })?;
-            self.add(title, samples);
-            subject.drain();
+            let turns: Vec<usize> = (0..ways.len() * scale.rounds)
+                .map(|turn| if is_kept { turn % ways.len() } else { turn / scale.rounds })
+                .collect();
+            for turn in turns {
+                if let Some(way) = ways.get_mut(turn) {
+                    let blocks = usize::try_from(share(way)).unwrap_or(usize::MAX);
+                    let load = Load { order, working_set: blocks, passes: (scale.operations / blocks.max(1)).max(1) };
+                    way.round(|member, subject| match pattern {
+                        "bulk" => patterns::fill_and_free(subject, member, load, Freeing::InOrder, effort),
+                        "random" => patterns::fill_and_free(subject, member, load, Freeing::Shuffled, effort),
+                        _ => patterns::pair(subject, member, order, scale.operations, effort),
+                    })?;
+                }
+            }
+            for way in ways {
+                let working_set = if pattern == "pair" { 1 } else { share(&way) };
+                let Way { allocator, threads, samples, line_ns, .. } = way;
+                self.add(Title { allocator, managed_gib, order, pattern, threads, working_set }, samples, line_ns);
+            }
         }
-        let samples = crew::run(subject, threads, |member| {
-            patterns::pair(subject, member, order, scale.operations, scale.effort)
-        })?;
-        self.add(title, samples);
-        subject.drain();
         Ok(())
     }
 
@@ -124,23 +170,25 @@ impl Rows {
                 let samples = crew::run(subject, 1, |member| {
                     patterns::refusals(subject, member, order, scale.operations, scale.effort)
                 })?;
-                self.add(Title { order, ..title }, samples);
+                self.add(Title { order, ..title }, samples.into_iter().collect(), Vec::new());
             }
         }
         crew::alone(subject, || full.free_one_page_a_block(subject))?;
         for &threads in threads {
             let working_set = full.blocks() / threads as u64;
             let pages = usize::try_from(working_set).unwrap_or(usize::MAX);
+            let line_ns = if threads > 1 { line::nanoseconds()? } else { None };
             let samples =
                 crew::run(subject, threads, |member| patterns::last_pages(subject, member, pages, scale.effort))?;
-            self.add(Title { pattern: "one-left", threads, working_set, ..title }, samples);
+            let title = Title { pattern: "one-left", threads, working_set, ..title };
+            self.add(title, samples.into_iter().collect(), line_ns.into_iter().collect());
         }
         crew::alone(subject, || full.end(subject))
     }
 
-    fn add(&mut self, title: Title, samples: Vec<Option<Vec<Sample>>>) {
+    /// A row, or why there is none.
+    fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
         let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
-        let samples: Option<Vec<Vec<Sample>>> = samples.into_iter().collect();
         let get = samples.as_deref().and_then(|samples| spread(samples, |sample| Some(sample.get)));
         let (Some(get), Some(samples)) = (get, samples) else {
             let reason =
@@ -150,7 +198,7 @@ impl Rows {
             ));
         };
         let put = spread(&samples, |sample| sample.put);
-        self.rows.push(json!({
+        let mut row = json!({
             "bench": "alloc",
             "allocator": allocator,
             "managed_gib": managed_gib,
@@ -165,7 +213,9 @@ impl Rows {
             "free_ns": put.map(|put| put.middle),
             "free_ns_min": put.map(|put| put.least),
             "free_ns_max": put.map(|put| put.most),
-        }));
+        });
+        Spread::of(line_ns).put(&mut row, "line_ns");
+        self.rows.push(row);
     }
 
     fn leave_out(&mut self, reason: String) {

@@ -4,7 +4,8 @@ use crate::bench::subject;
 use crate::grid::Grid;
 use serde_json::Value;
 
-/// The rows of one machine, all allocators of a case in one line, with how much longer the fastest of the others takes than we do.
+/// The rows of one machine, all allocators of a case in one line, with how much longer the fastest of the others takes than we do; and for several threads how much longer we take, to allocate
+/// and to free, than one thread and than threads that share nothing.
 pub fn grid(rows: &[Value]) -> Grid {
     let [ours, buddy, depot] = subject::NAMES;
     let mut grid = Grid::new(&[
@@ -19,6 +20,8 @@ pub fn grid(rows: &[Value]) -> Grid {
         &format!(">{depot} alloc"),
         ">free",
         ">best peer / ours",
+        ">over one thread",
+        ">over apart",
     ]);
     let case = |row: &Value| ["order", "pattern", "threads"].map(|name| row[name].clone());
     let mut cases = Vec::new();
@@ -46,6 +49,15 @@ pub fn grid(rows: &[Value]) -> Grid {
         let [ours, others @ ..] = found.map(|row| row.and_then(both));
         let best = others.into_iter().flatten().min_by(f64::total_cmp);
         cells.push(ours.zip(best).map_or("-".to_owned(), |(ours, best)| ratio(best / ours)));
+        let mine = found[0].filter(|row| row["threads"] != 1);
+        for (name, threads) in [(subject::NAMES[0], &Value::from(1)), (subject::APART, &wanted[2])] {
+            let same = |row: &&Value| {
+                row["allocator"] == name
+                    && row["threads"] == *threads
+                    && ["order", "pattern"].iter().zip(&wanted).all(|(&field, value)| row[field] == *value)
+            };
+            cells.push(mine.zip(rows.iter().find(same)).map_or("-".to_owned(), |(row, other)| halves(row, other)));
+        }
         grid.row(cells);
     }
     grid
@@ -62,6 +74,12 @@ fn is_large(row: &Value, rows: &[Value]) -> bool {
 /// Both halves of a row.
 fn both(row: &Value) -> Option<f64> {
     Some(row["alloc_ns"].as_f64()? + row["free_ns"].as_f64().unwrap_or(0.0))
+}
+
+/// Both halves of a row over those of another.
+fn halves(row: &Value, other: &Value) -> String {
+    let over = |field: &str| Some(ratio(row[field].as_f64()? / other[field].as_f64()?));
+    ["alloc_ns", "free_ns"].into_iter().filter_map(over).collect::<Vec<_>>().join("/")
 }
 
 fn ratio(ratio: f64) -> String {
@@ -85,8 +103,15 @@ mod tests {
                     "alloc_ns": alloc_ns, "free_ns": free_ns })
         };
         let [ours, buddy, depot] = subject::NAMES;
+        let two = |allocator: &str, alloc_ns: f64| {
+            let mut row = row(allocator, "bulk", 32, alloc_ns, Some(10.0));
+            row["threads"] = json!(2);
+            row
+        };
         let rows = [
             row(ours, "bulk", 64, 5.0, Some(5.0)),
+            two(ours, 6.0),
+            two(subject::APART, 5.0),
             row(ours, "one-left", 63, 10.0, Some(10.0)),
             row(ours, "one-left", 999, 12.0, Some(12.0)),
             row(buddy, "bulk", 64, 100.0, Some(200.25)),
@@ -98,9 +123,10 @@ mod tests {
         assert_eq!(
             words,
             [
-                ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5"],
-                ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5"],
-                ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-"],
+                ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5", "-", "-"],
+                ["0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2/2.0", "1.2/1.0"],
+                ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-", "-"],
+                ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
             ]
         );
     }

@@ -16,6 +16,9 @@ use framewright::units::Order;
 /// Names of all subjects, ours first.
 pub const NAMES: [&str; 3] = [Ours::NAME, Buddy::NAME, Depot::NAME];
 
+/// Ours, when each thread has one of its own: what the threads cost one another without sharing anything.
+pub const APART: &str = "framewright, one for each thread";
+
 /// What was done to the others so that they can be measured, in words that go with the numbers.
 pub const CONDITIONS: &str = "\
 framewright: a synthetic machine with one node and per-CPU caches, min_free_kbytes=128 watermark_scale_factor=1; \

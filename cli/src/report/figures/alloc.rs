@@ -15,7 +15,6 @@ const PANELS: [(&str, &str, &str); 4] = [
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let (fragment, rows) = (rows.bench("fragment"), rows.bench("alloc"));
-    let allocators = allocators(&rows);
     let least = wholes(&rows, "managed_gib").first().copied().unwrap_or(0);
     let small = rows.is("managed_gib", least);
     let threads = wholes(&small, "threads");
@@ -23,6 +22,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let mut others = [grows(&rows), whole_blocks(&fragment)].into_iter();
     for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))].iter().flatten() {
         let rows = small.is("threads", *threads);
+        let allocators = allocators(&rows);
         let mut plots: Vec<Picture> =
             PANELS.iter().filter_map(|panel| by_order(&rows, &allocators, *panel, *threads)).collect();
         plots.extend(edges(&rows, &allocators, *threads));

@@ -4,6 +4,7 @@
 //! top word is zero. Finding the lowest member costs one word a level; lists of blocks cost a dependent miss a block and lose the order of
 //! addresses that keeps whole blocks free (DESIGN 2).
 
+use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// 64^6 exceeds every index.
@@ -68,6 +69,12 @@ impl<const SETS: usize> BitSets<SETS> {
     fn word(&self, set: usize, level: usize, index: usize) -> &AtomicU64 {
         let (first, per_set) = self.levels[level];
         &self.words[first + set * per_set + index]
+    }
+
+    /// Asks for the leaf that an index is in, to be written soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, set: usize, index: u32) {
+        prefetch(self.word(set, 0, index as usize / 64));
     }
 
     /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given its level.

@@ -48,6 +48,12 @@ impl Loose {
         self.blocks as u64 * PAGES_PER_BLOCK
     }
 
+    /// Asks for the word that a block is inserted into. Of use under the lock only: until then it is somebody else's, who would have to fetch it back.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        self.set.prefetch(0, index);
+    }
+
     /// Whether a block is loose.
     #[inline]
     pub(crate) fn contains(&self, index: u32) -> bool {

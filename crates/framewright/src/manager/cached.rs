@@ -7,10 +7,10 @@ use super::allocate::{Mark, Search};
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::page::{CpuCache, MOST_FREED, MOST_STACKED, Put, Runs};
+use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::sync::atomic::Ordering;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
 
@@ -124,6 +124,9 @@ impl<P: Platform> Manager<P> {
             return Some(start);
         }
         let home = self.zones.get(cache.zone)?;
+        if order == Order::BLOCK {
+            cache.adapt(Flow::In, self.may_keep_more(home));
+        }
         let search = Search::near(home.id().node, migrate_type);
         let from = |zone: &Zone, mark: Mark, runs| {
             let keep = mark.keeps(zone, ZoneKind::Normal);
@@ -147,6 +150,11 @@ impl<P: Platform> Manager<P> {
             self.pressure.quiet.stir();
         }
         start
+    }
+
+    /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor while free memory is to go back to a hypervisor.
+    fn may_keep_more(&self, zone: &Zone) -> bool {
+        zone.free_pages() > zone.watermarks().high_pages && !self.reporting.is_registered()
     }
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
@@ -193,10 +201,21 @@ impl<P: Platform> Manager<P> {
             }
             let mut result = Ok(());
             let mut put = cache.put(start, order);
+            if put == Put::Full
+                && order == Order::BLOCK
+                && let Some(home) = self.zones.get(cache.zone)
+                && cache.adapt(Flow::Out, self.may_keep_more(home))
+            {
+                put = cache.put(start, order);
+            }
             if put == Put::Full {
-                // Words do not come out again before the next refill; of runs the newer half may be wanted soon.
+                // Words do not come out again before the next refill; of runs the newer half may be wanted soon, of blocks, which cost most under the lock, a quarter.
                 let waiting = cache.waiting(order);
-                let oldest = if order.get() < 4 { waiting } else { waiting.div_ceil(2) };
+                let oldest = match order.get() {
+                    0..4 => waiting,
+                    BLOCK_ORDER => waiting - waiting / 4,
+                    _ => waiting.div_ceil(2),
+                };
                 result = self.return_oldest(cache, order, oldest);
                 put = cache.put(start, order);
             }
@@ -244,7 +263,10 @@ impl<P: Platform> Manager<P> {
         if order == Order::PAGE {
             return self.return_some::<MOST_FREED>(cache, order, count);
         }
-        self.return_some::<{ MOST_STACKED / 2 }>(cache, order, count)
+        if order == Order::BLOCK {
+            return self.return_some::<MOST_RETURNED>(cache, order, count);
+        }
+        self.return_some::<MOST_RUNS>(cache, order, count)
     }
 
     fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {

@@ -5,7 +5,7 @@
 //! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing, or nothing but reported memory: what comes out of the zone comes
 //! from its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block (DESIGN 2).
 //!
-//! For orders 4 to 9 there is a stack of runs.
+//! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they come or go in bulk ([`CpuCache::adapt`]).
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
 
@@ -33,13 +33,21 @@ const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28,
 /// Most words that are ready, by order.
 const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] = if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, 32, 64] };
+const STACK: [usize; STACK_ORDERS] =
+    if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, MOST_RUNS, MOST_BLOCKS_IN_BULK] };
+/// Most whole blocks, as long as they neither come nor go in bulk.
+const MOST_BLOCKS: usize = 64;
+/// Most whole blocks when they do.
+const MOST_BLOCKS_IN_BULK: usize = 96;
 /// The most words that are ready for any order.
 pub(crate) const MOST_READY: usize = 16;
-/// The most runs that any stack has.
-pub(crate) const MOST_STACKED: usize = 64;
+/// The most runs that any stack has of less than whole blocks.
+pub(crate) const MOST_RUNS: usize = 32;
 /// The most words of frees that any order has.
 pub(crate) const MOST_FREED: usize = 56;
+/// The most blocks that go back together: three quarters of a stack, so that some stay for requests.
+pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
+const _: () = assert!(MOST_FREED <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
 
 /// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first frame of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +127,7 @@ impl Word {
 /// A stack among the entries of a cache.
 struct Place {
     len: AtomicU32,
-    limit: u32,
+    limit: AtomicU32,
     first: usize,
 }
 
@@ -132,7 +140,7 @@ impl Place {
     ) -> [Self; STACKS] {
         core::array::from_fn(|stack| {
             let limit = u32::try_from(share(stack).min(most[stack] as u64)).unwrap_or(0);
-            let place = Self { len: AtomicU32::new(0), limit, first };
+            let place = Self { len: AtomicU32::new(0), limit: AtomicU32::new(limit), first };
             first += most[stack];
             place
         })
@@ -141,6 +149,11 @@ impl Place {
     #[inline]
     fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
     }
 
     /// Where the entry on top is, if there is one.
@@ -153,7 +166,7 @@ impl Place {
     #[inline]
     fn grow(&self) -> Option<usize> {
         let len = self.len();
-        if len >= self.limit {
+        if len >= self.limit() {
             return None;
         }
         self.len.store(len + 1, Ordering::Relaxed);
@@ -191,6 +204,15 @@ pub(crate) enum Put {
     Full,
 }
 
+/// Which way whole blocks go, many at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    /// Into an empty cache.
+    In = 1,
+    /// Out of a full one.
+    Out = 2,
+}
+
 /// See the module documentation. What every get and put needs comes first.
 #[repr(C, align(128))]
 pub(crate) struct CpuCache {
@@ -199,6 +221,10 @@ pub(crate) struct CpuCache {
     contents: Exclusive,
     /// Words that a refill takes: more each time, one after a drain.
     batch: AtomicU32,
+    /// The [`Flow`] of whole blocks that was last; zero after a drain.
+    flow: AtomicU32,
+    /// Whole blocks that it keeps usually, and while they come or go in bulk.
+    blocks: [u32; 2],
     /// Which of the manager's zones it keeps frames of.
     pub(crate) zone: usize,
     /// The frames that are kept, from the first to one past the last: that zone's, or a part of them.
@@ -225,18 +251,25 @@ impl CpuCache {
     pub(crate) fn new(zone: usize, home: PfnRange, share_pages: u64) -> Self {
         // Even the smallest zone has a few pages at hand.
         let share = (share_pages / SHARE).max(8);
+        // Twice as much of whole blocks, which come and go under the zone's lock like single pages. In bulk once more: half of what Linux allows in all.
+        let blocks = |times: u64, most: usize| {
+            let blocks = (share >> BLOCK_ORDER) * times;
+            u32::try_from(blocks.min(STACK[STACK_ORDERS - 1].min(most) as u64)).unwrap_or(0)
+        };
+        let usual = blocks(2, MOST_BLOCKS);
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
             batch: AtomicU32::new(1),
+            flow: AtomicU32::new(0),
+            blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
             zone,
             home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
             words: core::array::from_fn(|_| Word::empty()),
             freed: Place::all(FREED, 0, |order| share >> order),
             ready: Place::all(READY, sum(&FREED), |_| share / 64),
-            // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
             stacks: Place::all(STACK, 0, |stack| {
-                (share >> (stack + WORD_ORDERS)) << u32::from(stack + 1 == STACK_ORDERS)
+                if stack + 1 == STACK_ORDERS { u64::from(usual) } else { share >> (stack + WORD_ORDERS) }
             }),
             entries: core::array::from_fn(|_| Word::empty()),
             starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
@@ -252,7 +285,7 @@ impl CpuCache {
     pub(crate) fn caches(&self, order: Order, migrate_type: MigrateType) -> bool {
         match word_order(order) {
             Some(_) => (migrate_type as usize) < TYPES,
-            None => migrate_type == MigrateType::Movable && self.stack(order).is_some_and(|stack| stack.limit != 0),
+            None => migrate_type == MigrateType::Movable && self.stack(order).is_some_and(|stack| stack.limit() != 0),
         }
     }
 
@@ -332,23 +365,44 @@ impl CpuCache {
     pub(crate) fn batch(&self, order: Order, migrate_type: MigrateType) -> usize {
         let Some(index) = word_order(order) else {
             // Half a stack, so that a put after it finds room.
-            return self.stack(order).map_or(0, |stack| stack.limit as usize / 2);
+            return self.stack(order).map_or(0, |stack| stack.limit() as usize / 2);
         };
         if migrate_type != MigrateType::Movable {
             return 0;
         }
-        let batch = self.batch.load(Ordering::Relaxed).min(self.ready[index].limit);
+        let batch = self.batch.load(Ordering::Relaxed).min(self.ready[index].limit());
         self.batch.store(batch * 2 + 1, Ordering::Relaxed);
         batch as usize
     }
 
+    /// Told before whole blocks come or go, many at a time. Twice in a row the same way means that memory is filled or emptied in bulk: from then on the cache keeps more of them, so that the zone's lock is taken
+    /// less often. That ends with the next drain, or when it may not be any more. True when there is more room now.
+    pub(crate) fn adapt(&self, flow: Flow, may_keep_more: bool) -> bool {
+        self.contents.touch();
+        let [usual, most] = self.blocks;
+        let Some(stack) = self.stack(Order::BLOCK) else { return false };
+        let before = stack.limit();
+        let again = self.flow.load(Ordering::Relaxed) == flow as u32;
+        self.flow.store(flow as u32, Ordering::Relaxed);
+        let limit = match (may_keep_more, again) {
+            (false, _) => usual,
+            (true, true) => most,
+            (true, false) => before,
+        };
+        stack.limit.store(limit, Ordering::Relaxed);
+        limit > before
+    }
+
     /// How many single pages a refill brings at most, and how many pages fit in all.
     pub(crate) fn limits(&self) -> (u64, u64) {
-        let limits = |places: &[Place]| places.iter().map(|place| u64::from(place.limit)).sum::<u64>();
+        let limits = |places: &[Place]| places.iter().map(|place| u64::from(place.limit())).sum::<u64>();
         let words = self.words.len() as u64 + limits(&self.freed) + limits(&self.ready);
         let stacks = self.stacks.iter().zip(WORD_ORDERS..);
-        let most = 64 * words + stacks.map(|(stack, order)| u64::from(stack.limit) << order).sum::<u64>();
-        (64 * (1 + u64::from(self.ready[0].limit)), most)
+        let most = |(stack, order): (&Place, usize)| {
+            u64::from(if order == usize::from(BLOCK_ORDER) { self.blocks[1] } else { stack.limit() }) << order
+        };
+        let most = 64 * words + stacks.map(most).sum::<u64>();
+        (64 * (1 + u64::from(self.ready[0].limit())), most)
     }
 
     /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs, as a further one. False when there is no room.
@@ -441,7 +495,8 @@ impl CpuCache {
 
     /// Takes a word out of the cache, of those that gets come from; nothing when all are used up. The next refill begins small again.
     pub(crate) fn give_up_word(&self) -> Option<(Order, Runs)> {
-        self.contents.touch();
+        self.adapt(Flow::In, false);
+        self.flow.store(0, Ordering::Relaxed);
         self.batch.store(1, Ordering::Relaxed);
         let orders = || (0..WORD_ORDERS).zip((0..).map_while(Order::new));
         for (index, order) in orders() {

@@ -16,7 +16,7 @@ mod room;
 mod tier;
 
 pub(crate) use array::Array;
-pub(crate) use cache::{CpuCache, MOST_FREED, MOST_READY, MOST_STACKED, Put, Runs};
+pub(crate) use cache::{CpuCache, Flow, MOST_FREED, MOST_READY, MOST_RETURNED, MOST_RUNS, Put, Runs};
 pub(crate) use fill::Fill;
 pub(crate) use inside::{Descriptors, MAP_FRAMES, Map, MapFrames};
 pub(crate) use partial::{Partial, first_unmanaged};

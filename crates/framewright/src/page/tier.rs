@@ -494,7 +494,7 @@ impl Tier<'_> {
         true
     }
 
-    /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map. All
+    /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map of a block whose entry may be read. All
     /// or none.
     #[inline]
     pub(crate) fn free_word(
@@ -505,10 +505,9 @@ impl Tier<'_> {
         runs: u64,
         order: Order,
     ) -> bool {
-        if !self.table.is_ready(index) {
-            return false;
-        }
-        let state = self.table.state(index);
+        // Found once: that is a good part of the work.
+        let entry = self.table.entry(index);
+        let state = entry.state();
         if !state.is_plain() {
             return self.free_special_word(segment, index, start, runs, order);
         }
@@ -519,7 +518,7 @@ impl Tier<'_> {
         let free = state.free_pages() + pages;
         if free != PAGES_PER_BLOCK && state.room() >= most_order(free) {
             self.lists.split_pages += pages;
-            self.table.set_state(index, state.freed_to(free));
+            entry.set_state(state.freed_to(free));
         } else {
             self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
         }

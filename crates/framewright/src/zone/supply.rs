@@ -4,17 +4,15 @@ use super::Zone;
 use super::segment::{self, Segment};
 use super::serve::offset_in_block;
 use crate::block::bit_sets::neighbours;
-use crate::block::lists::FreeLists;
+use crate::block::lists::{FreeLists, NONE};
 use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, MOST_READY, MOST_STACKED, Runs, WordRuns};
+use crate::page::{CpuCache, MOST_READY, MOST_RETURNED, MOST_RUNS, Runs, WordRuns};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
 
-/// Runs that a refill of these takes at most.
-const MOST_RUNS: usize = MOST_STACKED / 2;
 /// Pieces that a refill of blocks takes at most.
 const MOST_TAKEN: usize = 16;
 
@@ -47,6 +45,8 @@ impl Taken {
     }
 }
 
+/// How many entries ahead of the one that is freed memory is asked for.
+const AHEAD: usize = 8;
 /// Orders below this one have words.
 const WORDS_BELOW: u8 = 4;
 /// Runs of the smallest order that has no words in a block.
@@ -197,23 +197,26 @@ impl Zone {
         refused: &mut dyn FnMut(Runs),
     ) {
         // Each kind has its own loop: what is decided once here would be decided for each entry there.
+        let prefetched = |_: &FreeLists, _| {};
         if order.get() < WORDS_BELOW {
-            self.free_each(platform, batch, order, refused, |lists, segment, index, rest| {
+            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
                 let offset = offset_in_block(rest[0].base);
                 usize::from(self.tier(lists).free_word(segment, index, offset, rest[0].runs, order))
             });
         } else if order < Order::BLOCK {
-            self.free_each(platform, batch, order, refused, |lists, segment, index, rest| {
+            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
                 self.give_runs(lists, segment, index, rest, order)
             });
         } else {
-            self.free_each(platform, batch, Order::BLOCK, refused, |lists, segment, index, rest| {
+            let ahead = |lists: &FreeLists, index| lists.loose.prefetch(index);
+            self.free_each(platform, batch, Order::BLOCK, refused, ahead, |lists, segment, index, rest| {
                 self.give_blocks(lists, segment, index, rest)
             });
         }
     }
 
-    /// Calls `give` with the lock, the segment and index of the first entry that is left, and all that are left; it says how many it gave back.
+    /// Calls `give` with the lock, the segment and index of the first entry that is left, and all that are left; it says how many it gave back. `ahead` is called with the index of one that is
+    /// given soon.
     #[inline]
     fn free_each<P: Platform>(
         &self,
@@ -221,40 +224,61 @@ impl Zone {
         batch: &[Runs],
         order: Order,
         refused: &mut dyn FnMut(Runs),
+        ahead: impl Fn(&FreeLists, u32),
         give: impl Fn(&mut FreeLists, &Range<u32>, u32, &[Runs]) -> usize,
     ) {
-        let mut near = self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
-        let mut place = |start: Pfn| {
-            let block = BlockNumber::containing(start);
-            if !near.0.contains(&block) {
-                near = Segment::place(segment::find(self.segments, block)?);
-            }
-            Some((near.1.clone(), near.1.start + (block.0 - near.0.start.0)))
-        };
-        for entry in batch {
-            if let Some((_, index)) = place(entry.base) {
-                self.table.prefetch(index, order);
-            }
-        }
-        let mut rest = batch;
-        while !rest.is_empty() {
-            let mut lists = self.changing.lists.lock(platform);
-            let before = lists.free_pages();
-            let mut wrong = None;
-            while let Some(&entry) = rest.first() {
-                let given = place(entry.base).map_or(0, |(segment, index)| give(&mut lists, &segment, index, rest));
-                rest = &rest[given.max(1)..];
-                if given == 0 {
-                    wrong = Some(entry);
-                    break;
+        for batch in batch.chunks(MOST_RETURNED) {
+            // What can be done before is not done under the lock, where others wait for it.
+            let mut indices = [NONE; MOST_RETURNED];
+            let indices = &mut indices[..batch.len()];
+            self.find_blocks(batch, order, indices);
+            let (mut rest, mut left) = (batch, &*indices);
+            while !rest.is_empty() {
+                let mut lists = self.changing.lists.lock(platform);
+                let before = lists.free_pages();
+                let mut segment = 0..0;
+                let mut wrong = None;
+                left.iter().take(AHEAD).filter(|&&soon| soon != NONE).for_each(|&soon| ahead(&lists, soon));
+                while let (Some(&entry), Some(&index)) = (rest.first(), left.first()) {
+                    if !segment.contains(&index) {
+                        segment = segment::find_index(self.segments, index).map_or(0..0, Segment::indices);
+                    }
+                    if let Some(&soon) = left.get(AHEAD).filter(|&&soon| soon != NONE) {
+                        ahead(&lists, soon);
+                    }
+                    let given = if index == NONE { 0 } else { give(&mut lists, &segment, index, rest) };
+                    (rest, left) = (&rest[given.max(1)..], &left[given.max(1)..]);
+                    if given == 0 {
+                        wrong = Some(entry);
+                        break;
+                    }
+                }
+                lists.events.cache_returns += 1;
+                lists.events.cache_return_pages += lists.free_pages().saturating_sub(before);
+                self.publish(&lists);
+                drop(lists);
+                if let Some(entry) = wrong {
+                    refused(entry);
                 }
             }
-            lists.events.cache_returns += 1;
-            lists.events.cache_return_pages += lists.free_pages().saturating_sub(before);
-            self.publish(&lists);
-            drop(lists);
-            if let Some(entry) = wrong {
-                refused(entry);
+        }
+    }
+
+    /// Writes the index of each entry's block to `indices`, where it has one and for words one that may be read, and asks for what freeing it will touch.
+    #[inline]
+    fn find_blocks(&self, batch: &[Runs], order: Order, indices: &mut [u32]) {
+        let mut near = self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
+        for (entry, index) in batch.iter().zip(indices) {
+            let block = BlockNumber::containing(entry.base);
+            if !near.0.contains(&block) {
+                let Some(segment) = segment::find(self.segments, block) else { continue };
+                near = segment.place();
+            }
+            let found = near.1.start + (block.0 - near.0.start.0);
+            // Of larger runs neighbours go back as one, so that it is asked once for many under the lock.
+            if order.get() >= WORDS_BELOW || self.table.is_ready(found) {
+                self.table.prefetch(found, order);
+                *index = found;
             }
         }
     }
