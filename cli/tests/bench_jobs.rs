@@ -5,8 +5,24 @@ mod common;
 use common::run;
 use serde_json::Value;
 
-const KEYS: [&str; 10] =
-    ["bench", "case", "engine", "units", "unit_ns", "threads", "repetitions", "seconds", "seconds_min", "seconds_max"];
+const KEYS: [&str; 16] = [
+    "bench",
+    "case",
+    "engine",
+    "units",
+    "unit_ns",
+    "threads",
+    "repetitions",
+    "seconds",
+    "seconds_min",
+    "seconds_max",
+    "serial_ratio",
+    "serial_ratio_low",
+    "serial_ratio_high",
+    "framewright_ratio",
+    "framewright_ratio_low",
+    "framewright_ratio_high",
+];
 const ENGINES: [&str; 4] = ["serial", "framewright", "rayon", "scoped"];
 
 #[test]
@@ -24,7 +40,12 @@ fn jobs_are_measured_with_every_engine() {
         let number = |name: &str| row[name].as_f64();
         assert!(number("seconds_min") <= number("seconds") && number("seconds") <= number("seconds_max"), "{row}");
         assert!(number("seconds_min") > Some(0.0) && number("threads") >= Some(1.0), "{row}");
-        assert!(row["engine"] != "serial" || row["threads"] == 1, "{row}");
+        assert!(row["engine"] != "serial" || row["threads"] == 1 && row["serial_ratio"] == 1.0, "{row}");
+        assert!(row["engine"] != "framewright" || row["framewright_ratio"] == 1.0, "{row}");
+        for ratio in ["serial_ratio", "framewright_ratio"] {
+            let [middle, low, high] = ["", "_low", "_high"].map(|end| number(&format!("{ratio}{end}")));
+            assert!(low > Some(0.0) && low <= middle && middle <= high, "{row}");
+        }
     }
     let key = |row: &Value| ["case", "units", "unit_ns"].map(|name| row[name].to_string());
     let of = |engine: &str| rows.iter().filter(|row| row["engine"] == engine).map(key).collect::<Vec<_>>();

@@ -19,6 +19,7 @@ mod random;
 mod reporting;
 mod scaling;
 pub mod section;
+mod statistics;
 mod subject;
 
 pub use common::{median, wrapped};

@@ -11,6 +11,9 @@ pub const MAX_HELPERS: usize = 255;
 /// A start cost that is assumed until one was measured.
 const FIRST_START_COST_NS: u64 = 20_000;
 
+/// So many jobs at most ask for no helper after one that asked in vain.
+const MOST_REFRAIN: u32 = 15;
+
 /// What the jobs of one platform share: the node cursor, who is short of helpers, and how long helpers take to start.
 ///
 /// All its atomics are Relaxed. They are hints and counts: a stale one costs time and orders nothing.
@@ -19,6 +22,10 @@ pub struct Desk {
     jobs: AtomicU32,
     hungry: AtomicU32,
     start_cost_ns: AtomicU64,
+    /// Jobs in a row whose helpers had the time to come and did not.
+    vain: AtomicU32,
+    /// Jobs that had to decide because of that whether to ask, since the last of them.
+    refrained: AtomicU32,
 }
 
 impl Default for Desk {
@@ -37,6 +44,8 @@ impl Desk {
                 jobs: AtomicU32::new(0),
                 hungry: AtomicU32::new(0),
                 start_cost_ns: AtomicU64::new(FIRST_START_COST_NS),
+                vain: AtomicU32::new(0),
+                refrained: AtomicU32::new(0),
             }
         }
     }
@@ -47,8 +56,28 @@ impl Desk {
         self.start_cost_ns.load(Ordering::Relaxed)
     }
 
+    /// Whether a job that is not large should ask for helpers: not while they come to none, but for one job in 2, 4, 8, at most [`MOST_REFRAIN`] + 1. To be asked once a job.
+    pub(crate) fn should_ask(&self) -> bool {
+        let vain = self.vain.load(Ordering::Relaxed);
+        if vain == 0 {
+            return true;
+        }
+        let refrain = 1_u32.checked_shl(vain).map_or(MOST_REFRAIN, |jobs| (jobs - 1).min(MOST_REFRAIN));
+        self.refrained.fetch_add(1, Ordering::Relaxed) >= refrain
+    }
+
+    /// A job ended whose helpers had the time to come and did not.
+    pub(crate) fn learn_vain(&self) {
+        let vain = self.vain.load(Ordering::Relaxed);
+        self.vain.store(vain.saturating_add(1), Ordering::Relaxed);
+        self.refrained.store(0, Ordering::Relaxed);
+    }
+
     /// Counts one helper's start in, as an eighth. One that was kept waiting by a busy CPU counts as eight times the average at most.
     pub(crate) fn learn_start_cost(&self, sample_ns: u64) {
+        if self.vain.load(Ordering::Relaxed) != 0 {
+            self.vain.store(0, Ordering::Relaxed);
+        }
         let old = self.start_cost_ns();
         let sample = sample_ns.min(old.saturating_mul(8)).max(8);
         self.start_cost_ns.store(old - old / 8 + sample / 8, Ordering::Relaxed);

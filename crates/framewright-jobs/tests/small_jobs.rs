@@ -131,9 +131,44 @@ fn a_job_gets_as_many_helpers_as_pay() {
 }
 
 #[test]
+fn helpers_that_do_not_come_are_asked_for_less_and_less() {
+    let platform = Starved::new(1);
+    let (small, large) = (Job::new(0..200_000), Job::new(0..10_000_000));
+    let asks = |job: &Job<'_>| platform.run(job, |_| 1) != 0;
+    // What passed between two that asked: 1, 3, 7 and then always 15 jobs.
+    let asked: Vec<usize> = (0..61).filter(|_| asks(&small)).collect();
+    assert_eq!(asked, [0, 2, 6, 14, 30, 46]);
+    // A large job asks always, and one that is known to be worth it.
+    assert!((0..20).all(|_| asks(&large)));
+    assert!((0..20).all(|_| asks(&small.min_chunk(1000))));
+    assert!(!asks(&small));
+    // One that comes, here on the caller's own thread, ends it.
+    let has_come = AtomicUsize::new(0);
+    let summary = large.run(&platform, |range, _| {
+        platform.now_ns.fetch_add(range.end - range.start, Ordering::Relaxed);
+        if platform.posts[0].serve() {
+            has_come.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok::<_, Infallible>(())
+    });
+    assert_eq!((summary.map(|summary| summary.threads), has_come.into_inner()), (Ok(2), 1));
+    platform.take_woken();
+    assert!(asks(&small) && !asks(&small) && asks(&small));
+}
+
+#[test]
+fn a_job_that_ended_before_its_helper_could_come_did_not_ask_in_vain() {
+    // A dear beginning: the rest is taken for 200 us, and takes 10.
+    let platform = Starved::new(1);
+    for _ in 0..20 {
+        assert_eq!(platform.run(&Job::new(0..1000), |unit| if unit < 16 { 200 } else { 10 }), 1);
+    }
+}
+
+#[test]
 fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
-    // 20 us a unit: helpers are called after the first chunk. 20 ns: never.
-    for (unit_ns, is_small) in [(20, true), (20_000, false)] {
+    // 40 us a unit: helpers are called after the first chunk. 20 ns: never.
+    for (unit_ns, is_small) in [(20, true), (40_000, false)] {
         let platform = Starved::new(2);
         let work =
             |range: Range<u64>| platform.now_ns.fetch_add(unit_ns * (range.end - range.start), Ordering::Relaxed);

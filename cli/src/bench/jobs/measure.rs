@@ -1,8 +1,13 @@
-//! Repetitions of a case by all engines in turn.
+//! Rounds of a case, in each of which every engine has its turn.
+//!
+//! What a machine gives a process changes from one second to the next, by more than what engines differ. So engines are compared within a round, in which the order is random: what is reported is
+//! the median of the rounds' ratios, with its interval, and not the ratio of medians.
 
 use super::cases::{Case, Load, chain};
 use super::engines::{Engine, Pools};
-use crate::bench::common::median;
+use crate::bench::common::Spread;
+use crate::bench::random::Random;
+use crate::bench::statistics::{Interval, bootstrap};
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::thread;
@@ -11,14 +16,16 @@ use std::time::{Duration, Instant};
 /// How often to repeat.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Timed repetitions of each engine.
-    pub repetitions: usize,
+    /// Timed rounds.
+    pub rounds: usize,
     /// The time after which a case ends early, once it has a few.
     pub enough: Duration,
 }
 
 /// Even a slow case has this many.
-const LEAST_REPETITIONS: usize = 3;
+const LEAST_ROUNDS: usize = 4;
+/// A case whose job takes longer has no round to warm up.
+const LONG_NS: u64 = 100_000_000;
 /// A sample is at least so long, by doing short jobs many times.
 const SAMPLE_NS: u64 = 200_000;
 /// Threads of the engine before have gone to sleep by then.
@@ -38,6 +45,13 @@ fn steps_per_us() -> u64 {
     u64::try_from(u128::from(STEPS) * 1000 / least).unwrap_or(1000)
 }
 
+/// The samples of one engine, one for each round, and the most threads that took part.
+#[derive(Clone, Default)]
+struct Samples {
+    seconds: Vec<f64>,
+    threads: usize,
+}
+
 /// Measures one case: a row for each engine.
 pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<Value> {
     let load = Load::new(case, memory, steps_per_us());
@@ -45,20 +59,32 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
         .into_iter()
         .filter(|&engine| engine != Engine::RayonInside || case.nanoseconds() <= SHORT_NS)
         .collect();
-    let passes = (SAMPLE_NS / case.nanoseconds().max(100)).max(1);
-    let mut samples: Vec<(Vec<f64>, usize)> = vec![Default::default(); engines.len()];
+    let most_passes = (SAMPLE_NS / case.nanoseconds().max(100)).max(1);
+    let mut samples: Vec<Samples> = vec![Samples::default(); engines.len()];
     let expected = load.range(0..case.units);
+    let mut order: Vec<usize> = (0..engines.len()).collect();
+    let mut random = Random::new(case.units ^ case.unit_ns);
     let start = Instant::now();
-    for repetition in 0..=effort.repetitions {
-        if repetition > LEAST_REPETITIONS && start.elapsed() > effort.enough {
+    let first = i64::from(case.nanoseconds() > LONG_NS);
+    for round in first.. {
+        let rounds = usize::try_from(round - 1).unwrap_or(0);
+        if rounds >= effort.rounds || rounds >= LEAST_ROUNDS && start.elapsed() > effort.enough {
             break;
         }
-        for turn in 0..engines.len() {
-            let index = (turn + repetition) % engines.len();
+        random.shuffle(&mut order);
+        for &index in &order {
             thread::sleep(PAUSE);
             let (seconds, threads) = pools.with(engines[index], case, load, |job| {
                 // Short jobs: the engine awake, as in a program that has one after the other.
-                let mut threads = if passes > 1 { job().threads } else { 0 };
+                let mut threads = 0;
+                let mut passes = most_passes;
+                if passes > 1 {
+                    threads = job().threads;
+                    let start = Instant::now();
+                    job();
+                    let one_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+                    passes = passes.min(SAMPLE_NS / one_ns).max(1);
+                }
                 let start = Instant::now();
                 for _ in 0..passes {
                     let done = black_box(job());
@@ -67,32 +93,38 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
                 }
                 (start.elapsed().as_secs_f64() / passes as f64, threads)
             });
-            // The first warms up.
-            if repetition > 0 {
-                samples[index].0.push(seconds);
+            // Round 0 warms up.
+            if round > 0 {
+                samples[index].seconds.push(seconds);
             }
-            samples[index].1 = samples[index].1.max(threads);
+            samples[index].threads = samples[index].threads.max(threads);
         }
     }
-    engines
-        .iter()
-        .zip(samples)
-        .filter_map(|(engine, (samples, threads))| row(case, *engine, samples, threads))
-        .collect()
+    let of =
+        |engine: Engine| engines.iter().position(|&other| other == engine).map(|index| &samples[index].seconds[..]);
+    let (serial, ours) = (of(Engine::Serial).unwrap_or_default(), of(Engine::Ours).unwrap_or_default());
+    engines.iter().zip(&samples).filter_map(|(engine, samples)| row(case, *engine, samples, [serial, ours])).collect()
 }
 
-fn row(case: &Case, engine: Engine, mut samples: Vec<f64>, threads: usize) -> Option<Value> {
-    samples.sort_by(f64::total_cmp);
-    Some(json!({
+fn row(case: &Case, engine: Engine, samples: &Samples, [serial, ours]: [&[f64]; 2]) -> Option<Value> {
+    let spread = Spread::of(samples.seconds.iter().copied());
+    let mut row = json!({
         "bench": "jobs",
         "case": case.name,
         "engine": engine.name(),
         "units": case.units,
         "unit_ns": case.unit_ns,
-        "threads": threads,
-        "repetitions": samples.len(),
-        "seconds": median(&samples)?,
-        "seconds_min": samples.first()?,
-        "seconds_max": samples.last()?,
-    }))
+        "threads": samples.threads,
+        "repetitions": samples.seconds.len(),
+    });
+    spread.middle?;
+    spread.put(&mut row, "seconds");
+    for (name, others) in [("serial_ratio", serial), ("framewright_ratio", ours)] {
+        let ratios: Vec<f64> = samples.seconds.iter().zip(others).map(|(own, other)| own / other).collect();
+        let Interval { middle, low, high } = bootstrap(&ratios);
+        for (end, value) in [("", middle), ("_low", low), ("_high", high)] {
+            row[format!("{name}{end}")] = json!(value);
+        }
+    }
+    Some(row)
 }

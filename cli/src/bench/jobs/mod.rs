@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-seconds for one job, from the call to its return; short jobs are timed many at a time. The engines of a case take turns, with a pause before each \
-sample; a row is the median of its repetitions, with the least and the most. \
+seconds for one job, from the call to its return; short jobs are timed many at a time. The engines of a case take turns in rounds, in random order and with a pause before each \
+sample; a row is the median of its rounds, with the least and the most, and the median of the ratios to the loop and to framewright in the same round, with its 95 % interval by the bootstrap. \
 A unit is a chain of multiplications that takes about unit_ns, or, in memory, 4 KiB that are read. \
 uniform: all units alike; one-heavy: one in the middle costs a thousand of the others; ramp: costs rise from nothing to twice the mean; \
 two-empty: two units without work, for which two threads are asked; \
@@ -42,13 +42,13 @@ pub struct Scale {
 }
 
 const FULL: Scale = Scale {
-    effort: Effort { repetitions: 15, enough: Duration::from_millis(2000) },
+    effort: Effort { rounds: 101, enough: Duration::from_millis(1300) },
     longest: Duration::from_millis(1100),
     memory_bytes: 256 << 20,
 };
 
 const QUICK: Scale = Scale {
-    effort: Effort { repetitions: 3, enough: Duration::from_millis(150) },
+    effort: Effort { rounds: 4, enough: Duration::from_millis(150) },
     longest: Duration::from_millis(11),
     memory_bytes: 16 << 20,
 };
@@ -81,7 +81,7 @@ fn section(quick: bool) -> Result<Section, Error> {
         }
     }
     let priority = HostedHelpers::shared().priority();
-    let mut section = Section { left_out, ..Section::new("jobs", scale.effort.repetitions, TIMED, rows) };
+    let mut section = Section { left_out, ..Section::new("jobs", scale.effort.rounds, TIMED, rows) };
     section.further.insert("cpus".into(), json!(cpus.len()));
     section.further.insert("priority".into(), json!(priority.to_string()));
     Ok(section)

@@ -21,9 +21,13 @@ pub fn grid(rows: &[Value]) -> Grid {
     for case in cases {
         let row = |engine: Engine| rows.iter().find(|row| row["engine"] == engine.name() && key(row) == case);
         let seconds = |engine: Engine| row(engine).and_then(|row| row["seconds"].as_f64());
-        let ratio = |engine: Engine| match (seconds(engine), seconds(Engine::Ours)) {
-            (Some(other), Some(ours)) => format!("{:.3}", other / ours),
-            _ => "-".to_owned(),
+        // The middle of the rounds' ratios and its interval.
+        let ratio = |engine: Engine| {
+            let of_rounds = |end: &str| row(engine)?[format!("framewright_ratio{end}")].as_f64();
+            match (of_rounds(""), of_rounds("_low"), of_rounds("_high")) {
+                (Some(middle), Some(low), Some(high)) => format!("{middle:.3} ({low:.3} .. {high:.3})"),
+                _ => "-".to_owned(),
+            }
         };
         let [name, units, unit_ns] = &case;
         let mut cells = vec![name.as_str().unwrap_or("-").to_owned(), units.to_string(), unit_ns.to_string()];
@@ -51,20 +55,24 @@ mod tests {
 
     #[test]
     fn a_case_is_one_line() {
-        let row = |engine: Engine, units: u64, seconds: f64| json!({ "case": "uniform", "engine": engine.name(), "units": units, "unit_ns": 10, "threads": 2, "seconds": seconds });
+        let row = |engine: Engine, units: u64, seconds: f64| {
+            let ratio = seconds / 5e-7;
+            json!({ "case": "uniform", "engine": engine.name(), "units": units, "unit_ns": 10, "threads": 2, "seconds": seconds,
+                    "framewright_ratio": ratio, "framewright_ratio_low": ratio - 0.5, "framewright_ratio_high": ratio + 0.25 })
+        };
         let rows = [
             row(Engine::Serial, 100, 1e-6),
             row(Engine::Ours, 100, 5e-7),
             row(Engine::Rayon, 100, 2e-6),
-            row(Engine::Serial, 1000, 0.02),
+            json!({ "case": "uniform", "engine": "serial", "units": 1000, "unit_ns": 10, "threads": 1, "seconds": 0.02 }),
         ];
         let lines = grid(&rows).render(Style::PLAIN);
-        let words: Vec<Vec<&str>> = lines[1..].iter().map(|line| line.split_whitespace().collect()).collect();
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
-            words,
+            lines[1..].iter().map(words).collect::<Vec<_>>(),
             [
-                vec!["uniform", "100", "10", "1.00", "us", "500", "ns", "2.00", "us", "-", "-", "2", "2.000", "4.000"],
-                vec!["uniform", "1000", "10", "20.00", "ms", "-", "-", "-", "-", "-", "-", "-"],
+                "uniform 100 10 1.00 us 500 ns 2.00 us - - 2 2.000 (1.500 .. 2.250) 4.000 (3.500 .. 4.250)",
+                "uniform 1000 10 20.00 ms - - - - - - -",
             ]
         );
     }

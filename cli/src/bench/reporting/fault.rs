@@ -2,10 +2,10 @@
 
 use super::Scale;
 use super::hosted::flush;
-use super::statistics::{Interval, bootstrap, deviation};
 use crate::bench::common::median;
 use crate::bench::host;
 use crate::bench::random::Random;
+use crate::bench::statistics::{Interval, bootstrap, deviation};
 use crate::error::Error;
 use crate::hosted::{Session, Silent, with_reports};
 use framewright::Manager;

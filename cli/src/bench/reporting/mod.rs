@@ -5,7 +5,6 @@ mod fault;
 mod hosted;
 mod qemu;
 mod shuffle;
-mod statistics;
 mod table;
 
 pub use qemu::{machine_process, resident_bytes};

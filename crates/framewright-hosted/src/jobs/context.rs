@@ -43,6 +43,12 @@ impl Context {
         let last = LAST.try_with(|last| last.try_borrow().ok()?.clone()).ok().flatten();
         last.or_else(|| Self::of_this_thread(with_level))
     }
+
+    /// The same with other CPUs.
+    #[cfg(test)]
+    pub fn with_cpus(&self, cpus: CpuMask) -> Self {
+        Self { cpus, policy: self.policy, level: self.level }
+    }
 }
 
 /// What a helper has taken on.
@@ -53,10 +59,14 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their number. Returns whether it does so; if not, it must not work.
-    pub fn adopt(&mut self, context: &Arc<Context>, node: Option<(u32, &CpuMask)>) -> bool {
+    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their number; `narrowed`: its CPUs were changed since. Returns whether it does so; if not, it
+    /// must not work.
+    pub fn adopt(&mut self, context: &Arc<Context>, node: Option<(u32, &CpuMask)>, narrowed: bool) -> bool {
         let number = node.map(|(number, _)| number);
-        if self.node == number && self.context.as_ref().is_some_and(|adopted| Arc::ptr_eq(adopted, context)) {
+        if !narrowed
+            && self.node == number
+            && self.context.as_ref().is_some_and(|adopted| Arc::ptr_eq(adopted, context))
+        {
             return true;
         }
         let policy_is_new = self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
@@ -81,21 +91,26 @@ mod tests {
     fn cpus_are_taken_over_all_or_none() {
         let all = Context::of_this_thread(false).expect("the system says");
         let first = (0..8192).find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1).expect("there is a CPU");
-        let with = |cpus: CpuMask| Arc::new(Context { cpus, policy: all.policy, level: 0 });
+        let with = |cpus: CpuMask| Arc::new(all.with_cpus(cpus));
         let here = || CpuMask::of_this_thread().expect("the system says");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut adopted = Adopted::default();
                 let one = CpuMask::of([first]);
-                assert!(adopted.adopt(&with(one.clone()), None));
+                assert!(adopted.adopt(&with(one.clone()), None, false));
                 assert_eq!((here().count(), here().and(&one).count()), (1, 1));
-                assert!(adopted.adopt(&all, None) && here() == all.cpus);
+                assert!(adopted.adopt(&all, None, false) && here() == all.cpus);
                 // A node narrows it, unless the caller may not go there.
-                assert!(adopted.adopt(&all, Some((0, &one))) && here().count() == 1);
-                assert!(adopted.adopt(&all, Some((1, &CpuMask::of([])))) && here() == all.cpus);
+                assert!(adopted.adopt(&all, Some((0, &one)), false) && here().count() == 1);
+                assert!(adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus);
+                // CPUs that somebody else changed.
+                assert!(adopted.adopt(&all, None, false));
+                one.adopt().expect("it may");
+                assert!(adopted.adopt(&all, None, false) && here().count() == 1);
+                assert!(adopted.adopt(&all, None, true) && here() == all.cpus);
                 // CPUs that there are not.
-                assert!(!adopted.adopt(&with(CpuMask::of([8191])), None));
-                assert!(adopted.adopt(&all, None));
+                assert!(!adopted.adopt(&with(CpuMask::of([8191])), None, false));
+                assert!(adopted.adopt(&all, None, false));
             });
         });
     }

@@ -3,6 +3,7 @@
 use super::context::{Adopted, Context};
 use super::loan::Loan;
 use super::nodes::Nodes;
+use super::parking::{Call, Parking};
 use super::per_process::generation;
 use super::priority::Priority;
 use super::quota::CpuQuota;
@@ -17,9 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A helper looks for more work so long before it sleeps, and a caller waits so long before it sleeps and lends its priority: about what it takes to
-/// send a thread to sleep and wake it again.
+/// A helper looks for more work so long before it sleeps, and a caller waits so long before it lends its priority.
 const SPIN_NS: u64 = 20_000;
+/// A caller waits so long before it sleeps: what it takes to wake it again where its CPU is a virtual one that sleeps, too.
+const CALLER_SPIN_NS: u64 = 60_000;
 /// Looks between two clock readings while spinning.
 const LOOKS: u32 = 16;
 /// How old what is known of the quota may be. Reading it takes some 50 us.
@@ -39,11 +41,9 @@ pub(super) type Payload = Box<dyn Any + Send>;
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// Of the job at the post; written by its caller before the offer.
-    context: Mutex<Option<Arc<Context>>>,
+    /// What the job at the post says, written by its caller before the offer, and where the helper sleeps.
+    parking: Parking,
     panic: Mutex<Option<Payload>>,
-    /// 1: the helper sleeps, or is about to.
-    sleeping: AtomicU32,
     /// Counts the ends of its work; callers sleep on it.
     ended: AtomicU32,
     /// A caller sleeps on `ended`, or is about to.
@@ -158,6 +158,11 @@ impl Pool {
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }
 
+    /// Whether the helper that a job would get first sleeps, or was not started yet.
+    pub fn first_sleeps(&self) -> bool {
+        self.started() == 0 || self.shared.slots.first().is_some_and(|slot| slot.parking.is_asleep())
+    }
+
     /// Starts helpers until there are so many; returns how many there are.
     #[cold]
     fn start(&self, wanted: usize) -> usize {
@@ -186,17 +191,14 @@ impl Pool {
     pub fn prepare(&self, helper: usize) {
         if let Some(slot) = self.shared.slots.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
-            let mut place = lock(&slot.context);
-            let same = matches!((&*place, &context), (Some(old), Some(new)) if Arc::ptr_eq(old, new));
-            if !same {
-                *place = context;
-            }
+            let node = self.shared.posts.get(helper).and_then(Post::node);
+            slot.parking.prepare(context.map(|context| Call::from_here(context, node)));
         }
     }
 
     pub fn wake(&self, helper: usize) {
         if let Some(slot) = self.shared.slots.get(helper) {
-            slot.wake();
+            slot.wake(&self.shared.nodes);
         }
     }
 
@@ -207,10 +209,13 @@ impl Pool {
     /// Waits until `done`, which `helper` makes true.
     pub fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
         let Some(slot) = self.shared.slots.get(helper) else { return };
-        if spin_until(done) {
+        if spin_until(SPIN_NS, done) {
             return;
         }
-        let mut lent = false;
+        let mut lent = self.shared.lend(slot, done);
+        if spin_until(CALLER_SPIN_NS - SPIN_NS, done) {
+            return;
+        }
         while !done() {
             // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
             if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
@@ -240,7 +245,7 @@ fn forked_inside_a_job() -> ! {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        self.shared.slots.iter().for_each(Slot::wake);
+        self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
         let handles = std::mem::take(&mut lock(&self.shared.threads).handles);
         for thread in handles {
             // What chunks threw was caught.
@@ -250,7 +255,7 @@ impl Drop for Pool {
 }
 
 /// Spins until `done`, for a short while. Returns whether it is.
-fn spin_until(done: &dyn Fn() -> bool) -> bool {
+fn spin_until(most_ns: u64, done: &dyn Fn() -> bool) -> bool {
     let began = system::now_ns();
     loop {
         for _ in 0..LOOKS {
@@ -259,18 +264,15 @@ fn spin_until(done: &dyn Fn() -> bool) -> bool {
             }
             std::hint::spin_loop();
         }
-        if system::now_ns().saturating_sub(began) > SPIN_NS {
+        if system::now_ns().saturating_sub(began) > most_ns {
             return done();
         }
     }
 }
 
 impl Slot {
-    fn wake(&self) {
-        // The fence before it in the engine makes this see a helper that did not see the work.
-        if self.sleeping.load(Ordering::SeqCst) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0 {
-            system::wake_one(&self.sleeping);
-        }
+    fn wake(&self, nodes: &Nodes) {
+        self.parking.wake(self.tid.load(Ordering::Relaxed), nodes);
     }
 
     /// The helper's work is over and its caller can see it.
@@ -326,7 +328,7 @@ impl Shared {
         if !self.keeps_priority.swap(true, Ordering::SeqCst) {
             self.age.fetch_add(1, Ordering::SeqCst);
             self.started.store(0, Ordering::SeqCst);
-            self.slots.iter().for_each(Slot::wake);
+            self.slots.iter().for_each(|slot| slot.wake(&self.nodes));
         }
     }
 
@@ -340,18 +342,22 @@ impl Shared {
         let level = system::level().unwrap_or(0);
         let mut is_idle = false;
         let mut adopted = Adopted::default();
+        let mut has_whole_mask = true;
         while !self.is_over(age) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
-                let context = lock(&slot.context).clone();
-                let Some(context) = context.filter(|context| lowered || context.level <= level) else { return };
+                let (call, narrowed) = slot.parking.begin();
+                has_whole_mask &= !narrowed;
+                let call = call.filter(|call| lowered || call.context.level <= level);
+                let Some(Call { context, node, .. }) = call else { return };
                 // Never above its caller. A caller that is so low has nothing to lend, so no loan is undone here.
                 is_idle = lowered && context.level == IDLE_LEVEL;
                 if is_idle && system::set_level(IDLE_LEVEL).is_err() {
                     return;
                 }
-                let node = post.node().and_then(|node| Some((node, self.nodes.cpus(node)?)));
-                if !adopted.adopt(&context, node) {
+                let node = node.and_then(|node| Some((node, self.nodes.cpus(node)?)));
+                has_whole_mask = adopted.adopt(&context, node, !has_whole_mask);
+                if !has_whole_mask {
                     return;
                 }
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
@@ -372,15 +378,11 @@ impl Shared {
                 }
                 // Time that a quota counts is not spent on waiting.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
-                    spin_until(&|| post.has_work() || self.is_over(age));
+                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(age));
                 }
                 continue;
             }
-            slot.sleeping.store(1, Ordering::SeqCst);
-            if !post.has_work() && !self.is_over(age) {
-                system::sleep_while(&slot.sleeping, 1, None);
-            }
-            slot.sleeping.store(0, Ordering::Relaxed);
+            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(age));
         }
     }
 

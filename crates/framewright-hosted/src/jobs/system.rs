@@ -62,11 +62,25 @@ impl CpuMask {
         both
     }
 
+    /// All but one.
+    pub fn without(&self, cpu: u32) -> Self {
+        let mut others = self.clone();
+        if let Some(word) = others.words.get_mut(cpu as usize / 64) {
+            *word &= !(1 << (cpu % 64));
+        }
+        others
+    }
+
     /// Keeps the calling thread on these.
     pub fn adopt(&self) -> io::Result<()> {
+        self.give_to(0)
+    }
+
+    /// Keeps thread `tid` on these, 0 for the caller.
+    pub fn give_to(&self, tid: Tid) -> io::Result<()> {
         let words = self.words();
         // SAFETY: the slice is live and of the size that is passed.
-        let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(words), words.as_ptr()) };
+        let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr()) };
         check(result).map(drop)
     }
 }

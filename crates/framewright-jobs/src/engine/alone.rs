@@ -15,7 +15,12 @@ use core::ops::Range;
 pub(super) struct Begun {
     pub(super) pace: Pace,
     pub(super) tally: Tally,
+    pub(super) asks: Asks,
 }
+
+/// Whether a job asks for helpers that it is worth, once that was found out.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asks(Option<bool>);
 
 impl Job<'_> {
     /// Whether nobody looks at the job while it runs, and its size alone does not say how many threads it is worth.
@@ -45,7 +50,7 @@ impl Job<'_> {
         let worker = Worker { index: 0, node: &node, stop: &stop, cancel: None };
         let threads = self.possible_threads(crew);
         let size = track.end - track.start;
-        let mut begun = Begun { pace: Pace::start(now_ns), tally: Tally::default() };
+        let mut begun = Begun { pace: Pace::start(now_ns), tally: Tally::default(), asks: Asks::default() };
         loop {
             let units = |_| begun.pace.next_alone(size, threads).max(self.align);
             let Some(range) = track.claim_units(self.align, false, units) else { return Ok((begun, true)) };
@@ -60,7 +65,7 @@ impl Job<'_> {
             if let Some(now) = helpers.now_ns() {
                 begun.pace.lap(now, units);
             }
-            if self.worthwhile_helpers(helpers, crew, &begun.pace, rest) != 0 {
+            if self.worthwhile_helpers(helpers, crew, &begun.pace, rest, &mut begun.asks) != 0 {
                 return Ok((begun, false));
             }
         }
@@ -71,16 +76,31 @@ impl Job<'_> {
         u32::try_from(crew.posts.len()).unwrap_or(u32::MAX).saturating_add(1).min(self.max_threads)
     }
 
-    /// How many helpers `rest` units are worth: one for each share of them, and not more than there are chunks.
+    /// How many helpers `rest` units are worth: one for each share of them, and not more than there are chunks. None for a job that is not large, where helpers were asked for in vain lately.
     pub(super) fn worthwhile_helpers<H: Helpers + ?Sized>(
         &self,
         helpers: &H,
         crew: Crew<'_>,
         pace: &Pace,
         rest: u64,
+        asks: &mut Asks,
     ) -> u32 {
-        let start_cost = helpers.start_cost_ns().unwrap_or_else(|| crew.desk.start_cost_ns());
+        let start_cost = start_cost_ns(helpers, crew);
         let worth = pace.worthwhile_helpers(rest, start_cost).min(rest / self.align);
+        if worth == 0 {
+            return 0;
+        }
+        if pace.is_large(rest) {
+            asks.0 = Some(true);
+        }
+        if !*asks.0.get_or_insert_with(|| crew.desk.should_ask()) {
+            return 0;
+        }
         u32::try_from(worth).unwrap_or(u32::MAX).min(self.max_threads - 1)
     }
+}
+
+/// What a helper costs before it does its first unit.
+pub(super) fn start_cost_ns<H: Helpers + ?Sized>(helpers: &H, crew: Crew<'_>) -> u64 {
+    helpers.start_cost_ns().unwrap_or_else(|| crew.desk.start_cost_ns())
 }

@@ -1,6 +1,6 @@
 //! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and calls them.
 
-use super::alone::Begun;
+use super::alone::{Asks, Begun};
 use super::pace::Pace;
 use super::track::{Rule, Track};
 use super::{Own, Shared, WATCHED_CHUNKS};
@@ -30,6 +30,7 @@ pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
     allowance: Option<u32>,
     /// Where the next look for an idle post begins.
     next_look: usize,
+    asks: Asks,
 }
 
 impl<'s, 'r, 'p, 'a, H, F, E> Leader<'s, 'r, 'p, 'a, H, F, E>
@@ -39,7 +40,16 @@ where
     E: Send,
 {
     pub(super) fn new(shared: &'s Shared<'a, H, F, E>, recruits: &'r mut Recruits<'p>) -> Self {
-        Self { shared, recruits, registration: None, together: false, target: 0, allowance: None, next_look: 0 }
+        Self {
+            shared,
+            recruits,
+            registration: None,
+            together: false,
+            target: 0,
+            allowance: None,
+            next_look: 0,
+            asks: Asks::default(),
+        }
     }
 
     /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the caller's own chunk that failed.
@@ -50,8 +60,8 @@ where
         let timed = shared.job.is_guided() && self.could_have_helpers();
         let recorded = !shared.job.statistics.is_empty();
         let mut began = None;
-        if let Some(Begun { pace, tally }) = begun {
-            own.tally = tally;
+        if let Some(Begun { pace, tally, asks }) = begun {
+            (own.tally, self.asks) = (tally, asks);
             self.estimate(own.pace.insert(pace), shared.rest());
         } else {
             if timed || recorded {
@@ -147,7 +157,7 @@ where
     fn estimate(&mut self, pace: &Pace, rest: u64) {
         let shared = self.shared;
         let Some(crew) = shared.crew else { return };
-        let worth = shared.job.worthwhile_helpers(shared.helpers, crew, pace, rest);
+        let worth = shared.job.worthwhile_helpers(shared.helpers, crew, pace, rest, &mut self.asks);
         // Few large calls rather than many small ones: the estimate creeps up and down.
         if worth > self.target + self.target / 2 {
             self.target = worth;

@@ -210,6 +210,7 @@ impl Job<'_> {
         let complete = with_recruits(posts, &shared, &wait, |recruits| {
             let failed = Leader::new(&shared, recruits).lead(begun);
             recruits.settle();
+            shared.learn_whether_helpers_came();
             if let Some(helper) = recruits.panicked() {
                 helpers.resume_panic(helper);
             }
@@ -249,7 +250,7 @@ fn since<H: Helpers + ?Sized>(helpers: &H, began_ns: Option<u64>) -> u64 {
 /// | `grid_chunk`, `called_ns`, `asked_ns` | the caller before an offer | helpers | Relaxed, carried by the offer |
 /// | `held`, `staying`, `waking` | caller and helpers | caller and helpers | Relaxed: counts |
 /// | `indices` | helpers | helpers | Acquire and Release, see `indices` |
-/// | `totals` | helpers when they end | the caller after `settle` | Relaxed, carried by the helper's end |
+/// | `totals` | workers when they end | the caller after `settle` | Relaxed, carried by the helper's end |
 /// | `first_error` | who fails first | the caller after `settle` | see `raw::first` |
 struct Shared<'a, H: ?Sized, F, E> {
     job: &'a Job<'a>,
@@ -354,6 +355,20 @@ where
             asked_ns: AtomicU64::new(0),
             totals: Totals::default(),
             first_error: FirstError::new(),
+        }
+    }
+
+    /// For the caller when all have ended.
+    #[inline]
+    fn learn_whether_helpers_came(&self) {
+        let called_ns = self.called_ns.load(Ordering::Relaxed);
+        let was_alone = self.totals.threads.load(Ordering::Relaxed) <= 1;
+        let Some(crew) = self.crew.filter(|_| called_ns != 0 && was_alone && self.job.min_chunk.is_none()) else {
+            return;
+        };
+        let waited_ns = self.helpers.now_ns().map_or(0, |now| now.saturating_sub(called_ns));
+        if waited_ns >= alone::start_cost_ns(self.helpers, crew).saturating_mul(2) {
+            crew.desk.learn_vain();
         }
     }
 

@@ -6,6 +6,8 @@
 const WORK_PER_READING_NS: u64 = 1_200;
 /// Less work than this tells nothing about the rest: the readings themselves would be a good part of it.
 const TRUSTED_NS: u64 = 1_000;
+/// Asking for helpers costs their caller 3 us at most, some thousandth of this.
+const LARGE_NS: u64 = 2_000_000;
 /// While the caller is alone, the units of its next chunk are at most this many times those already done.
 const GROWTH: u64 = 31;
 /// While the caller is alone, its chunks are meant to take no longer, so that it sees soon when a helper becomes free.
@@ -57,13 +59,22 @@ impl Pace {
     /// How many helpers `rest` units are worth, at most: every thread's share of the rest must take twice as long as a helper takes to
     /// start. The cost of a unit is that of all units so far, those of the last chunk counted twice.
     pub(super) fn worthwhile_helpers(&self, rest: u64, start_cost_ns: u64) -> u64 {
+        self.rest_ns(rest) / start_cost_ns.saturating_mul(2).max(1)
+    }
+
+    /// Whether the rest is worth asking for helpers even when they mostly do not come: what that costs is nothing beside it.
+    pub(super) fn is_large(&self, rest: u64) -> bool {
+        self.rest_ns(rest) >= LARGE_NS
+    }
+
+    /// What the rest takes one thread; 0 while too little was seen.
+    fn rest_ns(&self, rest: u64) -> u64 {
         if self.elapsed_ns() < TRUSTED_NS {
             return 0;
         }
         let ns = self.elapsed_ns().saturating_add(self.chunk_ns);
         let units = self.units.saturating_add(self.chunk_units).max(1);
-        let rest_ns = ns.saturating_mul(rest) / units;
-        rest_ns / start_cost_ns.saturating_mul(2).max(1)
+        ns.saturating_mul(rest) / units
     }
 
     /// Units of the next chunk of a caller that is alone, of a job of `size` units for which there are `threads`. Larger and larger, so that readings stay few, but never so large

@@ -1,0 +1,228 @@
+//! Where a helper sleeps, so that it does not start on its caller's CPU: [`Parking`].
+//!
+//! A thread that is woken is not always put on a CPU that is idle. In a virtual machine Linux takes a CPU that sleeps for one whose host has taken it away, finds no idle one, and leaves the
+//! thread on the CPU that wakes it. There the caller works on, and the helper waits for the next balancing, up to a tick: of jobs of 0.03 to 1.5 ms it then sees little or nothing.
+//! So a helper sleeps with its caller's CPU left out of its mask, and takes the whole mask back before it works. That costs two system calls of the helper, while nobody waits for it, and one
+//! of the caller when it moved to another CPU since its last job.
+
+use super::context::Context;
+use super::nodes::Nodes;
+use super::system::{self, CpuMask, Tid};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the job at a post says about where its helper goes.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub context: Arc<Context>,
+    pub node: Option<u32>,
+    /// On which its caller was.
+    caller_cpu: u32,
+}
+
+impl PartialEq for Call {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.context, &other.context) && (self.node, self.caller_cpu) == (other.node, other.caller_cpu)
+    }
+}
+
+impl Call {
+    /// From the thread that calls.
+    pub fn from_here(context: Arc<Context>, node: Option<u32>) -> Self {
+        Self { context, node, caller_cpu: system::cpu() }
+    }
+
+    /// The CPUs on which the helper is to start: not its caller's; those of the node, if there are such. Nothing when there is no other.
+    fn start_cpus(&self, nodes: &Nodes) -> Option<CpuMask> {
+        let others = self.context.cpus.without(self.caller_cpu);
+        let near = self.node.and_then(|node| nodes.cpus(node)).map(|near| others.and(near));
+        near.into_iter().chain([others]).find(|cpus| cpus.count() != 0)
+    }
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+/// A waker decides on which CPUs the helper wakes up.
+const MOVING: u32 = 2;
+
+/// See the module documentation.
+///
+/// The helper is at the lowest priority, so whoever waited for it to leave a lock would wait for long. Callers wait for nothing here: the lock of `call` is held for no longer than it takes to copy
+/// two words, and `narrowed_for` belongs to the helper, or while the state is `MOVING` to the waker that made it so.
+#[derive(Default)]
+pub(super) struct Parking {
+    state: AtomicU32,
+    /// Of the job at the post; from before its offer.
+    call: Mutex<Option<Call>>,
+    /// What the helper's CPUs were narrowed for since it last took on all of them.
+    narrowed_for: Mutex<Option<Call>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks is left half done by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Parking {
+    /// The post has a job of the calling thread.
+    pub fn prepare(&self, call: Option<Call>) {
+        let mut place = lock(&self.call);
+        if *place != call {
+            *place = call;
+        }
+    }
+
+    /// The calling helper sleeps unless it `has_something` to do, until it is woken. It expects the same caller again, on the same CPU. While it is on that CPU itself its CPUs stay as they are:
+    /// to move a thread that runs takes the kernel two thread switches, to move one that sleeps none.
+    pub fn sleep(&self, nodes: &Nodes, has_something: impl FnOnce() -> bool) {
+        self.narrow(nodes, |call, cpus| call.caller_cpu != system::cpu() && cpus.adopt().is_ok());
+        self.state.store(ASLEEP, Ordering::SeqCst);
+        let stays = has_something();
+        if stays && self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return;
+        }
+        loop {
+            // Acquire pairs with the Release in `wake`.
+            let state = self.state.load(Ordering::Acquire);
+            if state == AWAKE {
+                return;
+            }
+            system::sleep_while(&self.state, state, None);
+        }
+    }
+
+    /// Whether the helper sleeps at this moment.
+    pub fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
+
+    /// Wakes helper `tid` if it sleeps; for its call, if it has one.
+    pub fn wake(&self, tid: Tid, nodes: &Nodes) {
+        // The fence before it in the engine makes this see a helper that did not see the work. After it the CPUs are the waker's.
+        let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
+            && self.state.compare_exchange(ASLEEP, MOVING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if sleeps {
+            self.narrow(nodes, |_, cpus| cpus.give_to(tid).is_ok());
+            self.state.store(AWAKE, Ordering::Release);
+            system::wake_one(&self.state);
+        }
+    }
+
+    fn narrow(&self, nodes: &Nodes, adopt: impl FnOnce(&Call, &CpuMask) -> bool) {
+        let call = lock(&self.call).clone();
+        let mut narrowed_for = lock(&self.narrowed_for);
+        if let Some(call) = call.filter(|call| narrowed_for.as_ref() != Some(call))
+            && call.start_cpus(nodes).is_some_and(|cpus| adopt(&call, &cpus))
+        {
+            *narrowed_for = Some(call);
+        }
+    }
+
+    /// The calling helper is going to work: for what call, and whether its CPUs were narrowed since it was asked last.
+    pub fn begin(&self) -> (Option<Call>, bool) {
+        let call = lock(&self.call).clone();
+        (call, lock(&self.narrowed_for).take().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> CpuMask {
+        CpuMask::of_this_thread().expect("the system says")
+    }
+
+    /// A call from CPU `caller_cpu`, by a thread that may use `cpus`.
+    fn call(cpus: &CpuMask, caller_cpu: u32) -> Call {
+        let context = Context::of_this_thread(false).expect("the system says");
+        Call { context: Arc::new(context.with_cpus(cpus.clone())), node: None, caller_cpu }
+    }
+
+    /// The first two CPUs of this process, where it has two.
+    fn two_cpus() -> Option<[u32; 2]> {
+        let all = here();
+        let mut cpus = (0..8192).filter(|&cpu| all.and(&CpuMask::of([cpu])).count() == 1);
+        Some([cpus.next()?, cpus.next()?])
+    }
+
+    #[test]
+    fn a_helper_starts_elsewhere_than_its_caller_if_it_may() {
+        let nodes = Nodes::default();
+        let start = |cpus: &[u32], caller| call(&CpuMask::of(cpus.iter().copied()), caller).start_cpus(&nodes);
+        assert!(start(&[0, 1, 70], 1) == Some(CpuMask::of([0, 70])));
+        assert!(start(&[0, 1], 2) == Some(CpuMask::of([0, 1])));
+        assert!(start(&[0, 1], 9000) == Some(CpuMask::of([0, 1])));
+        assert!(start(&[70], 70).is_none());
+    }
+
+    /// What `wake` does for a helper that sleeps; here the calling thread, which does not.
+    fn send(parking: &Parking) {
+        parking.state.store(ASLEEP, Ordering::Relaxed);
+        parking.wake(system::tid(), &Nodes::default());
+        assert_eq!(parking.state.load(Ordering::Relaxed), AWAKE);
+    }
+
+    #[test]
+    fn only_a_helper_that_sleeps_is_sent_elsewhere() {
+        let Some([first, second]) = two_cpus() else { return };
+        let (nodes, both) = (Nodes::default(), CpuMask::of([first, second]));
+        let is = |cpu: u32| here().count() == 1 && here().and(&CpuMask::of([cpu])).count() == 1;
+        // On a thread of its own, as its CPUs change.
+        let check = || {
+            let parking = Parking::default();
+            send(&parking);
+            assert!(!parking.begin().1, "there was no call");
+            let from_first = call(&both, first);
+            parking.prepare(Some(from_first.clone()));
+            parking.wake(system::tid(), &nodes);
+            assert!(!parking.begin().1, "it was at work");
+            send(&parking);
+            assert!(is(second));
+            // A caller that has moved.
+            parking.prepare(Some(call(&both, second)));
+            send(&parking);
+            assert!(is(first));
+            let (call, narrowed) = parking.begin();
+            assert!(narrowed && call.is_some_and(|call| call.caller_cpu == second));
+            assert!(!parking.begin().1, "it was told once");
+        };
+        std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
+    }
+
+    /// Wake-ups that come before, while and after the helper falls asleep: it misses none that came after it had last looked.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const ROUNDS: u32 = 2_000;
+        let (parking, nodes, wanted, seen) =
+            (Parking::default(), Nodes::default(), AtomicU32::new(0), AtomicU32::new(0));
+        let context = Context::of_this_thread(false).expect("the system says");
+        let helper = || {
+            while seen.load(Ordering::SeqCst) < ROUNDS {
+                parking.sleep(&nodes, || wanted.load(Ordering::SeqCst) != seen.load(Ordering::SeqCst));
+                parking.begin();
+                seen.store(wanted.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+        };
+        std::thread::scope(|scope| {
+            let (send, tid) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                send.send(system::tid()).expect("somebody listens");
+                helper();
+            });
+            let tid = tid.recv().expect("it says");
+            for round in 1..=ROUNDS {
+                parking
+                    .prepare(Some(Call { caller_cpu: round / 7 % 3, ..Call::from_here(Arc::clone(&context), None) }));
+                wanted.store(round, Ordering::SeqCst);
+                (0..round % 50 * 40).for_each(|_| std::hint::spin_loop());
+                parking.wake(tid, &nodes);
+                while seen.load(Ordering::SeqCst) < round {
+                    std::thread::yield_now();
+                }
+            }
+            // It may have gone to sleep before it saw that all is over.
+            parking.wake(tid, &nodes);
+        });
+    }
+}
