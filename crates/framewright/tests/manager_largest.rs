@@ -18,6 +18,11 @@ use std::thread;
 
 const MOVABLE: MigrateType = MigrateType::Movable;
 
+/// So many; fewer where each GiB is filled with poison.
+fn rounds(most: u32) -> u32 {
+    if common::is_careful() { most / 40 } else { most }
+}
+
 /// As many GiB as can be had, one by one.
 fn all(get: impl Fn() -> Option<Pfn>) -> Vec<Pfn> {
     let taken: Vec<Pfn> = std::iter::from_fn(get).collect();
@@ -69,7 +74,7 @@ fn random_traffic_of_all_sizes_keeps_its_books() {
     let free = idle_pages(&manager);
     let mut held: BTreeMap<u64, u8> = BTreeMap::new();
     let mut seed = 7_u64;
-    for round in 0..6000 {
+    for round in 0..rounds(6000) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let of = [18, 18, 18, 17, 10, 9, 9, 8, 0][(seed >> 33) as usize % 9];
         let kind = if seed >> 50 & 7 == 0 { MigrateType::Unmovable } else { MOVABLE };
@@ -253,7 +258,7 @@ fn cpus_that_want_the_same_list_get_different_blocks() {
             let (manager, held) = (&manager, &held);
             scope.spawn(move || {
                 manager.platform().run_on(cpu, || {
-                    for _ in 0..20_000 {
+                    for _ in 0..rounds(20_000) {
                         let Some(start) = short(manager) else { continue };
                         assert!(held.lock().expect("nobody failed").insert(start), "{start} twice");
                         assert!(held.lock().expect("nobody failed").remove(&start));

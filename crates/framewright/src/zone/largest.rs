@@ -37,7 +37,7 @@ impl Zone {
         segment: &Segment,
         migrate_type: MigrateType,
     ) -> Option<Pfn> {
-        self.unlink_largest(self.changing.lists.lock(platform), segment, migrate_type)
+        self.unlink_largest(self.changing.lists.lock_between_short_sections(platform), segment, migrate_type)
     }
 
     #[inline(always)]
@@ -72,7 +72,7 @@ impl Zone {
     #[cold]
     #[inline(never)]
     fn give_largest_later<P: Platform>(&self, platform: &P, index: u32) -> bool {
-        self.link_largest(self.changing.lists.lock(platform), index)
+        self.link_largest(self.changing.lists.lock_between_short_sections(platform), index)
     }
 
     #[inline(always)]
