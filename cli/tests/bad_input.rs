@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scratch, finish, program, run};
+use common::{Scratch, run};
 
 /// Runs the program and expects exit status 2 and one line that holds all of `parts`.
 fn refused(words: &[&str], parts: &[&str]) {
@@ -84,19 +84,6 @@ fn files_that_describe_no_machine() {
     refused(&["boot", "--map", &bad], &["bad-line", "2", "001x0000"]);
     let useless = file("useless", b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] reserved\n");
     refused(&["boot", "--map", &useless], &["usable"]);
-}
-
-#[test]
-fn an_image_that_is_not_there() {
-    let outcome = finish(
-        program().args(["boot", "--on", "qemu", "--accel", "tcg"]).env("FRAMEWRIGHT_GUEST", "/nonexistent/guest"),
-    );
-    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.starts_with("framewright: FRAMEWRIGHT_GUEST names /nonexistent/guest"),
-        "{}",
-        outcome.stderr
-    );
 }
 
 #[test]

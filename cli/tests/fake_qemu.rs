@@ -201,3 +201,18 @@ fn without_qemu_it_says_what_to_install() {
         assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
     }
 }
+
+#[test]
+fn an_image_that_is_not_there() {
+    let folder = Scratch::new("no-image");
+    let calls = script(&folder, REPORT);
+    let mut command = with_fake(&folder, &["--accel", "tcg"]);
+    let outcome = finish(command.env("FRAMEWRIGHT_GUEST", "/nonexistent/guest"));
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.starts_with("framewright: FRAMEWRIGHT_GUEST names /nonexistent/guest"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(!std::path::Path::new(&calls).exists(), "no machine is started for nothing");
+}

@@ -47,6 +47,15 @@ fn possible(helpers: &HostedHelpers, what: &str) -> bool {
     possible
 }
 
+/// The same for what takes helpers at a priority of their own.
+fn may_change_priorities(helpers: &HostedHelpers, what: &str) -> bool {
+    let kept = helpers.priority() == Priority::Kept;
+    if kept {
+        not_possible!("{what}: {}", helpers.priority());
+    }
+    !kept && possible(helpers, what)
+}
+
 /// Leaves the CPU to a helper, which has the lowest priority.
 fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
@@ -258,11 +267,7 @@ fn is_lowest() -> bool {
 #[test]
 fn a_caller_that_waits_lends_its_priority() {
     let helpers = HostedHelpers::new();
-    if !possible(&helpers, "lending a priority") {
-        return;
-    }
-    if helpers.priority() == Priority::Kept {
-        not_possible!("lending a priority: {}", helpers.priority());
+    if !may_change_priorities(&helpers, "lending a priority") {
         return;
     }
     for _ in 0..20 {
@@ -291,11 +296,7 @@ fn a_caller_that_waits_lends_its_priority() {
 #[test]
 fn a_helper_is_never_above_its_caller() {
     let helpers = HostedHelpers::new();
-    if !possible(&helpers, "a helper below its usual level") {
-        return;
-    }
-    if helpers.priority() == Priority::Kept {
-        not_possible!("a helper below its usual level: {}", helpers.priority());
+    if !may_change_priorities(&helpers, "a helper below its usual level") {
         return;
     }
     // SAFETY: takes an integer and touches no memory of the process.

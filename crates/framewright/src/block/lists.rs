@@ -47,23 +47,25 @@ pub(crate) const NONE: u32 = u32::MAX;
 impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 
+    /// `entry_of` finds the entry of another head in the list.
     #[inline]
-    fn link_first(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32) {
+    fn link_first<'t>(&mut self, entry_of: impl FnOnce(u32) -> &'t BlockEntry, entry: &BlockEntry, index: u32) {
         entry.set_links(NONE, self.first);
         match self.first {
             NONE => self.last = index,
-            first => table.entry(first).set_previous(index),
+            first => entry_of(first).set_previous(index),
         }
         self.first = index;
         self.blocks += 1;
     }
 
+    /// The same at the other end.
     #[inline]
-    fn link_last(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32) {
+    fn link_last<'t>(&mut self, entry_of: impl FnOnce(u32) -> &'t BlockEntry, entry: &BlockEntry, index: u32) {
         entry.set_links(self.last, NONE);
         match self.last {
             NONE => self.first = index,
-            last => table.entry(last).set_next(index),
+            last => entry_of(last).set_next(index),
         }
         self.last = index;
         self.blocks += 1;
@@ -281,8 +283,8 @@ impl FreeLists {
         let state = BlockState::head(State::Free, order, migrate_type);
         entry.set_state(if reported { state.with(BlockState::REPORTED) } else { state });
         match if self.placement.coin() { position.other() } else { position } {
-            Position::Head => list.link_first(table, entry, index),
-            Position::Tail => list.link_last(table, entry, index),
+            Position::Head => list.link_first(|other| table.entry(other), entry, index),
+            Position::Tail => list.link_last(|other| table.entry(other), entry, index),
         }
         self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
         self.pages += order.pages();
@@ -325,18 +327,12 @@ impl FreeLists {
             return None;
         }
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
-        let first = list.first;
         let pages = self.pages + Order::MAX.pages();
         let free_pages = pages + self.loose.pages() + self.split_pages;
         entry.set_state(FREE);
-        entry.set_links(NONE, first);
-        list.first = index;
-        list.blocks += 1;
-        if first == NONE {
-            list.last = index;
+        list.link_first(|other| table.group(other), entry, index);
+        if list.last == index {
             self.occupied[0][MigrateType::Movable as usize] |= 1 << slot(Order::MAX);
-        } else {
-            table.group(first).set_previous(index);
         }
         self.pages = pages;
         Some(free_pages)
@@ -349,13 +345,7 @@ impl FreeLists {
         debug_assert!(!self.marks.are_kept(), "there are devices for reports before there is memory");
         let slot = slot(order).min(BLOCK_ORDERS - 1);
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
-        entry.set_links(list.last, NONE);
-        match list.last {
-            NONE => list.first = index,
-            last => table.cold_entry(last).set_next(index),
-        }
-        list.last = index;
-        list.blocks += 1;
+        list.link_last(|other| table.cold_entry(other), entry, index);
         self.occupied[0][MigrateType::Movable as usize] |= 1 << slot;
         self.pages += order.pages();
     }

@@ -43,15 +43,15 @@ impl<P: Platform> Manager<P> {
             }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
         }
-        if order > Order::BLOCK {
-            return self.allocate_large(order, migrate_type);
-        }
         self.allocate_unseen(order, migrate_type)
     }
 
     /// The same out of sight of debug aids.
     #[inline]
     fn allocate_unseen(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        if order > Order::BLOCK {
+            return self.allocate_large(order, migrate_type);
+        }
         match self.inside(|cache| cache.get(order, migrate_type)) {
             Some(Some(start)) => Ok(start),
             _ => self.allocate_slowly(order, migrate_type),
@@ -87,11 +87,7 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
         place: Place,
     ) -> Result<Pfn, AllocateError> {
-        let start = if order > Order::BLOCK {
-            self.allocate_large(order, migrate_type)?
-        } else {
-            self.allocate_unseen(order, migrate_type)?
-        };
+        let start = self.allocate_unseen(order, migrate_type)?;
         let taken = PfnRange { start, end: start.add(order.pages()) };
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)

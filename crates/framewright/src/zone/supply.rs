@@ -45,6 +45,11 @@ impl Taken {
     }
 }
 
+/// How many blocks from `index` on share its word of a set and its segment.
+fn most_neighbours(segment: &Range<u32>, index: u32) -> u32 {
+    (64 - index % 64).min(segment.end - index)
+}
+
 /// How many entries ahead of the one that is freed memory is asked for.
 const AHEAD: usize = 8;
 /// Orders below this one have words.
@@ -293,7 +298,7 @@ impl Zone {
         let offset = offset_in_block(start);
         let runs_of_block = FreeMap::<8>::PAGES >> order.get();
         if offset == 0 && rest.len() >= runs_of_block {
-            let most = (64 - index % 64).min(segment.end - index);
+            let most = most_neighbours(segment, index);
             let is_all = |block: u32, runs: &[Runs]| {
                 let start = start.add(u64::from(block) * PAGES_PER_BLOCK);
                 runs.iter().zip(0_u64..).all(|(runs, number)| runs.base == start.add(number * order.pages()))
@@ -318,7 +323,7 @@ impl Zone {
     /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say [`LOOSE`], as the first's does.
     #[inline]
     fn neighbours_of(&self, segment: &Range<u32>, index: u32, rest: &[Runs]) -> u32 {
-        let most = (64 - index % 64).min(segment.end - index);
+        let most = most_neighbours(segment, index);
         let base = rest[0].base;
         let follow = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
             entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == LOOSE
