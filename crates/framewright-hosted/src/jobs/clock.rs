@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 /// How long the counter's rate is measured.
 const MEASURED_NS: u64 = 100_000;
+/// Readings of counter and clock together, of which one is taken.
+const ATTEMPTS: usize = 8;
 /// Times with fractions of a nanosecond.
 const FRACTION_BITS: u32 = 32;
 
@@ -28,9 +30,9 @@ impl Counter {
         if !is_trusted || !system::may_read_counter() {
             return None;
         }
-        let start = (system::counter()?, system::now_ns());
+        let start = both()?;
         loop {
-            let end = (system::counter()?, system::now_ns());
+            let end = both()?;
             if end.1 - start.1 >= MEASURED_NS {
                 return Self::from_readings(start, end);
             }
@@ -55,6 +57,17 @@ impl Counter {
         // Wide enough for five centuries.
         self.start_ns.wrapping_add(u64::try_from(ns).unwrap_or(u64::MAX))
     }
+}
+
+/// Counter and clock at one moment. Between two readings other threads may run for milliseconds, which would spoil the rate: of several attempts the one counts in which least time passed.
+fn both() -> Option<(u64, u64)> {
+    tightest(std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?))).take(ATTEMPTS))
+}
+
+/// Of readings of the counter, the clock, and the counter again.
+fn tightest(readings: impl Iterator<Item = Option<(u64, u64, u64)>>) -> Option<(u64, u64)> {
+    let (before, ns, after) = readings.flatten().min_by_key(|(before, _, after)| after.saturating_sub(*before))?;
+    Some((before + after.saturating_sub(before) / 2, ns))
 }
 
 /// Nanoseconds on a clock that all CPUs share.
@@ -88,6 +101,16 @@ mod tests {
         assert!(Counter::from_readings((5, 0), (5, 100_000)).is_none());
         assert!(Counter::from_readings((5, 0), (4, 100_000)).is_none());
         assert!(Counter::from_readings((5, 9), (500, 9)).is_none());
+    }
+
+    #[test]
+    fn readings_with_something_between_them_do_not_count() {
+        let readings =
+            [None, Some((100, 7, 5_000_100)), Some((6_000_000, 9, 6_000_040)), Some((7_000_000, 11, 7_000_050))];
+        assert_eq!(tightest(readings.into_iter()), Some((6_000_020, 9)));
+        // Another CPU's counter may be a little behind.
+        assert_eq!(tightest([Some((50, 3, 40))].into_iter()), Some((50, 3)));
+        assert_eq!(tightest([None].into_iter()), None);
     }
 
     #[test]

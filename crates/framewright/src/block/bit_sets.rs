@@ -107,9 +107,32 @@ impl<const SETS: usize> BitSets<SETS> {
         self.word(set, 0, base as usize / 64).load(Ordering::Relaxed)
     }
 
+    /// Whether the leaf of `base` is meaningful. Without a branch for each level: the words do not depend on one another.
+    #[inline]
+    fn has_leaf(&self, set: usize, base: u32) -> bool {
+        let bit = |level: usize| {
+            let bit = base as usize >> (6 * level);
+            self.word(set, level, bit / 64).load(Ordering::Relaxed) >> (bit % 64)
+        };
+        (1..self.depth).fold(1, |all, level| all & bit(level)) & 1 != 0
+    }
+
     /// Puts indices in, given as [`neighbours`] and [`lowest_members`](Self::lowest_members) give them; returns all of the 64 that were members.
     #[inline]
     pub(crate) fn insert_members(&self, set: usize, (base, bits): (u32, u64)) -> u64 {
+        if !self.has_leaf(set, base) {
+            self.make_leaf(set, base);
+        }
+        let word = self.word(set, 0, base as usize / 64);
+        let old = word.load(Ordering::Relaxed);
+        word.store(old | bits, Ordering::Relaxed);
+        old
+    }
+
+    /// Makes the leaf of `base` meaningful, and empty.
+    #[cold]
+    #[inline(never)]
+    fn make_leaf(&self, set: usize, base: u32) {
         let mut valid = true;
         for level in (1..self.depth).rev() {
             let bit = base as usize >> (6 * level);
@@ -118,10 +141,7 @@ impl<const SETS: usize> BitSets<SETS> {
             valid = old >> (bit % 64) & 1 != 0;
             word.store(old | 1 << (bit % 64), Ordering::Relaxed);
         }
-        let word = self.word(set, 0, base as usize / 64);
-        let old = if valid { word.load(Ordering::Relaxed) } else { 0 };
-        word.store(old | bits, Ordering::Relaxed);
-        old
+        self.word(set, 0, base as usize / 64).store(0, Ordering::Relaxed);
     }
 
     /// Takes members out, given in the same way. True when the set is empty then.

@@ -95,6 +95,24 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         true
     }
 
+    /// Makes the half at frame `start` free.
+    #[inline]
+    pub(crate) fn set_half(&self, start: usize) {
+        self.half(start).iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+    }
+
+    /// Whether no frame of the half at frame `start` is free.
+    #[inline]
+    pub(crate) fn is_half_taken(&self, start: usize) -> bool {
+        self.half(start).iter().fold(0, |free, word| free | word.load(Ordering::Relaxed)) == 0
+    }
+
+    #[inline]
+    fn half(&self, start: usize) -> &[AtomicU64] {
+        let (low, high) = self.words.split_at(WORDS / 2);
+        if start == 0 { low } else { high }
+    }
+
     /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in the word that begins at frame `start`; nothing
     /// happens, and it says false, when one of the frames is free already.
     #[inline]
@@ -162,9 +180,13 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             return (0..WORDS * 64).step_by(words * 64).find(|&start| self.is_run_free(start, order));
         }
         // Without a branch per word: where the first run is cannot be guessed, and a wrong guess costs more than all eight words.
-        let with_runs = self.words.iter().enumerate().fold(0_u64, |found, (index, word)| {
-            found | u64::from(runs(word.load(Ordering::Relaxed), order) != 0) << index
-        });
+        let which = |has_run: fn(u64, u8) -> bool| {
+            self.words.iter().enumerate().fold(0_u64, |found, (index, word)| {
+                found | u64::from(has_run(word.load(Ordering::Relaxed), order)) << index
+            })
+        };
+        let with_runs =
+            if order == 0 { which(|word, _| word != 0) } else { which(|word, order| runs(word, order) != 0) };
         let index = with_runs.trailing_zeros() as usize;
         let word = self.words.get(index)?;
         Some(index * 64 + runs(word.load(Ordering::Relaxed), order).trailing_zeros() as usize)
@@ -176,8 +198,11 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         let word = &self.words[start / 64];
         let free = word.load(Ordering::Relaxed);
         let mut starts = runs(free, order);
-        for _ in limit..starts.count_ones() {
-            starts &= !(1 << starts.ilog2());
+        // Counting is a good part of the work where the processor is not known to do it, and most requests want all or find one.
+        if limit < 64 && !starts.is_power_of_two() {
+            for _ in limit..starts.count_ones() {
+                starts &= !(1 << starts.ilog2());
+            }
         }
         word.store(free & !spread(starts, order), Ordering::Relaxed);
         (start & !63, starts)

@@ -77,6 +77,18 @@ impl Loose {
         Some(before | bits)
     }
 
+    /// The same for one block, which is not counted bit by bit.
+    #[inline]
+    fn insert_one(&mut self, index: u32) -> Option<u64> {
+        let block = neighbours(index, 1);
+        let before = self.set.insert_members(0, block);
+        if before & block.1 != 0 {
+            return None;
+        }
+        self.blocks += 1;
+        Some(before | block.1)
+    }
+
     #[cold]
     fn undo(&mut self, added: (u32, u64)) -> Option<u64> {
         if added.1 != 0 {
@@ -126,6 +138,19 @@ impl FreeLists {
         let loose = self.loose.insert(members);
         if loose == Some(u64::MAX) {
             self.settle_all_64(table, segment, members.0);
+        }
+        loose.is_some()
+    }
+
+    /// The same for one block.
+    #[inline]
+    pub(crate) fn loosen_one(&mut self, table: &BlockTable, segment: &Range<u32>, index: u32) -> bool {
+        if !self.loosens() {
+            return false;
+        }
+        let loose = self.loose.insert_one(index);
+        if loose == Some(u64::MAX) {
+            self.settle_all_64(table, segment, index & !63);
         }
         loose.is_some()
     }

@@ -39,8 +39,6 @@ const STACK: [usize; STACK_ORDERS] =
 const MOST_BLOCKS: usize = 64;
 /// Most whole blocks when they do.
 const MOST_BLOCKS_IN_BULK: usize = 96;
-/// The most words that are ready for any order.
-pub(crate) const MOST_READY: usize = 16;
 /// The most runs that any stack has of less than whole blocks.
 pub(crate) const MOST_RUNS: usize = 32;
 /// The most words of frees that any order has.

@@ -52,10 +52,6 @@ pub(crate) struct WordRuns {
     pub(crate) runs: u64,
 }
 
-impl WordRuns {
-    pub(crate) const NONE: Self = Self { index: NONE, first: 0, runs: 0 };
-}
-
 /// A zone's free memory, locked.
 pub(crate) struct Tier<'a> {
     pub(crate) lists: &'a mut FreeLists,
@@ -90,7 +86,7 @@ impl Tier<'_> {
         Some((index, first, runs))
     }
 
-    /// The same for several words, of as many blocks as it takes; returns how many are written to `out`. Blocks are taken 64 at a time out of their set,
+    /// The same for up to `most` words, of as many blocks as it takes, each of which is given to `give` at once. Blocks are taken 64 at a time out of their set,
     /// which then changes once for all that are used up. Reported memory is taken for the first word only, and where there is another way (`spares`) not even then: nobody
     /// waits for the rest.
     pub(crate) fn take_words(
@@ -99,10 +95,11 @@ impl Tier<'_> {
         migrate_type: MigrateType,
         limit: u32,
         spares: bool,
-        out: &mut [WordRuns],
-    ) -> usize {
+        most: usize,
+        mut give: impl FnMut(WordRuns),
+    ) {
         let (mut filled, mut limit) = (0, limit);
-        while filled < out.len() && limit != 0 {
+        while filled < most && limit != 0 {
             let found = self.lists.room.smallest(migrate_type, order.get());
             if found.is_none() && (spares || filled != 0) && self.lists.is_next_reported(migrate_type, Order::BLOCK) {
                 break;
@@ -111,34 +108,37 @@ impl Tier<'_> {
             let near = near.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
             let Some((found, (base, mut members))) = near else {
                 let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else { break };
-                out[filled] = WordRuns { index, first, runs };
+                give(WordRuns { index, first, runs });
                 limit -= runs.count_ones();
                 filled += 1;
                 continue;
             };
             let mut used_up = 0;
-            while members != 0 && filled < out.len() && limit != 0 {
+            while members != 0 && filled < most && limit != 0 {
                 let index = base + members.trailing_zeros();
                 let soon = (0..AHEAD).fold(members, |members, _| members & members.wrapping_sub(1));
                 if soon != 0 {
                     self.table.prefetch(base + soon.trailing_zeros(), order);
                 }
-                let (state, map) = (self.table.state(index), self.table.free_map(index));
+                // Found and counted once: that is a good part of the work.
+                let (entry, map) = (self.table.entry(index), self.table.free_map(index));
+                let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
                     self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
                     members &= members - 1;
                     continue;
                 };
-                out[filled] = WordRuns { index, first, runs };
+                let count = runs.count_ones();
+                give(WordRuns { index, first, runs });
                 filled += 1;
-                limit -= runs.count_ones();
-                let pages = u64::from(runs.count_ones()) << order.get();
+                limit -= count;
+                let pages = u64::from(count) << order.get();
                 if state.free_pages() == pages {
                     self.lists.split_pages -= pages;
                     if self.lists.spare == index {
                         self.lists.spare = NONE;
                     }
-                    self.table.set_state(index, state.with_free_pages(0).with_room(None).with_exact(false));
+                    entry.set_state(state.with_free_pages(0).with_room(None).with_exact(false));
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {
@@ -150,7 +150,6 @@ impl Tier<'_> {
             }
             self.lists.room.remove_members(migrate_type, found, (base, used_up));
         }
-        filled
     }
 
     /// The same for runs of any order below 9: up to `out.len()` runs out of one block, whose first frames in it are written to `out`. Returns the block
@@ -481,28 +480,6 @@ impl Tier<'_> {
         allocated
     }
 
-    /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces, and of which none came back; how many of them were so. Of others nothing is changed.
-    #[inline]
-    pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32, blocks: u32) -> u32 {
-        const HELD: BlockState =
-            BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
-        if !self.table.is_ready(index) {
-            return 0;
-        }
-        let mut held = 0;
-        while held < blocks && self.table.state(index + held) == HELD {
-            self.table.set_state(index + held, LOOSE);
-            held += 1;
-        }
-        self.lists.events.block_merges += u64::from(held);
-        if held != 0 && !self.lists.loosen(self.table, segment, index, held) {
-            for block in index..index + held {
-                buddy::free(self.lists, self.table, segment, block, Order::BLOCK, MigrateType::Movable, Position::Head);
-            }
-        }
-        held
-    }
-
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map of a block whose entry may be read. All
     /// or none.
     #[inline]
@@ -528,10 +505,21 @@ impl Tier<'_> {
         if free != PAGES_PER_BLOCK && state.room() >= most_order(free) {
             self.lists.split_pages += pages;
             entry.set_state(state.freed_to(free));
+        } else if state.free_pages() == 0 {
+            self.first_freed(index, state, pages);
         } else {
             self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
         }
         true
+    }
+
+    /// Counts the first frames that come back to a block with nothing special about it, less than all of it.
+    #[inline(never)]
+    fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
+        let Some(most) = most_order(pages) else { return };
+        self.lists.split_pages += pages;
+        self.table.set_state(index, state.freed_to(pages).with_room(Some(most)).with_exact(false));
+        self.lists.room.insert(state.migrate_type(), most, index);
     }
 
     /// The same for a block with something special about it.
@@ -599,7 +587,7 @@ impl Tier<'_> {
 
     /// Frees a block that is not split any more, whatever its entry says.
     #[inline]
-    fn free_whole(&mut self, segment: &Range<u32>, index: u32, migrate_type: MigrateType) {
+    pub(super) fn free_whole(&mut self, segment: &Range<u32>, index: u32, migrate_type: MigrateType) {
         if migrate_type == MigrateType::Movable {
             self.table.set_state(index, LOOSE);
             if self.lists.loosen(self.table, segment, index, 1) {

@@ -8,7 +8,7 @@ use crate::block::lists::{FreeLists, NONE};
 use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::map_space::BlockNumber;
-use crate::page::{CpuCache, MOST_READY, MOST_RETURNED, MOST_RUNS, Runs, WordRuns};
+use crate::page::{CpuCache, HALF, MOST_RETURNED, MOST_RUNS, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
@@ -100,20 +100,17 @@ impl Zone {
         batch: usize,
         limit: u32,
     ) -> Option<Pfn> {
-        let mut words = [WordRuns::NONE; MOST_READY + 1];
-        let wanted = (batch + 1).min(words.len());
         let spares = cache.has_freed(order, migrate_type);
-        let taken = self.tier(lists).take_words(order, migrate_type, limit, spares, &mut words[..wanted]);
         let mut first = None;
-        for word in &words[..taken] {
-            let Some(base) = self.frame(word.index, word.first) else { break };
+        self.tier(lists).take_words(order, migrate_type, limit, spares, batch + 1, |word| {
+            let Some(base) = self.frame(word.index, word.first) else { return };
             let mut runs = word.runs;
             if first.is_none() {
                 first = Some(base.add(u64::from(runs.trailing_zeros())));
                 runs &= runs.wrapping_sub(1);
             }
             cache.take_over(order, migrate_type, Runs { base, runs });
-        }
+        });
         first
     }
 
@@ -208,6 +205,10 @@ impl Zone {
                 let offset = offset_in_block(rest[0].base);
                 usize::from(self.tier(lists).free_word(segment, index, offset, rest[0].runs, order))
             });
+        } else if order == HALF {
+            self.free_each(platform, batch, HALF, refused, prefetched, |lists, segment, index, rest| {
+                self.give_halves(lists, segment, index, rest)
+            });
         } else if order < Order::BLOCK {
             self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
                 self.give_runs(lists, segment, index, rest, order)
@@ -292,6 +293,17 @@ impl Zone {
         }
     }
 
+    /// Frees the first half of `rest`, and with it others where they come in order.
+    #[inline]
+    fn give_halves(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
+        let start = rest[0].base;
+        let in_order = rest.get(1).is_some_and(|next| next.base == start.add(HALF.pages()));
+        if !in_order && self.tier(lists).free_half(segment, index, offset_in_block(start)) {
+            return 1;
+        }
+        self.give_runs(lists, segment, index, rest, HALF)
+    }
+
     /// Frees the first run of `rest`, and with it those that follow in the same block, or all of some neighbouring blocks; returns how many entries that were.
     fn give_runs(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs], order: Order) -> usize {
         let start = rest[0].base;
@@ -339,9 +351,13 @@ impl Zone {
         }
         let state = self.table.state(index);
         if state == LOOSE {
-            let blocks = self.neighbours_of(segment, index, rest);
+            let follows = rest.get(1).is_some_and(|next| next.base == rest[0].base.add(PAGES_PER_BLOCK));
+            let blocks = if follows { self.neighbours_of(segment, index, rest) } else { 1 };
             if blocks > 1 && lists.loosen(&self.table, segment, index, blocks) {
                 return blocks as usize;
+            }
+            if lists.loosen_one(&self.table, segment, index) {
+                return 1;
             }
         }
         let plain = state == BlockState::head(State::Whole, Order::BLOCK, state.migrate_type());

@@ -1,0 +1,158 @@
+//! Halves of blocks, which go back by a short way where their block is in one of its two usual states: the same as by the long one in all others, and whatever was wrong.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use common::{Fake, bring_up, check, gib, idle_pages, mib, order, settled};
+use framewright::block::MigrateType;
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::zone::FreeError;
+use framewright_testkit::FakeMachine;
+use std::collections::BTreeMap;
+
+const MOVABLE: MigrateType = MigrateType::Movable;
+const HALF_PAGES: u64 = PAGES_PER_BLOCK / 2;
+
+fn half() -> Order {
+    order(8)
+}
+
+/// First frames of blocks both of whose halves are allocated as such.
+fn in_halves(manager: &Fake, blocks: usize) -> Vec<Pfn> {
+    let mut low = Vec::new();
+    let mut others = Vec::new();
+    let mut halves: Vec<Pfn> =
+        (0..2 * blocks + 64).map(|_| manager.allocate_order(half(), MOVABLE).expect("there is memory")).collect();
+    halves.sort_unstable();
+    while let Some(start) = halves.pop() {
+        match halves.last() {
+            Some(&before)
+                if before.is_aligned(Order::BLOCK) && before.add(HALF_PAGES) == start && low.len() < blocks =>
+            {
+                low.push(before);
+                halves.pop();
+            }
+            _ => others.push(start),
+        }
+    }
+    assert_eq!(low.len(), blocks);
+    others.into_iter().for_each(|start| manager.free_order(start, half()).expect("held"));
+    settled(manager);
+    low
+}
+
+/// Frees a half and sees it go back to its block.
+fn free_half(manager: &Fake, start: Pfn) {
+    manager.free_order(start, half()).expect("held");
+    settled(manager);
+}
+
+#[test]
+fn halves_come_back_in_any_order_among_requests_of_all_sizes() {
+    let manager = bring_up(FakeMachine::builder().ram(mib(0, 192)).build());
+    let free = idle_pages(&manager);
+    let mut held: BTreeMap<u64, u8> = BTreeMap::new();
+    let mut seed = 11_u64;
+    for round in 0..12_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // By turns nothing but halves, and all kinds of pieces in the same blocks.
+        let of = if round / 2000 % 2 == 0 { 8 } else { [8, 8, 8, 7, 6, 9, 3, 0][(seed >> 33) as usize % 8] };
+        let kind = if seed >> 50 & 15 == 0 { MigrateType::Unmovable } else { MOVABLE };
+        if seed >> 59 & 1 == 0 {
+            if let Ok(start) = manager.allocate_order(order(of), kind) {
+                let next = held.range(start.0..).next().map_or(u64::MAX, |(&start, _)| start);
+                let before = held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
+                assert!(before <= start.0 && start.0 + (1 << of) <= next, "{start} of order {of} was held");
+                held.insert(start.0, of);
+            }
+        } else if let Some((&start, &of)) = held.range(seed >> 40 & 0xbfff..).next().or(held.iter().next()) {
+            manager.free_order(Pfn(start), order(of)).expect("held");
+            held.remove(&start);
+        }
+        if round % 100 == 0 {
+            check(&manager);
+        }
+    }
+    for (start, of) in held {
+        manager.free_order(Pfn(start), order(of)).expect("held");
+    }
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+    assert_eq!(idle_pages(&manager), free);
+}
+
+#[test]
+fn a_half_that_is_free_already_is_refused_whatever_the_other_is() {
+    let manager = bring_up(FakeMachine::builder().ram(gib(0, 1)).build());
+    let free = idle_pages(&manager);
+    let blocks = in_halves(&manager, 8);
+    // One block is kept in pieces when it is all free, so that the others are not.
+    for (&block, number) in blocks.iter().zip(0_u64..) {
+        let (one, other) = (block.add(number % 2 * HALF_PAGES), block.add((1 - number % 2) * HALF_PAGES));
+        free_half(&manager, one);
+        let before = settled(&manager);
+        let again = manager.free_order(one, half()).and_then(|()| manager.drain().map(|_| ()));
+        assert!(matches!(again, Err(FreeError::NotAllocated { pfn, .. }) if pfn == one), "{again:?}");
+        assert_eq!(settled(&manager), before);
+        check(&manager);
+        free_half(&manager, other);
+        check(&manager);
+    }
+    assert_eq!(idle_pages(&manager), free);
+}
+
+#[test]
+fn a_half_twice_in_one_batch_is_refused_once() {
+    let manager = bring_up(FakeMachine::builder().ram(gib(0, 1)).build());
+    let free = idle_pages(&manager);
+    for (one, other) in [(0, HALF_PAGES), (HALF_PAGES, 0)] {
+        let blocks = in_halves(&manager, 6);
+        let twice = blocks[0].add(one);
+        // Between the two is another, as a cache sees at once what is freed twice in a row.
+        for start in [twice, blocks[1].add(one)] {
+            manager.free_order(start, half()).expect("allocated");
+        }
+        // Where pages have owners that is known before it leaves the cache.
+        let again = manager.free_order(twice, half());
+        assert_eq!(again.is_err(), common::is_careful());
+        let error = again.and_then(|()| manager.drain().map(|_| ())).expect_err("one of them was there twice");
+        settled(&manager);
+        assert!(matches!(error, FreeError::NotAllocated { pfn, .. } if pfn == twice), "{error}");
+        check(&manager);
+        let rest = [blocks[0].add(other), blocks[1].add(other)];
+        let whole = blocks[2..].iter().flat_map(|block| [*block, block.add(HALF_PAGES)]);
+        rest.into_iter().chain(whole).for_each(|start| free_half(&manager, start));
+        check(&manager);
+        assert_eq!(idle_pages(&manager), free);
+    }
+}
+
+#[test]
+fn half_of_the_frames_is_no_half_of_the_block() {
+    let manager = bring_up(FakeMachine::builder().ram(gib(0, 1)).build());
+    let free = idle_pages(&manager);
+    let blocks = in_halves(&manager, 3);
+    // So that the first is not kept in pieces for that alone.
+    free_half(&manager, blocks[2]);
+    free_half(&manager, blocks[2].add(HALF_PAGES));
+    // Every second frame, in both halves.
+    let even = |block: Pfn| (0..PAGES_PER_BLOCK).step_by(2).map(move |page| block.add(page));
+    even(blocks[0]).for_each(|page| manager.free_order(page, Order::PAGE).expect("held"));
+    let before = settled(&manager);
+    for start in [blocks[0], blocks[0].add(HALF_PAGES)] {
+        let refused = manager.free_order(start, half()).and_then(|()| manager.drain().map(|_| ()));
+        assert!(matches!(refused, Err(FreeError::NotAllocated { .. })), "{refused:?}");
+        assert_eq!(settled(&manager), before);
+        check(&manager);
+    }
+    for page in even(blocks[0]) {
+        manager.free_order(page.add(1), Order::PAGE).expect("held");
+    }
+    // The lower half page by page, the upper one as what it is.
+    let pages = PfnRange { start: blocks[1], end: blocks[1].add(HALF_PAGES) };
+    (0..HALF_PAGES).for_each(|page| manager.free_order(pages.start.add(page), Order::PAGE).expect("held"));
+    settled(&manager);
+    free_half(&manager, pages.end);
+    check(&manager);
+    assert_eq!(idle_pages(&manager), free);
+}
