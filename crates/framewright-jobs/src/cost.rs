@@ -18,8 +18,8 @@ const SMALL_PART: u64 = 8;
 /// |---|---|
 /// | nothing | it begins with a few units and times them, as without this |
 /// | all its units together take less than an eighth of what a helper must save | one call and no look at the clock, 15 times; the next is timed in its middle |
+/// | more, but not worth a helper | it is timed in its middle |
 /// | they are worth helpers | it asks for them at once |
-/// | in between | it begins with some microseconds of work at once |
 ///
 /// It is a hint. What is wrong costs time and nothing else: units that have become dear are done by the caller alone in up to 15 jobs, and the one after them finds out in its middle;
 /// units that have become cheap wake helpers once for nothing. A job that fails, panics, is cancelled or has no units teaches nothing.
@@ -74,9 +74,9 @@ impl UnitCost {
         needs_none
     }
 
-    /// Whether so many units are small by what was learned, so that one of 16 such jobs is to find out anew.
-    pub(crate) fn is_small(&self, units: u64) -> bool {
-        units <= self.small.load(Ordering::Relaxed) >> RUN_BITS
+    /// Whether so many units are known to be worth no helper.
+    pub(crate) fn is_for_one(&self, units: u64) -> bool {
+        self.cost.load(Ordering::Relaxed) != 0 && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
     }
 
     /// Units that take about `ns`, at least one, and what they take; nothing while that is not known.
@@ -116,9 +116,9 @@ mod tests {
         // 3 ns each; an eighth of 20 us.
         cost.learn(1000, 3000, 10_000);
         assert_eq!((cost.ns_of(1), cost.ns_of(2_000_000)), (Some(3), Some(6_000_000)));
-        assert!(cost.is_small(833) && !cost.is_small(834) && !cost.needs_no_clock(834));
+        assert!(cost.is_for_one(6671) && !cost.is_for_one(6672) && !cost.needs_no_clock(834));
         assert_eq!((0..20).filter(|_| cost.needs_no_clock(833)).count(), 15);
-        assert!(cost.is_small(833) && !cost.needs_no_clock(1));
+        assert!(cost.is_for_one(833) && !cost.needs_no_clock(1));
         // A third of a nanosecond.
         cost.learn(3000, 1000, 10_000);
         assert_eq!(cost.ns_of(3_000_000), Some(999_999));
@@ -144,6 +144,6 @@ mod tests {
         }
         cost.learn(1, u64::MAX, u64::MAX);
         assert_eq!(cost.ns_of(u64::MAX), Some(u64::MAX));
-        assert!(!cost.is_small(u64::MAX));
+        assert!(!cost.is_for_one(u64::MAX) && !UnitCost::new().is_for_one(0));
     }
 }

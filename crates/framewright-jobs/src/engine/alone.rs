@@ -54,13 +54,13 @@ impl Job<'_> {
         let size = range.end - range.start;
         let pace = self.first_pace(size, now_ns);
         let mut begun = Begun { pace, chunks: 0, at: range.start, asks: Asks::default() };
-        // A job that is thought to be small is looked at in the middle, and costs no second look at its end.
-        let mut half = self.unit_cost().filter(|cost| cost.is_small(size)).map(|_| size.div_ceil(2));
+        // A job that is thought to be worth no helper is looked at in the middle, and costs no second look at its end.
+        let half = self.unit_cost().filter(|cost| cost.is_for_one(size)).map(|_| size.div_ceil(2));
         loop {
             if self.worthwhile_helpers(helpers, crew, &begun.pace, range.end - begun.at, &mut begun.asks) != 0 {
                 return Ok(begun);
             }
-            let wanted = half.take().unwrap_or_else(|| begun.pace.next_alone(size, threads)).max(self.align);
+            let wanted = half.unwrap_or_else(|| begun.pace.next_alone(size, threads)).max(self.align);
             let next = begun.at..border(begun.at, wanted, self.align, range.end);
             let units = next.end - next.start;
             (begun.at, begun.chunks) = (next.end, begun.chunks + 1);
@@ -83,9 +83,9 @@ impl Job<'_> {
         self.unit_cost().is_some() && pace.timed().0 < size / 2
     }
 
-    /// What the caller knows about time when it begins. Of units that are known to be few nothing, so that it looks at them anew.
+    /// What the caller knows about time when it begins. Where that is that no helper pays it forgets it, and believes what it sees alone.
     pub(super) fn first_pace(&self, size: u64, now_ns: u64) -> Pace {
-        let known = self.unit_cost().filter(|cost| !cost.is_small(size)).and_then(|cost| cost.sample(KNOWN_NS));
+        let known = self.unit_cost().filter(|cost| !cost.is_for_one(size)).and_then(|cost| cost.sample(KNOWN_NS));
         Pace::known(now_ns, known.unwrap_or_default())
     }
 
