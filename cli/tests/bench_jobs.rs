@@ -52,9 +52,10 @@ fn jobs_are_measured_with_every_engine() {
     for engine in ENGINES {
         assert_eq!(of(engine), of("serial"), "{engine}");
     }
-    let inside = of("rayon-inside");
-    assert!(inside.iter().all(|case| of("serial").contains(case)) && !inside.is_empty());
-    for case in ["two-empty", "uniform", "one-heavy", "ramp", "memory", "busy-uniform"] {
+    for engine in ["rayon-inside", "framewright-new"] {
+        assert!(of(engine).iter().all(|case| of("serial").contains(case)) && !of(engine).is_empty(), "{engine}");
+    }
+    for case in ["two-empty", "uniform", "apart", "one-heavy", "ramp", "memory", "busy-uniform"] {
         assert!(rows.iter().any(|row| row["case"] == case), "{case}");
     }
 }

@@ -23,11 +23,17 @@ const fn ratio(
 }
 
 pub(super) const TARGETS: &[Target] = &[
-    ratio("jobs-small", "Jobs below 20 us: time over a plain loop's", (AtMost, 1.05), "serial", |rows| {
-        let rows = rows.bench("jobs").filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
-        let small = rows.is("engine", "serial").filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
-        over(&ours(&rows).filter(|row| small.iter().any(|other| is_same(row, other))), "serial_ratio", &small)
-    }),
+    ratio(
+        "jobs-small",
+        "Jobs below 20 us, one after the other: time over a plain loop's",
+        (AtMost, 1.05),
+        "serial",
+        |rows| {
+            let rows = rows.bench("jobs").filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
+            let small = rows.is("engine", "serial").filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
+            over(&ours(&rows).filter(|row| small.iter().any(|other| is_same(row, other))), "serial_ratio", &small)
+        },
+    ),
     ratio("jobs-uniform", "Large even jobs: rayon's time over ours", (AtLeast, 0.98), "rayon", |rows| {
         against_rayon(&rows.filter(|row| case(row) == "uniform"))
     }),

@@ -1,5 +1,6 @@
 //! What is to be done and how: [`Job`], a description that can be used any number of times.
 
+use crate::cost::UnitCost;
 use crate::error::InvalidJob;
 use crate::nodes::MAX_NODES;
 use crate::token::{Cancel, DoneCount, WorkerStats};
@@ -59,6 +60,7 @@ pub struct Job<'a> {
     pub(crate) cancel: Option<&'a Cancel>,
     pub(crate) done: Option<&'a DoneCount>,
     pub(crate) statistics: &'a [WorkerStats],
+    unit_cost: Option<&'a UnitCost>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +102,7 @@ impl<'a> Job<'a> {
             cancel: None,
             done: None,
             statistics: &[],
+            unit_cost: None,
         }
     }
 
@@ -154,10 +157,18 @@ impl<'a> Job<'a> {
         self
     }
 
+    /// Begins with what `cost` knows of units like these, and leaves there what this job finds out, for the next of its kind. Without effect where a [`min_chunk`](Self::min_chunk) says
+    /// what is worth a call, and where there is no clock or no helper.
+    pub const fn learning_in(mut self, cost: &'a UnitCost) -> Self {
+        self.unit_cost = Some(cost);
+        self
+    }
+
     /// Units of the whole job.
     ///
     /// # Errors
     /// The first field that makes no sense.
+    #[inline]
     pub fn size(&self) -> Result<u64, InvalidJob> {
         let size = match self.extent {
             Extent::End(end) => {
@@ -180,6 +191,11 @@ impl<'a> Job<'a> {
             Placement::Node(node) if node >= MAX_NODES => Err(InvalidJob::PlacementNode { node }),
             _ => Ok(size),
         }
+    }
+
+    /// What it learns in, when it learns.
+    pub(crate) fn unit_cost(&self) -> Option<&'a UnitCost> {
+        self.unit_cost.filter(|_| self.min_chunk.is_none())
     }
 
     /// Whether its units are given as parts.

@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod cost;
 mod engine;
 mod error;
 mod helpers;
@@ -21,6 +22,7 @@ mod sync;
 mod token;
 mod worker;
 
+pub use cost::UnitCost;
 pub use error::{InvalidJob, JobError, Summary};
 pub use helpers::{Crew, Desk, Helpers, MAX_HELPERS, NoHelpers};
 pub use job::{Job, MAX_PARTS, Part, Placement};

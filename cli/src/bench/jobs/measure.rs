@@ -8,6 +8,7 @@ use super::engines::{Engine, Pools};
 use crate::bench::common::Spread;
 use crate::bench::random::Random;
 use crate::bench::statistics::{Interval, bootstrap};
+use framewright_jobs::UnitCost;
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::thread;
@@ -32,13 +33,15 @@ const SAMPLE_NS: u64 = 200_000;
 const PAUSE: Duration = Duration::from_micros(300);
 /// Jobs above this are not measured from inside rayon: where they are called from makes no difference.
 const SHORT_NS: u64 = 100_000;
+/// Jobs above this are measured with what their like taught only: a first chunk makes no difference.
+const TAUGHT_NS: u64 = 2_000_000;
 
 /// Thousandths of a step that take a nanosecond here: the least of some readings.
 fn steps_per_us() -> u64 {
     const STEPS: u64 = 100_000;
     let reading = |seed: u64| {
         let start = Instant::now();
-        black_box(chain(seed, STEPS));
+        black_box(chain(black_box(seed), STEPS));
         start.elapsed().as_nanos()
     };
     let least = (0..20).map(reading).min().unwrap_or(1).max(1);
@@ -55,10 +58,14 @@ struct Samples {
 /// Measures one case: a row for each engine.
 pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<Value> {
     let load = Load::new(case, memory, steps_per_us());
-    let engines: Vec<Engine> = Engine::ALL
-        .into_iter()
-        .filter(|&engine| engine != Engine::RayonInside || case.nanoseconds() <= SHORT_NS)
-        .collect();
+    let longest_ns = |engine: &Engine| match engine {
+        Engine::RayonInside => SHORT_NS,
+        Engine::OursNew => TAUGHT_NS,
+        _ => u64::MAX,
+    };
+    let engines: Vec<Engine> =
+        Engine::ALL.into_iter().filter(|engine| case.nanoseconds() <= longest_ns(engine)).collect();
+    let cost = UnitCost::new();
     let most_passes = (SAMPLE_NS / case.nanoseconds().max(100)).max(1);
     let mut samples: Vec<Samples> = vec![Samples::default(); engines.len()];
     let expected = load.range(0..case.units);
@@ -74,7 +81,7 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
         random.shuffle(&mut order);
         for &index in &order {
             thread::sleep(PAUSE);
-            let (seconds, threads) = pools.with(engines[index], case, load, |job| {
+            let (seconds, threads) = pools.with(engines[index], case, load, &cost, |job| {
                 // Short jobs: the engine awake, as in a program that has one after the other.
                 let mut threads = 0;
                 let mut passes = most_passes;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const SAME: [&str; 3] = ["case", "units", "unit_ns"];
 /// Engines that are shown, ours first.
-const ENGINES: [&str; 4] = ["framewright", "rayon", "scoped", "rayon-inside"];
+const ENGINES: [&str; 5] = ["framewright", "rayon", "scoped", "rayon-inside", "framewright-new"];
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("jobs");

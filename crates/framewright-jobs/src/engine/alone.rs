@@ -2,19 +2,20 @@
 //!
 //! Most jobs that turn out to be small end here. What they pay on top of their units is a reading of the clock before the first chunk and one after it.
 
-use super::pace::Pace;
-use super::track::{Rule, Track};
+use super::pace::{KNOWN_NS, Pace};
+use super::track::border;
 use crate::helpers::{Crew, Helpers};
 use crate::job::Job;
 use crate::sync::atomic::AtomicBool;
-use crate::token::Tally;
 use crate::worker::Worker;
 use core::ops::Range;
 
-/// What the caller did before helpers became worth calling.
+/// What the caller did before helpers became worth calling, or without them.
 pub(super) struct Begun {
     pub(super) pace: Pace,
-    pub(super) tally: Tally,
+    pub(super) chunks: u64,
+    /// One past the last unit that is done.
+    pub(super) at: u64,
     pub(super) asks: Asks,
 }
 
@@ -24,23 +25,24 @@ pub(super) struct Asks(Option<bool>);
 
 impl Job<'_> {
     /// Whether nobody looks at the job while it runs, and its size alone does not say how many threads it is worth.
+    #[inline]
     pub(super) fn can_begin_alone(&self) -> bool {
         self.min_chunk.is_none() && self.cancel.is_none() && self.done.is_none() && self.statistics.is_empty()
     }
 
-    /// Works from `track`, which nobody else knows, until all is done or helpers are worth calling, which the result says.
+    /// Works on `range`, of which nobody else knows, until all is done or helpers are worth calling.
     ///
     /// # Errors
     /// That of a chunk, and its range. All before it has succeeded, nothing behind it has begun.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin_alone<H, F, E>(
         &self,
         helpers: &H,
         crew: Crew<'_>,
         chunk: &F,
-        track: &Track,
+        range: &Range<u64>,
         now_ns: u64,
-    ) -> Result<(Begun, bool), (E, Range<u64>)>
+    ) -> Result<Begun, (E, Range<u64>)>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
@@ -49,25 +51,49 @@ impl Job<'_> {
         let node = || helpers.current_node();
         let worker = Worker { index: 0, node: &node, stop: &stop, cancel: None };
         let threads = self.possible_threads(crew);
-        let size = track.end - track.start;
-        let mut begun = Begun { pace: Pace::start(now_ns), tally: Tally::default(), asks: Asks::default() };
+        let size = range.end - range.start;
+        let pace = self.first_pace(size, now_ns);
+        let mut begun = Begun { pace, chunks: 0, at: range.start, asks: Asks::default() };
+        // A job that is thought to be worth no helper is looked at in the middle, and costs no second look at its end.
+        let half = self.unit_cost().filter(|cost| cost.is_for_one(size)).map(|_| size.div_ceil(2));
         loop {
-            let units = |_| begun.pace.next_alone(size, threads).max(self.align);
-            let Some(range) = track.claim_units(self.align, false, units) else { return Ok((begun, true)) };
-            let units = range.end - range.start;
-            begun.tally.chunks += 1;
-            chunk(range.clone(), &worker).map_err(|error| (error, range))?;
-            begun.tally.units += units;
-            let rest = track.rest(Rule::Guided);
-            if rest == 0 {
-                return Ok((begun, true));
+            if self.worthwhile_helpers(helpers, crew, &begun.pace, range.end - begun.at, &mut begun.asks) != 0 {
+                return Ok(begun);
             }
-            if let Some(now) = helpers.now_ns() {
+            let wanted = half.unwrap_or_else(|| begun.pace.next_alone(size, threads)).max(self.align);
+            let next = begun.at..border(begun.at, wanted, self.align, range.end);
+            let units = next.end - next.start;
+            (begun.at, begun.chunks) = (next.end, begun.chunks + 1);
+            chunk(next.clone(), &worker).map_err(|error| (error, next))?;
+            let is_done = begun.at == range.end;
+            if (!is_done || self.must_look_again(&begun.pace, size))
+                && let Some(now) = helpers.now_ns()
+            {
                 begun.pace.lap(now, units);
             }
-            if self.worthwhile_helpers(helpers, crew, &begun.pace, rest, &mut begun.asks) != 0 {
-                return Ok((begun, false));
+            if is_done {
+                self.learn(helpers, crew, &begun.pace);
+                return Ok(begun);
             }
+        }
+    }
+
+    /// Whether less than half of a job that is to teach something was timed.
+    fn must_look_again(&self, pace: &Pace, size: u64) -> bool {
+        self.unit_cost().is_some() && pace.timed().0 < size / 2
+    }
+
+    /// What the caller knows about time when it begins. Where that is that no helper pays it forgets it, and believes what it sees alone.
+    pub(super) fn first_pace(&self, size: u64, now_ns: u64) -> Pace {
+        let known = self.unit_cost().filter(|cost| !cost.is_for_one(size)).and_then(|cost| cost.sample(KNOWN_NS));
+        Pace::known(now_ns, known.unwrap_or_default())
+    }
+
+    /// The job was done, all of it, and this is what its caller saw.
+    pub(super) fn learn<H: Helpers + ?Sized>(&self, helpers: &H, crew: Crew<'_>, pace: &Pace) {
+        if let Some(cost) = self.unit_cost() {
+            let (units, ns) = pace.timed();
+            cost.learn(units, ns, start_cost_ns(helpers, crew));
         }
     }
 
@@ -77,11 +103,23 @@ impl Job<'_> {
     }
 
     /// How many helpers `rest` units are worth: one for each share of them, and not more than there are chunks. None for a job that is not large, where helpers were asked for in vain lately.
+    #[inline]
     pub(super) fn worthwhile_helpers<H: Helpers + ?Sized>(
         &self,
         helpers: &H,
         crew: Crew<'_>,
         pace: &Pace,
+        rest: u64,
+        asks: &mut Asks,
+    ) -> u32 {
+        if pace.is_trusted() { self.worthwhile_when_trusted(helpers, crew, *pace, rest, asks) } else { 0 }
+    }
+
+    fn worthwhile_when_trusted<H: Helpers + ?Sized>(
+        &self,
+        helpers: &H,
+        crew: Crew<'_>,
+        pace: Pace,
         rest: u64,
         asks: &mut Asks,
     ) -> u32 {

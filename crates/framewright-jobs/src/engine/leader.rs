@@ -10,6 +10,7 @@ use crate::nodes::{MAX_NODES, NodeSet};
 use crate::plan;
 use crate::raw::Recruits;
 use crate::sync::atomic::Ordering;
+use crate::token::Tally;
 use crate::worker::Worker;
 use core::ops::Range;
 
@@ -52,23 +53,27 @@ where
         }
     }
 
-    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the caller's own chunk that failed.
-    pub(super) fn lead(mut self, begun: Option<Begun>) -> Option<Range<u64>> {
+    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the caller's own chunk that failed, and what it knows about time.
+    pub(super) fn lead(mut self, begun: Option<Begun>) -> (Option<Range<u64>>, Option<Pace>) {
         let shared = self.shared;
         let node = || shared.helpers.current_node();
         let mut own = shared.worker(0, &node);
         let timed = shared.job.is_guided() && self.could_have_helpers();
         let recorded = !shared.job.statistics.is_empty();
         let mut began = None;
-        if let Some(Begun { pace, tally, asks }) = begun {
-            (own.tally, self.asks) = (tally, asks);
-            self.estimate(own.pace.insert(pace), shared.rest());
+        if let Some(Begun { pace, chunks, asks, .. }) = begun {
+            own.tally = Tally { chunks, units: shared.size - shared.rest() };
+            self.asks = asks;
+            own.pace = Some(pace);
         } else {
             if timed || recorded {
                 began = shared.helpers.now_ns();
             }
-            own.pace = began.filter(|_| timed).map(Pace::start);
-            self.call_at_once(&own);
+            own.pace = began.filter(|_| timed).map(|now| shared.job.first_pace(shared.size, now));
+            self.call_at_once(&mut own);
+        }
+        if let Some(pace) = &mut own.pace {
+            self.estimate(pace, shared.rest());
         }
         let mut failed = None;
         while !shared.stopped() {
@@ -82,7 +87,7 @@ where
             self.reconsider(&mut own, units);
         }
         shared.finish(&own, began);
-        failed
+        (failed, own.pace)
     }
 
     fn could_have_helpers(&self) -> bool {
@@ -95,7 +100,7 @@ where
     }
 
     /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be measured, and fixes the size of its chunks.
-    fn call_at_once(&mut self, own: &Own<'_>) {
+    fn call_at_once(&mut self, own: &mut Own<'_>) {
         let shared = self.shared;
         let job = shared.job;
         if job.min_chunk.is_some() || own.pace.is_none() {
@@ -107,7 +112,7 @@ where
                 let chunk = plan::chunk_units(shared.size, 1 + reserved, job.align, min_chunk);
                 shared.grid_chunk.store(chunk, Ordering::Relaxed);
             }
-            self.offer(reserved, own.pace.is_some());
+            self.offer(reserved, own.pace.as_mut());
         }
     }
 
@@ -137,32 +142,33 @@ where
         if let Some(pace) = &mut own.pace {
             let shared = self.shared;
             let rest = shared.rest();
-            if rest == 0 {
+            if rest == 0 && shared.job.unit_cost().is_none() {
                 return;
             }
             if let Some(now) = shared.helpers.now_ns() {
                 pace.lap(now, units);
             }
-            if shared.job.min_chunk.is_none() {
-                self.estimate(pace, rest);
+            if rest == 0 {
+                return;
             }
+            self.estimate(pace, rest);
         }
         if self.registration.is_some() && self.shared.held.load(Ordering::Relaxed) < self.target {
             let reserved = self.look();
-            self.offer(reserved, own.pace.is_some());
+            self.offer(reserved, own.pace.as_mut());
         }
     }
 
     /// Calls as many helpers as the rest of an adaptive job is worth by now.
-    fn estimate(&mut self, pace: &Pace, rest: u64) {
+    fn estimate(&mut self, pace: &mut Pace, rest: u64) {
         let shared = self.shared;
-        let Some(crew) = shared.crew else { return };
+        let Some(crew) = shared.crew.filter(|_| shared.job.min_chunk.is_none()) else { return };
         let worth = shared.job.worthwhile_helpers(shared.helpers, crew, pace, rest, &mut self.asks);
         // Few large calls rather than many small ones: the estimate creeps up and down.
         if worth > self.target + self.target / 2 {
             self.target = worth;
             let reserved = self.reserve();
-            self.offer(reserved, true);
+            self.offer(reserved, Some(pace));
         }
     }
 
@@ -247,14 +253,14 @@ where
     }
 
     #[inline(never)]
-    /// Offers the job at the posts that were reserved and wakes their helpers.
-    fn offer(&mut self, reserved: u32, adaptive: bool) {
+    /// Offers the job at the posts that were reserved and wakes their helpers. The time that takes is no chunk's: `pace` goes on behind it.
+    fn offer(&mut self, reserved: u32, pace: Option<&mut Pace>) {
         let shared = self.shared;
         let Some(crew) = shared.crew else { return };
         if reserved != 0 {
             if let Some(now) = shared.helpers.now_ns() {
                 shared.asked_ns.store(now, Ordering::Relaxed);
-                if !self.together && adaptive {
+                if !self.together && pace.is_some() {
                     shared.called_ns.store(now, Ordering::Relaxed);
                 }
             }
@@ -272,6 +278,11 @@ where
                     fresh.for_each(|helper| shared.helpers.wake(helper));
                 }
             });
+            if let Some(pace) = pace
+                && let Some(now) = shared.helpers.now_ns()
+            {
+                pace.skip(now);
+            }
         }
         let fair = self.target.min(crew.desk.share(crew.posts.len()));
         if let Some(registration) = &mut self.registration {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! job.run -> run_whole                      one thread: one call, no atomics
+//!         -> run_known                 its like were small: likewise
 //!         -> begin_alone               adaptive, nobody looks: until helpers are worth it, which small jobs never see
 //!         -> Shared -> with_recruits -> Leader: alone -> (helpers are worth it) -> together -> settle -> undo
 //!                                   \-> Shared::help on each helper's thread
@@ -13,6 +14,7 @@ mod leader;
 mod pace;
 mod track;
 mod undo;
+mod whole;
 
 use crate::error::{JobError, Summary};
 use crate::helpers::{Crew, Helpers, MAX_HELPERS};
@@ -29,6 +31,7 @@ use indices::Indices;
 use leader::Leader;
 use pace::Pace;
 use track::{Rule, Track};
+use whole::since;
 
 /// A job whose progress is watched is cut into this many chunks when one thread does it without a smallest chunk.
 const WATCHED_CHUNKS: u64 = 64;
@@ -45,12 +48,16 @@ impl Job<'_> {
     ///
     /// # Panics
     /// When a chunk panics, after all workers have stopped.
+    #[inline]
     pub fn run<H, F, E>(&self, helpers: &H, chunk: F) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
         E: Send,
     {
+        if let Some(range) = self.needs_no_clock() {
+            return Self::run_known(helpers, &chunk, range);
+        }
         self.start(helpers, &chunk, None::<fn(Range<u64>)>)
     }
 
@@ -63,6 +70,7 @@ impl Job<'_> {
     ///
     /// # Panics
     /// When a chunk panics; nothing is undone then, as nobody knows what state that chunk left.
+    #[inline]
     pub fn run_or_undo<H, F, U, E>(&self, helpers: &H, chunk: F, undo: U) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
@@ -70,9 +78,14 @@ impl Job<'_> {
         U: FnMut(Range<u64>),
         E: Send,
     {
+        // A failure leaves nothing to undo.
+        if let Some(range) = self.needs_no_clock() {
+            return Self::run_known(helpers, &chunk, range);
+        }
         self.start(helpers, &chunk, Some(undo))
     }
 
+    #[inline(never)]
     fn start<H, F, U, E>(&self, helpers: &H, chunk: &F, undo: Option<U>) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
@@ -100,25 +113,28 @@ impl Job<'_> {
             if whole {
                 return self.run_whole(helpers, chunk, range);
             }
-            let start = range.start;
-            let track = self.track(range, 0);
             let mut begun = None;
+            let mut position = range.start;
             if let Some(crew) = possible.filter(|_| self.can_begin_alone())
                 && let Some(now_ns) = helpers.now_ns()
             {
-                match self.begin_alone(helpers, crew, chunk, &track, now_ns) {
-                    Ok((Begun { tally, .. }, true)) => {
-                        return Ok(Summary { threads: 1, chunks: tally.chunks, units: tally.units });
+                match self.begin_alone(helpers, crew, chunk, &range, now_ns) {
+                    Ok(Begun { chunks, at, .. }) if at == range.end => {
+                        return Ok(Summary { threads: 1, chunks, units: size });
                     }
-                    Ok((some, false)) => begun = Some(some),
-                    Err((error, range)) => {
-                        if let Some(mut undo) = undo.filter(|_| range.start > start) {
-                            undo(start..range.start);
+                    Ok(some) => {
+                        position = some.at;
+                        begun = Some(some);
+                    }
+                    Err((error, failed)) => {
+                        if let Some(mut undo) = undo.filter(|_| failed.start > range.start) {
+                            undo(range.start..failed.start);
                         }
-                        return Err(JobError::Failed { error, range });
+                        return Err(JobError::Failed { error, range: failed });
                     }
                 }
             }
+            let track = if begun.is_some() { Track::at(range, 0, position) } else { self.track(range, 0) };
             return self.run_on_tracks(helpers, crew, chunk, undo, &[track], begun);
         }
         self.run_parts(helpers, crew, chunk, undo)
@@ -159,34 +175,6 @@ impl Job<'_> {
         self.guided || self.min_chunk.is_none()
     }
 
-    /// One call on this thread. A failure leaves nothing to undo.
-    fn run_whole<H, F, E>(&self, helpers: &H, chunk: &F, range: Range<u64>) -> Result<Summary, JobError<E>>
-    where
-        H: Helpers + ?Sized,
-        F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
-    {
-        let stop = AtomicBool::new(false);
-        let node = || helpers.current_node();
-        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: self.cancel };
-        let record = self.statistics.first();
-        let began = record.and_then(|_| helpers.now_ns());
-        let units = range.end - range.start;
-        let result = chunk(range.clone(), &worker);
-        let tally = Tally { chunks: 1, units: if result.is_ok() { units } else { 0 } };
-        if let Some(record) = record {
-            record.record(&tally, since(helpers, began), helpers.current_node());
-        }
-        match result {
-            Ok(()) => {
-                if let Some(done) = self.done {
-                    done.add(units);
-                }
-                Ok(Summary { threads: 1, chunks: 1, units })
-            }
-            Err(error) => Err(JobError::Failed { error, range }),
-        }
-    }
-
     #[inline(never)]
     fn run_on_tracks<H, F, U, E>(
         &self,
@@ -208,7 +196,7 @@ impl Job<'_> {
         let shared = Shared::new(self, helpers, crew, chunk, tracks, size);
         let wait = |helper: usize, done: &dyn Fn() -> bool| helpers.wait_for(helper, done);
         let complete = with_recruits(posts, &shared, &wait, |recruits| {
-            let failed = Leader::new(&shared, recruits).lead(begun);
+            let (failed, pace) = Leader::new(&shared, recruits).lead(begun);
             recruits.settle();
             shared.learn_whether_helpers_came();
             if let Some(helper) = recruits.panicked() {
@@ -225,6 +213,9 @@ impl Job<'_> {
                 };
                 undo::undo_succeeded(claimed, next_failed, undo);
             }
+            if let (true, Some(crew), Some(pace)) = (complete, crew, &pace) {
+                self.learn(helpers, crew, pace);
+            }
             complete
         });
         let summary = shared.totals.summary();
@@ -234,11 +225,6 @@ impl Job<'_> {
             None => Err(JobError::Cancelled { units: summary.units }),
         }
     }
-}
-
-fn since<H: Helpers + ?Sized>(helpers: &H, began_ns: Option<u64>) -> u64 {
-    let now = began_ns.and_then(|_| helpers.now_ns());
-    now.unwrap_or(0).saturating_sub(began_ns.unwrap_or(0))
 }
 
 /// What the workers of a job share, on its caller's stack.

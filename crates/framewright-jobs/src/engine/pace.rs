@@ -26,13 +26,18 @@ const LEAST_TOGETHER_NS: u64 = 1_000;
 /// A chunk of a slow worker takes at most this part of the time that the rest will take.
 const CHUNKS_PER_REST: u32 = 4;
 
+/// What is known of a job from its like counts as so much of its own work: enough to begin with chunks of half of it, and little enough to be outweighed soon.
+pub(super) const KNOWN_NS: u64 = 4_000;
+
 /// A worker's clock readings, reduced to what is needed. Times are nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    started_ns: u64,
     last_ns: u64,
     readings: u64,
+    /// Units done, and the time they took; what was known before among them.
     units: u64,
+    elapsed_ns: u64,
+    known: (u64, u64),
     /// Of the last chunk.
     chunk_units: u64,
     chunk_ns: u64,
@@ -40,20 +45,46 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) const fn start(now_ns: u64) -> Self {
-        Self { started_ns: now_ns, last_ns: now_ns, readings: 1, units: 0, chunk_units: 0, chunk_ns: 0 }
+        Self::known(now_ns, (0, 0))
+    }
+
+    /// Of a job of whose like some units took so many nanoseconds.
+    pub(super) const fn known(now_ns: u64, (units, ns): (u64, u64)) -> Self {
+        Self {
+            last_ns: now_ns,
+            readings: 1,
+            units,
+            elapsed_ns: ns,
+            known: (units, ns),
+            chunk_units: units,
+            chunk_ns: ns,
+        }
     }
 
     /// A chunk of `units` ended just now. A clock that runs backwards stands still.
+    #[inline]
     pub(super) fn lap(&mut self, now_ns: u64, units: u64) {
         self.chunk_ns = now_ns.saturating_sub(self.last_ns);
         self.last_ns = self.last_ns.max(now_ns);
         self.readings += 1;
         self.chunk_units = units;
         self.units = self.units.saturating_add(units);
+        self.elapsed_ns = self.elapsed_ns.saturating_add(self.chunk_ns);
     }
 
-    const fn elapsed_ns(&self) -> u64 {
-        self.last_ns - self.started_ns
+    /// What the worker did since the last reading was no unit's.
+    pub(super) fn skip(&mut self, now_ns: u64) {
+        self.last_ns = self.last_ns.max(now_ns);
+    }
+
+    /// Units that were timed, and what they took.
+    pub(super) const fn timed(&self) -> (u64, u64) {
+        (self.units - self.known.0, self.elapsed_ns - self.known.1)
+    }
+
+    /// Whether so much was seen that it tells something of the rest.
+    pub(super) const fn is_trusted(&self) -> bool {
+        self.elapsed_ns >= TRUSTED_NS
     }
 
     /// How many helpers `rest` units are worth, at most: every thread's share of the rest must take twice as long as a helper takes to
@@ -69,24 +100,25 @@ impl Pace {
 
     /// What the rest takes one thread; 0 while too little was seen.
     fn rest_ns(&self, rest: u64) -> u64 {
-        if self.elapsed_ns() < TRUSTED_NS {
+        if !self.is_trusted() {
             return 0;
         }
-        let ns = self.elapsed_ns().saturating_add(self.chunk_ns);
+        let ns = self.elapsed_ns.saturating_add(self.chunk_ns);
         let units = self.units.saturating_add(self.chunk_units).max(1);
         ns.saturating_mul(rest) / units
     }
 
     /// Units of the next chunk of a caller that is alone, of a job of `size` units for which there are `threads`. Larger and larger, so that readings stay few, but never so large
     /// that a part which is unexpectedly dear is far longer than what went before.
+    #[inline]
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
             // Up: with two threads the second chunk, 31 times this one, is then all the rest.
             return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART).min(FIRST_UNITS);
         }
-        let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns());
-        let goal_ns = budget.max(self.elapsed_ns() / 2).min(LONGEST_ALONE_NS);
-        let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns().max(1);
+        let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns);
+        let goal_ns = budget.max(self.elapsed_ns / 2).min(LONGEST_ALONE_NS);
+        let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns.max(1);
         by_time.min(self.units.saturating_mul(GROWTH))
     }
 
@@ -94,7 +126,7 @@ impl Pace {
     /// last chunk and from all chunks of this worker, whichever was dearer: the last may have been a hole.
     /// The limit falls with the rest; an eighth of enough it leaves.
     pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
-        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns().max(1));
+        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns.max(1));
         let enough = self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
         share.max(enough).min(limit.max(enough / 8))
     }

@@ -18,6 +18,15 @@ pub(super) enum Rule {
     Guided,
 }
 
+/// Where a chunk of about `units` from `at` on ends: at the next multiple of `align`, or at `end`.
+#[inline]
+pub(super) fn border(at: u64, units: u64, align: u64, end: u64) -> u64 {
+    let to = at.checked_add(units.max(1));
+    // A division costs as much as all else here.
+    let to = if align == 1 { to } else { to.and_then(|to| to.checked_next_multiple_of(align)) };
+    to.map_or(end, |to| to.min(end))
+}
+
 /// A part. On a cache line of its own.
 #[repr(align(64))]
 pub(super) struct Track {
@@ -39,6 +48,11 @@ impl Track {
 
     pub(super) fn new(range: Range<u64>, node: u32, guided: bool) -> Self {
         let position = if guided { range.start } else { 0 };
+        Self::at(range, node, position)
+    }
+
+    /// What is left of a guided track from `position` on.
+    pub(super) fn at(range: Range<u64>, node: u32, position: u64) -> Self {
         Self {
             position: AtomicU64::new(position),
             called_at: AtomicU64::new(position),
@@ -72,9 +86,7 @@ impl Track {
             if at >= self.end {
                 return None;
             }
-            let wanted = units(self.end - at).max(1);
-            let border = at.checked_add(wanted).and_then(|to| to.checked_next_multiple_of(align));
-            let to = border.map_or(self.end, |to| to.min(self.end));
+            let to = border(at, units(self.end - at), align, self.end);
             if !together {
                 self.position.store(to, Ordering::Relaxed);
                 return Some(at..to);

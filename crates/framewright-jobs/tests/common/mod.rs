@@ -1,6 +1,8 @@
 //! What the tests share: a log of chunks, and whether it covers a job.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub mod starved;
+
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,0 +1,69 @@
+//! Jobs that are one call on their caller's thread.
+
+use crate::error::{JobError, Summary};
+use crate::helpers::Helpers;
+use crate::job::Job;
+use crate::sync::atomic::AtomicBool;
+use crate::token::Tally;
+use crate::worker::Worker;
+use core::ops::Range;
+
+impl Job<'_> {
+    /// The whole range, when so much is known of its units that one call does it without a look at the clock, or at the platform. A description that makes no sense is left to others.
+    #[inline]
+    pub(super) fn needs_no_clock(&self) -> Option<Range<u64>> {
+        let cost = self.unit_cost().filter(|_| self.can_begin_alone() && !self.has_parts())?;
+        let size = self.size().ok().filter(|&size| size != 0)?;
+        cost.needs_no_clock(size).then(|| self.start..self.start + size)
+    }
+
+    /// [`run_whole`](Self::run_whole) of a job that nobody looks at: small enough to be part of its caller.
+    #[inline]
+    pub(super) fn run_known<H, F, E>(helpers: &H, chunk: &F, range: Range<u64>) -> Result<Summary, JobError<E>>
+    where
+        H: Helpers + ?Sized,
+        F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
+    {
+        let stop = AtomicBool::new(false);
+        let node = || helpers.current_node();
+        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: None };
+        match chunk(range.clone(), &worker) {
+            Ok(()) => Ok(Summary { threads: 1, chunks: 1, units: range.end - range.start }),
+            Err(error) => Err(JobError::Failed { error, range }),
+        }
+    }
+
+    /// One call on this thread. A failure leaves nothing to undo.
+    pub(super) fn run_whole<H, F, E>(&self, helpers: &H, chunk: &F, range: Range<u64>) -> Result<Summary, JobError<E>>
+    where
+        H: Helpers + ?Sized,
+        F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
+    {
+        let stop = AtomicBool::new(false);
+        let node = || helpers.current_node();
+        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: self.cancel };
+        let record = self.statistics.first();
+        let began = record.and_then(|_| helpers.now_ns());
+        let units = range.end - range.start;
+        let result = chunk(range.clone(), &worker);
+        let tally = Tally { chunks: 1, units: if result.is_ok() { units } else { 0 } };
+        if let Some(record) = record {
+            record.record(&tally, since(helpers, began), helpers.current_node());
+        }
+        match result {
+            Ok(()) => {
+                if let Some(done) = self.done {
+                    done.add(units);
+                }
+                Ok(Summary { threads: 1, chunks: 1, units })
+            }
+            Err(error) => Err(JobError::Failed { error, range }),
+        }
+    }
+}
+
+/// Nanoseconds since `began_ns`.
+pub(super) fn since<H: Helpers + ?Sized>(helpers: &H, began_ns: Option<u64>) -> u64 {
+    let now = began_ns.and_then(|_| helpers.now_ns());
+    now.unwrap_or(0).saturating_sub(began_ns.unwrap_or(0))
+}

@@ -1,0 +1,91 @@
+//! A platform whose clock the chunks turn, and whose helpers never come.
+
+use super::{Log, assert_covers};
+use framewright_jobs::{Crew, Desk, Helpers, Job, NodeSet, Post};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Helpers that never come.
+pub struct Starved {
+    pub posts: Vec<Post>,
+    pub desk: Desk,
+    pub has_clock: bool,
+    pub now_ns: AtomicU64,
+    pub readings: AtomicUsize,
+    pub asked_allowance: AtomicUsize,
+    /// Whom it was to wake, and where the work should run.
+    pub woken: Mutex<Vec<(usize, Option<u32>)>>,
+}
+
+impl Starved {
+    pub fn new(helpers: usize) -> Self {
+        Self {
+            posts: (0..helpers).map(|_| Post::new()).collect(),
+            desk: Desk::new(),
+            has_clock: true,
+            now_ns: AtomicU64::new(1),
+            readings: AtomicUsize::new(0),
+            asked_allowance: AtomicUsize::new(0),
+            woken: Mutex::default(),
+        }
+    }
+
+    /// Runs `job`, whose units take `unit_ns`; how many helpers were woken.
+    pub fn run(&self, job: &Job<'_>, unit_ns: impl Fn(u64) -> u64 + Sync) -> usize {
+        let log = Log::default();
+        job.run(self, |range, _| {
+            self.now_ns.fetch_add(range.clone().map(&unit_ns).sum(), Ordering::Relaxed);
+            log.add(range);
+            Ok::<_, Infallible>(())
+        })
+        .expect("nothing fails");
+        let end = job.size().expect("it makes sense");
+        assert_covers(&log.sorted(), 0..end, 1);
+        assert!(!self.posts.iter().any(|post| post.has_work() || post.serve()), "all are withdrawn");
+        let woken: BTreeSet<usize> = self.take_woken().into_iter().map(|(helper, _)| helper).collect();
+        woken.len()
+    }
+
+    pub fn take_woken(&self) -> Vec<(usize, Option<u32>)> {
+        std::mem::take(&mut *self.woken.lock().expect("nobody panicked"))
+    }
+}
+
+impl Helpers for Starved {
+    fn crew(&self) -> Option<Crew<'_>> {
+        Some(Crew { posts: &self.posts, desk: &self.desk })
+    }
+
+    fn wake(&self, helper: usize) {
+        self.woken.lock().expect("nobody panicked").push((helper, self.posts[helper].node()));
+    }
+
+    fn allowance(&self) -> usize {
+        self.asked_allowance.fetch_add(1, Ordering::Relaxed);
+        self.posts.len()
+    }
+
+    fn wait_for(&self, helper: usize, _done: &dyn Fn() -> bool) {
+        panic!("nobody came, so nobody waits for {helper}");
+    }
+
+    /// Reading it takes 20 ns.
+    fn now_ns(&self) -> Option<u64> {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        self.has_clock.then(|| self.now_ns.fetch_add(20, Ordering::Relaxed))
+    }
+
+    fn start_cost_ns(&self) -> Option<u64> {
+        Some(10_000)
+    }
+
+    fn nodes(&self) -> NodeSet {
+        NodeSet::from_iter([1, 3])
+    }
+
+    fn node_of(&self, helper: usize) -> Option<u32> {
+        Some(if helper.is_multiple_of(2) { 1 } else { 3 })
+    }
+}
