@@ -3,12 +3,11 @@
 
 mod common;
 
-use common::{Fake, bring_up, check, gib, idle_pages, mib, order, settled};
+use common::{Fake, bring_up, check, gib, idle_pages, mib, order, random_pieces, settled};
 use framewright::block::MigrateType;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright_testkit::FakeMachine;
-use std::collections::BTreeMap;
 
 const MOVABLE: MigrateType = MigrateType::Movable;
 const HALF_PAGES: u64 = PAGES_PER_BLOCK / 2;
@@ -50,35 +49,11 @@ fn free_half(manager: &Fake, start: Pfn) {
 #[test]
 fn halves_come_back_in_any_order_among_requests_of_all_sizes() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 192)).build());
-    let free = idle_pages(&manager);
-    let mut held: BTreeMap<u64, u8> = BTreeMap::new();
-    let mut seed = 11_u64;
-    for round in 0..12_000 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    random_pieces(&manager, 12_000, usize::MAX, |round, chance| {
         // By turns nothing but halves, and all kinds of pieces in the same blocks.
-        let of = if round / 2000 % 2 == 0 { 8 } else { [8, 8, 8, 7, 6, 9, 3, 0][(seed >> 33) as usize % 8] };
-        let kind = if seed >> 50 & 15 == 0 { MigrateType::Unmovable } else { MOVABLE };
-        if seed >> 59 & 1 == 0 {
-            if let Ok(start) = manager.allocate_order(order(of), kind) {
-                let next = held.range(start.0..).next().map_or(u64::MAX, |(&start, _)| start);
-                let before = held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
-                assert!(before <= start.0 && start.0 + (1 << of) <= next, "{start} of order {of} was held");
-                held.insert(start.0, of);
-            }
-        } else if let Some((&start, &of)) = held.range(seed >> 40 & 0xbfff..).next().or(held.iter().next()) {
-            manager.free_order(Pfn(start), order(of)).expect("held");
-            held.remove(&start);
-        }
-        if round % 100 == 0 {
-            check(&manager);
-        }
-    }
-    for (start, of) in held {
-        manager.free_order(Pfn(start), order(of)).expect("held");
-    }
-    assert_eq!(settled(&manager).allocated_pages, 0);
-    check(&manager);
-    assert_eq!(idle_pages(&manager), free);
+        let of = if round / 2000 % 2 == 0 { 8 } else { [8, 8, 8, 7, 6, 9, 3, 0][chance % 8] };
+        (of, if chance >> 17 & 15 == 0 { MigrateType::Unmovable } else { MOVABLE })
+    });
 }
 
 #[test]

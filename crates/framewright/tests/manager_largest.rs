@@ -4,7 +4,7 @@
 mod common;
 mod reporting_rig;
 
-use common::{Fake, bring_up, bring_up_with, check, gib, idle_pages, mib, order, parameters};
+use common::{Fake, bring_up, bring_up_with, check, gib, mib, order, parameters, random_pieces};
 use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
@@ -12,7 +12,6 @@ use framewright::zone::FreeError;
 use framewright::{AllocateError, Request};
 use framewright_testkit::FakeMachine;
 use reporting_rig::Rig;
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
@@ -71,34 +70,10 @@ fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
 #[test]
 fn random_traffic_of_all_sizes_keeps_its_books() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 12)).build());
-    let free = idle_pages(&manager);
-    let mut held: BTreeMap<u64, u8> = BTreeMap::new();
-    let mut seed = 7_u64;
-    for round in 0..rounds(6000) {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let of = [18, 18, 18, 17, 10, 9, 9, 8, 0][(seed >> 33) as usize % 9];
-        let kind = if seed >> 50 & 7 == 0 { MigrateType::Unmovable } else { MOVABLE };
-        if seed >> 60 & 1 == 0 && held.len() < 400 {
-            if let Ok(start) = manager.allocate_order(order(of), kind) {
-                let next = held.range(start.0..).next().map_or(u64::MAX, |(&start, _)| start);
-                let before = held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
-                assert!(before <= start.0 && start.0 + (1 << of) <= next, "{start} of order {of} was held");
-                held.insert(start.0, of);
-            }
-        } else if let Some((&start, &of)) = held.range(seed >> 40 & 0x3f_ffff..).next().or(held.iter().next()) {
-            manager.free_order(Pfn(start), order(of)).expect("held");
-            held.remove(&start);
-        }
-        if round % 50 == 0 {
-            check(&manager);
-        }
-    }
-    for (start, of) in held {
-        manager.free_order(Pfn(start), order(of)).expect("held");
-    }
-    manager.drain().expect("good frames");
-    check(&manager);
-    assert_eq!(idle_pages(&manager), free);
+    random_pieces(&manager, rounds(6000), 400, |_, chance| {
+        let of = [18, 18, 18, 17, 10, 9, 9, 8, 0][chance % 9];
+        (of, if chance >> 17 & 7 == 0 { MigrateType::Unmovable } else { MOVABLE })
+    });
 }
 
 #[test]

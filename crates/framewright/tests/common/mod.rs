@@ -1,6 +1,7 @@
 //! What the tests of the manager share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use framewright::block::MigrateType;
 use framewright::early::EarlyAllocator;
 use framewright::map_space::BlockNumber;
 use framewright::parameters::{Pages, Policy};
@@ -8,6 +9,7 @@ use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
 use framewright_testkit::{FakeArray, FakeMachine};
+use std::collections::BTreeMap;
 
 /// A manager and a tally of what it must hold.
 pub type Fake = Manager<FakeMachine>;
@@ -122,6 +124,39 @@ pub fn in_use(manager: &Fake) -> u64 {
 pub fn idle_pages(manager: &Fake) -> u64 {
     let totals = manager.totals();
     totals.free_pages + totals.map_pages
+}
+
+/// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by round and chance, `most` of them at a time, and checks all books now and then. Ends with nothing held and
+/// all that was free free again.
+pub fn random_pieces(manager: &Fake, rounds: u32, most: usize, wanted: impl Fn(u32, usize) -> (u8, MigrateType)) {
+    let free = idle_pages(manager);
+    let end = manager.zones().iter().map(|zone| zone.span().end.0).max().unwrap_or(1);
+    let mut held: BTreeMap<u64, u8> = BTreeMap::new();
+    let mut seed = 7_u64;
+    for round in 0..rounds {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (of, kind) = wanted(round, (seed >> 33) as usize);
+        if seed >> 60 & 1 == 0 && held.len() < most {
+            if let Ok(start) = manager.allocate_order(order(of), kind) {
+                let next = held.range(start.0..).next().map_or(u64::MAX, |(&start, _)| start);
+                let before = held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
+                assert!(before <= start.0 && start.0 + (1 << of) <= next, "{start} of order {of} was held");
+                held.insert(start.0, of);
+            }
+        } else if let Some((&start, &of)) = held.range((seed >> 20) % end..).next().or(held.iter().next()) {
+            manager.free_order(Pfn(start), order(of)).expect("held");
+            held.remove(&start);
+        }
+        if round % 50 == 0 {
+            check(manager);
+        }
+    }
+    for (start, of) in held {
+        manager.free_order(Pfn(start), order(of)).expect("held");
+    }
+    manager.drain().expect("good frames");
+    check(manager);
+    assert_eq!(idle_pages(manager), free);
 }
 
 /// `start..end` in MiB.
