@@ -311,8 +311,8 @@ impl FreeLists {
             table.group(next).set_previous(NONE);
         }
         self.pages = pages;
+        // Its links mean nothing until it is counted, which begins with clearing them.
         entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
-        entry.set_links(0, 0);
         Some((index, pages + self.split_pages))
     }
 
