@@ -4,9 +4,9 @@
 
 use super::pace::{KNOWN_NS, Pace};
 use super::track::border;
+use super::whole::as_only_worker;
 use crate::helpers::{Crew, Helpers};
 use crate::job::Job;
-use crate::sync::atomic::AtomicBool;
 use crate::worker::Worker;
 use core::ops::Range;
 
@@ -47,9 +47,6 @@ impl Job<'_> {
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
     {
-        let stop = AtomicBool::new(false);
-        let node = || helpers.current_node();
-        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: None };
         let threads = self.possible_threads(crew);
         let size = range.end - range.start;
         let pace = self.first_pace(size, now_ns);
@@ -64,7 +61,7 @@ impl Job<'_> {
             let next = begun.at..border(begun.at, wanted, self.align, range.end);
             let units = next.end - next.start;
             (begun.at, begun.chunks) = (next.end, begun.chunks + 1);
-            chunk(next.clone(), &worker).map_err(|error| (error, next))?;
+            as_only_worker(helpers, None, |worker| chunk(next.clone(), worker)).map_err(|error| (error, next))?;
             let is_done = begun.at == range.end;
             if (!is_done || self.must_look_again(&begun.pace, size))
                 && let Some(now) = helpers.now_ns()

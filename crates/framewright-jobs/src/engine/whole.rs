@@ -4,7 +4,7 @@ use crate::error::{JobError, Summary};
 use crate::helpers::Helpers;
 use crate::job::Job;
 use crate::sync::atomic::AtomicBool;
-use crate::token::Tally;
+use crate::token::{Cancel, Tally};
 use crate::worker::Worker;
 use core::ops::Range;
 
@@ -24,10 +24,7 @@ impl Job<'_> {
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
     {
-        let stop = AtomicBool::new(false);
-        let node = || helpers.current_node();
-        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: None };
-        match chunk(range.clone(), &worker) {
+        match as_only_worker(helpers, None, |worker| chunk(range.clone(), worker)) {
             Ok(()) => Ok(Summary { threads: 1, chunks: 1, units: range.end - range.start }),
             Err(error) => Err(JobError::Failed { error, range }),
         }
@@ -39,13 +36,10 @@ impl Job<'_> {
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
     {
-        let stop = AtomicBool::new(false);
-        let node = || helpers.current_node();
-        let worker = Worker { index: 0, node: &node, stop: &stop, cancel: self.cancel };
         let record = self.statistics.first();
         let began = record.and_then(|_| helpers.now_ns());
         let units = range.end - range.start;
-        let result = chunk(range.clone(), &worker);
+        let result = as_only_worker(helpers, self.cancel, |worker| chunk(range.clone(), worker));
         let tally = Tally { chunks: 1, units: if result.is_ok() { units } else { 0 } };
         if let Some(record) = record {
             record.record(&tally, since(helpers, began), helpers.current_node());
@@ -60,6 +54,18 @@ impl Job<'_> {
             Err(error) => Err(JobError::Failed { error, range }),
         }
     }
+}
+
+/// Calls `work` as the only worker of a job.
+#[inline(always)]
+pub(super) fn as_only_worker<H: Helpers + ?Sized, R>(
+    helpers: &H,
+    cancel: Option<&Cancel>,
+    work: impl FnOnce(&Worker<'_>) -> R,
+) -> R {
+    let stop = AtomicBool::new(false);
+    let node = || helpers.current_node();
+    work(&Worker { index: 0, node: &node, stop: &stop, cancel })
 }
 
 /// Nanoseconds since `began_ns`.

@@ -590,7 +590,7 @@ impl Tier<'_> {
     pub(super) fn free_whole(&mut self, segment: &Range<u32>, index: u32, migrate_type: MigrateType) {
         if migrate_type == MigrateType::Movable {
             self.table.set_state(index, LOOSE);
-            if self.lists.loosen(self.table, segment, index, 1) {
+            if self.lists.loosen_one(self.table, segment, index) {
                 return;
             }
         }

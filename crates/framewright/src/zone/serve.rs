@@ -370,7 +370,7 @@ impl Zone {
         state: BlockState,
     ) -> bool {
         if state == LOOSE {
-            if lists.loosen(&self.table, indices, index, 1) {
+            if lists.loosen_one(&self.table, indices, index) {
                 return true;
             }
             if lists.loose.contains(index) {

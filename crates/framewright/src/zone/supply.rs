@@ -356,6 +356,7 @@ impl Zone {
             if blocks > 1 && lists.loosen(&self.table, segment, index, blocks) {
                 return blocks as usize;
             }
+            // Here and not below only: a sixth of what a free in random order takes.
             if lists.loosen_one(&self.table, segment, index) {
                 return 1;
             }
