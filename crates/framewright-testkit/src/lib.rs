@@ -10,6 +10,7 @@
 //! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
 //! * [`FakeHost`] takes reports of free memory and discards it, late, in part, not at all, and finds whoever uses what it may still discard.
 //! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
+//! * [`Owner`] gives memory back for tests, which play all owners at once.
 //! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
 
@@ -20,6 +21,7 @@ pub mod frames;
 pub mod helper_pool;
 pub mod machine;
 pub mod model;
+pub mod owner;
 pub mod paging;
 pub mod reporting;
 pub mod stepped;
@@ -32,6 +34,7 @@ pub use framewright_stress as stress;
 pub use helper_pool::HelperPool;
 pub use machine::{ArrayCounts, Builder, Calls, FakeArray, FakeMachine};
 pub use model::{BlockModel, PageModel};
+pub use owner::{Owner, PoolOwner};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
 pub use reporting::{Answer, FakeHost, FakeReportDevice};
 pub use stepped::SteppedMachine;
