@@ -26,11 +26,11 @@ pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 const STEP_BYTES: u64 = 64 << 30;
 
 /// Tables in memory from the early allocator.
-struct EarlyTables<'a> {
-    early: &'a mut EarlyMemory,
+struct EarlyTables<'a, 'b> {
+    early: &'a mut EarlyMemory<'b>,
 }
 
-impl TableMemory for EarlyTables<'_> {
+impl TableMemory for EarlyTables<'_, '_> {
     fn allocate(&mut self) -> Option<u64> {
         self.early.allocate(&EarlyRequest::new(PAGE_SIZE, PAGE_SIZE)).ok().map(|frame| frame.start)
     }
@@ -53,13 +53,19 @@ pub struct KernelTables(PageTable);
 
 impl KernelTables {
     /// Maps more: `range` at `address`, where nothing was.
-    pub fn map(&self, early: &mut EarlyMemory, address: u64, range: PhysRange, access: Access) -> Result<(), MapFault> {
+    pub fn map(
+        &self,
+        early: &mut EarlyMemory<'_>,
+        address: u64,
+        range: PhysRange,
+        access: Access,
+    ) -> Result<(), MapFault> {
         self.0.map(&mut EarlyTables { early }, address, range, access, &mut Mapped::default())
     }
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
-pub fn build(early: &mut EarlyMemory, map: MemoryMap<'_>) -> Result<(KernelTables, Mapped), MapFault> {
+pub fn build(early: &mut EarlyMemory<'_>, map: MemoryMap<'_>) -> Result<(KernelTables, Mapped), MapFault> {
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
     let mut memory = EarlyTables { early };
     let mut mapped = Mapped::default();
@@ -89,7 +95,7 @@ pub fn build(early: &mut EarlyMemory, map: MemoryMap<'_>) -> Result<(KernelTable
 /// Maps all present memory of `window`. Code and constants cannot be written here either.
 fn map_present(
     tables: &PageTable,
-    memory: &mut EarlyTables<'_>,
+    memory: &mut EarlyTables<'_, '_>,
     map: MemoryMap<'_>,
     window: PhysRange,
     mapped: &mut Mapped,

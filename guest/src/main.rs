@@ -37,7 +37,7 @@ use firmware::{
     AFFINITY_CAPACITY, AcpiTables, MAP_CAPACITY, RESERVED_CAPACITY, Reader, Reserved, copy_raw_map, memory_map,
     physical, read_nodes,
 };
-use framewright::early::{EarlyAllocator, EarlyError};
+use framewright::early::{EarlyError, EarlyStorage};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, report};
@@ -57,7 +57,7 @@ static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> = Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
-static EARLY: Once<EarlyMemory> = Once::new(EarlyAllocator::empty(&PLATFORM));
+static EARLY: Once<EarlyStorage> = Once::new(EarlyStorage::new());
 
 /// Why memory cannot be brought up.
 enum BootError {
@@ -124,16 +124,18 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
     let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
-    let early = EARLY.take();
-    early.start(map, &topology, reserved.map_err(|_| BootError::TooManyReserved)?).map_err(BootError::Early)?;
+    let reserved = reserved.map_err(|_| BootError::TooManyReserved)?;
+    // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this runs once (invariant 1).
+    let early = unsafe { EarlyMemory::with_reserved(&PLATFORM, EARLY.take(), map, &topology, reserved) };
+    let mut early = early.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
-    let (kernel_tables, mapped) = direct_map::build(early, map).map_err(BootError::DirectMap)?;
+    let (kernel_tables, mapped) = direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
-    let array = page_array::build(early, map);
-    let started = smp::start(&kernel_tables, early, left_out);
+    let array = page_array::build(&mut early, map);
+    let started = smp::start(&kernel_tables, &mut early, left_out);
     let called_ns = PLATFORM.now_ns();
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns };
-    let manager = Manager::bring_up(early, &input).map_err(BootError::BringUp)?;
+    let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
+        .map_err(|failed| BootError::BringUp(failed.error))?;
     manager.initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
     let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
@@ -161,7 +163,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(called_ns, up_ns),
     );
     page_array::report(&array);
-    report::bring_up(&mut Log, &input, &manager);
+    let intake = report::Intake { map, topology: &topology, parameters: &parameters };
+    report::bring_up(&mut Log, &intake, &manager);
     report::deferred(&mut Log, &manager);
     report::huge_pages(&mut Log, &pools);
     // Who types has a command for it, and no wish to wait for millions of descriptors to be looked at.

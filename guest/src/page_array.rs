@@ -1,10 +1,10 @@
 //! The page array of this machine: its own range of addresses, in tables from the early allocator.
 
 use crate::console::log;
-use crate::platform::{GuestPlatform, PLATFORM};
+use crate::platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use crate::smp::TlbShootdown;
 use crate::storage::Settled;
-use framewright::early::{EarlyAllocator, EarlyRequest};
+use framewright::early::EarlyRequest;
 use framewright::firmware::MemoryMap;
 use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
@@ -22,10 +22,10 @@ pub type Array = PageArray<GuestPlatform, TlbShootdown>;
 static ARRAY: Settled<Array> = Settled::new();
 
 /// Frames from the early allocator.
-struct EarlyFrames<'a>(&'a mut EarlyAllocator<GuestPlatform>);
+struct EarlyFrames<'a, 'b>(&'a mut EarlyMemory<'b>);
 
 // SAFETY: what the early allocator gives is reserved for this and for nothing else (invariant 3), and is memory below the direct limit.
-unsafe impl FrameSource for EarlyFrames<'_> {
+unsafe impl FrameSource for EarlyFrames<'_, '_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let bytes = order.pages() * PAGE_SIZE;
         let request = EarlyRequest { zeroed: false, ..EarlyRequest::new(bytes, bytes) };
@@ -33,8 +33,10 @@ unsafe impl FrameSource for EarlyFrames<'_> {
     }
 
     fn put_back(&mut self, start: Pfn, order: Order) {
+        let frames = PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE);
         // What was just allocated can be freed; if not, it stays reserved.
-        let _ = self.0.free(PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE));
+        // SAFETY: who got the frames from `take` puts them back, and uses them no more.
+        let _ = unsafe { self.0.free(frames) };
     }
 }
 
@@ -51,7 +53,7 @@ pub unsafe fn make(base: u64, end: u64, frames: &mut dyn FrameSource) -> Result<
 }
 
 /// Makes the array, with everything absent. Without memory for its tables there is none.
-pub fn build(early: &mut EarlyAllocator<GuestPlatform>, map: MemoryMap<'_>) -> Result<&'static Array, ArrayError> {
+pub fn build(early: &mut EarlyMemory<'_>, map: MemoryMap<'_>) -> Result<&'static Array, ArrayError> {
     // SAFETY: the direct map and the image are elsewhere.
     let array = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
     Ok(ARRAY.settle(array))

@@ -12,7 +12,7 @@ use framewright_x86::cpu::features::hypervisor_is;
 use framewright_x86::cpu::{interrupts, registers};
 
 /// The early allocator of this guest.
-pub type EarlyMemory = EarlyAllocator<GuestPlatform>;
+pub type EarlyMemory<'a> = EarlyAllocator<'a, GuestPlatform>;
 
 /// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on purpose: whoever takes a physical address
 /// for a pointer faults.

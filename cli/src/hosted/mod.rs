@@ -7,7 +7,7 @@ pub use log::{Lines, Silent};
 pub use reporting::with_reports;
 
 use crate::error::Error;
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
 use framewright::platform::Platform;
 use framewright::report::{self, BootLog};
@@ -134,20 +134,22 @@ impl<'a> Session<'a> {
         let started_ns = self.platform.now_ns();
         let mut intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         intake.parameters.page_template = self.template;
-        let mut early = EarlyAllocator::new(self.platform, intake.map, &intake.topology)
+        let Intake { map, topology, parameters, .. } = &intake;
+        let mut regions = EarlyStorage::new();
+        // SAFETY: the session's memory holds nothing, and a session has one manager at a time (invariant 1).
+        let early = unsafe { EarlyAllocator::new(self.platform, &mut regions, *map, topology) }
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
-        let input = BringUp { map: intake.map, topology: &intake.topology, parameters: &intake.parameters, started_ns };
-        let manager = Manager::bring_up(&mut early, &input)
+        let manager = Manager::bring_up(early, &BringUp { parameters, started_ns })
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         if let Some(helpers) = helpers {
             manager.initialise_deferred(helpers);
         }
         let cpu_seconds = cpu_seconds() - before_cpu_seconds;
-        let pools = manager.fill_pools(&intake.parameters, HostedHelpers::shared());
+        let pools = manager.fill_pools(parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
         }
-        report::bring_up(log, &input, &manager);
+        report::bring_up(log, &report::Intake { map: *map, topology, parameters }, &manager);
         report::deferred(log, &manager);
         report::huge_pages(log, &pools);
         let mut text = String::new();

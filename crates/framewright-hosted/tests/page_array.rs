@@ -1,6 +1,6 @@
 //! The page array of a machine in a process: what it costs, what giving it back saves, and that a touch of what is absent is found.
 
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
 use framewright::platform::Platform;
 use framewright::units::{Order, PfnRange};
@@ -21,10 +21,12 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let platform = HostedPlatform::open(map, 2).and_then(|platform| platform.with_page_array(false, is_guarded));
     let platform = platform.expect("a machine").leak();
     let topology = Topology::new(&mut []);
-    let mut early = EarlyAllocator::new(platform, map, &topology).expect("early");
+    let mut storage = EarlyStorage::new();
+    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it (invariant 1).
+    let early = unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).expect("bring-up");
     manager.initialise_deferred(&HELPERS);
     manager.verify().expect("the tables are right");
     manager

@@ -1,6 +1,6 @@
 //! Free memory of a process goes back to the operating system, and what comes back is as promised.
 
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::reporting::{Content, ReportDevice, SubmitError};
 use framewright::units::{Order, PfnRange, PhysRange};
@@ -20,9 +20,11 @@ fn with_platform<T>(shared: bool, body: impl FnOnce(&'static HostedPlatform, Man
     let mut claims = [MemoryAffinity::EMPTY; 8];
     let topology = Topology::new(&mut claims);
     let parameters = Parameters::default();
-    let mut early = EarlyAllocator::with_reserved(platform, map, &topology, &[]).expect("early");
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
+    let mut storage = EarlyStorage::new();
+    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it (invariant 1).
+    let early = unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).expect("bring-up");
     body(platform, manager)
 }
 

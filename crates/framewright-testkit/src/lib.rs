@@ -2,6 +2,7 @@
 //!
 //! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used: an address that is not
 //!   usable memory, interrupts restored out of order, a CPU left pinned.
+//! * [`early_of`] and [`FakeMachine::early`] make early allocators over machines of tests.
 //! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
 //!   translation. [`map_space_contract`] is what every implementation of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
@@ -17,6 +18,7 @@
 pub mod balloon;
 mod careful;
 pub mod contract;
+pub mod early;
 pub mod frames;
 pub mod helper_pool;
 pub mod machine;
@@ -29,6 +31,7 @@ pub mod traffic;
 
 pub use careful::{CAREFUL, careful};
 pub use contract::{MapSpaceFixture, map_space_contract};
+pub use early::early_of;
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use framewright_stress as stress;
 pub use helper_pool::HelperPool;

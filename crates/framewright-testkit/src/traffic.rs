@@ -1,7 +1,6 @@
 //! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted for after each round.
 
 use crate::machine::{Builder, FakeMachine};
-use framewright::early::EarlyAllocator;
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
 use framewright::zone::Counts;
@@ -44,11 +43,9 @@ impl Shape {
 /// When that fails.
 #[must_use]
 pub fn bring_up(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Manager<FakeMachine> {
-    let early = EarlyAllocator::with_reserved(machine, machine.map(), machine.topology(), reserved);
-    let mut early = early.unwrap_or_else(|error| panic!("{error}"));
     let parameters = Parameters::default();
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    Manager::bring_up(&mut early, &input).unwrap_or_else(|error| panic!("{error}"))
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Manager::bring_up(machine.early(reserved), &input).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Machines of several shapes, none of more than 2.5 GiB.

@@ -1,7 +1,6 @@
 //! Random traffic on machines of all shapes, with fewer and with more threads than the host has CPUs. `cargo xtask soak` does the same for as long
 //! as one likes.
 
-use framewright::early::EarlyAllocator;
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_testkit::{FakeMachine, Traffic, shapes};
@@ -44,9 +43,9 @@ fn one_thread_with_one_seed_does_the_same_again() {
 fn pages_that_hold_descriptors_are_accounted_for() {
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 << 20)).cpus_on(0, 3).build();
     let parameters = Parameters::parse("pages=inside", &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("a small map");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("there is memory");
+    let early = machine.early(&[]);
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).expect("there is memory");
     let traffic = Traffic { threads: 2, seed: 5, held: 600, operations: 2000 };
     let (tally, counts) = traffic.run(&manager, &|rounds| rounds < 4).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(tally.allocations > 100 && counts.map_pages > 0, "{tally}: {counts:?}");

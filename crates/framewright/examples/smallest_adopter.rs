@@ -2,7 +2,7 @@
 //!
 //! One CPU, no interrupts, 32 MiB of RAM. Here a static array is the RAM; on hardware it is simply there.
 
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{Order, PAGE_SIZE, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
@@ -49,11 +49,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // What is in use already: say that the kernel's image fills the first MiB.
     let image = PhysRange::with_size(RAM_START, 1 << 20);
-    let mut early = EarlyAllocator::with_reserved(&Board, map, &topology, &[image])?;
+    let mut storage = EarlyStorage::new();
+    // SAFETY: `RAM` beyond the image is used by nobody but who gets it from here.
+    let early = unsafe { EarlyAllocator::with_reserved(&Board, &mut storage, map, &topology, &[image]) }?;
 
     let parameters = Parameters::default();
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input)?;
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     let before = manager.totals();
     println!("up: {} of {} pages are free", before.free_pages, before.present_pages);
 

@@ -8,7 +8,7 @@
 //! Five steps, all of them in this example, which runs: here a static array plays the machine's memory.
 //!
 //! ```
-//! use framewright::early::EarlyAllocator;
+//! use framewright::early::{EarlyAllocator, EarlyStorage};
 //! use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 //! use framewright::units::{Order, PhysRange};
 //! use framewright::{Request, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
@@ -52,11 +52,13 @@
 //!
 //! // 3. Reserve what is in use already: the kernel's image, its stack, the initial RAM disk.
 //! let image = PhysRange::with_size(0x20_0000, 0x8_1234);
-//! let mut early = EarlyAllocator::with_reserved(&KERNEL, map, &topology, &[image])?;
+//! let mut storage = EarlyStorage::new();
+//! // SAFETY: what the map calls usable and this does not reserve is memory that nobody else uses.
+//! let early = unsafe { EarlyAllocator::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
 //!
 //! // 4. Bring it up.
-//! let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-//! let manager = Manager::bring_up(&mut early, &input)?;
+//! let input = BringUp { parameters: &parameters, started_ns: None };
+//! let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
 //!
 //! // 5. Use it, from any CPU and any context but an NMI.
 //! let pages = manager.allocate(&Request { zeroed: true, ..Request::pages(3) })?;
@@ -122,7 +124,9 @@ pub mod sync;
 pub mod units;
 pub mod zone;
 
-pub use manager::{AllocateError, BringUp, BringUpError, Manager, Reclaim, ReferenceError, Request, Shortage};
+pub use manager::{
+    AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Reclaim, ReferenceError, Request, Shortage,
+};
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};

@@ -2,8 +2,8 @@
 
 mod early_platform;
 
-use early_platform::{DIRT, FakePlatform, assert_well_formed, map, node, sets, topology};
-use framewright::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice, Region, RegionFlags, SetName};
+use early_platform::{DIRT, Early, FakePlatform, assert_well_formed, map, node, sets, topology};
+use framewright::early::{EarlyError, EarlyRequest, NodeChoice, Region, RegionFlags, SetName};
 use framewright::firmware::MemoryKind::{self, Conventional, HotPluggable, Unaccepted};
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 
@@ -11,8 +11,6 @@ const MIB: u64 = 1 << 20;
 /// Where the arena of most tests begins.
 const BASE: u64 = 0x1000_0000;
 const END: u64 = BASE + 8 * MIB;
-
-type Early = EarlyAllocator<FakePlatform>;
 
 fn range(start: u64, end: u64) -> PhysRange {
     PhysRange::new(start, end)
@@ -226,7 +224,7 @@ fn frame_0_stays_reserved() {
     let low = EarlyRequest { max_address: PAGE_SIZE, ..EarlyRequest::new(1, 1) };
     assert!(matches!(early.allocate(&low), Err(EarlyError::OutOfMemory { largest_bytes: 0, .. })));
     // An empty allocator knows of frame 0 too.
-    let mut early = Early::empty(platform);
+    let mut early = Early::empty(platform, &topology(&[]));
     early.add_memory(range(0, 2 * PAGE_SIZE), node(0), false).unwrap();
     assert_eq!(early.allocate(&EarlyRequest::new(PAGE_SIZE, 0)).unwrap(), range(PAGE_SIZE, 2 * PAGE_SIZE));
     assert!(early.allocate(&EarlyRequest::new(1, 1)).is_err());
@@ -504,7 +502,7 @@ fn a_discarded_allocator_refuses_everything() {
     assert_eq!(early.free(range(BASE, BASE)), Err(EarlyError::Discarded));
     assert_eq!(early.allocate(&EarlyRequest::new(1, 1)), Err(EarlyError::Discarded));
     assert_eq!(early.add_memory(range(BASE, END), node(0), false), Err(EarlyError::Discarded));
-    assert_eq!(early.start(map(&[(range(BASE, END), Conventional)]), &topology(&[]), &[]), Err(EarlyError::Discarded));
+    assert_eq!(early.start(map(&[(range(BASE, END), Conventional)]), &[]), Err(EarlyError::Discarded));
     assert!(early.memory().is_empty() && early.reserved().is_empty() && free_runs(&early).is_empty());
 }
 
@@ -512,11 +510,11 @@ fn a_discarded_allocator_refuses_everything() {
 fn an_empty_allocator_starts_once() {
     let platform = FakePlatform::leak(BASE, END - BASE);
     let map = map(&[(range(BASE, END), Conventional)]);
-    let mut early = Early::empty(platform);
+    let mut early = Early::empty(platform, &topology(&[]));
     assert!(matches!(early.allocate(&EarlyRequest::new(1, 1)), Err(EarlyError::OutOfMemory { .. })));
-    early.start(map, &topology(&[]), &[range(BASE, BASE + 0x10)]).unwrap();
+    early.start(map, &[range(BASE, BASE + 0x10)]).unwrap();
     assert_eq!(reserved(&early), [taken(BASE, BASE + 0x10)]);
-    assert_eq!(early.start(map, &topology(&[]), &[]), Err(EarlyError::AlreadyStarted));
+    assert_eq!(early.start(map, &[]), Err(EarlyError::AlreadyStarted));
     assert_eq!(early.memory_bytes(), END - BASE);
 }
 

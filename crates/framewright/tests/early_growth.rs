@@ -2,8 +2,8 @@
 
 mod early_platform;
 
-use early_platform::{DIRT, FakePlatform, assert_well_formed, map, node, sets, topology};
-use framewright::early::{EarlyAllocator, EarlyError, EarlyRequest, Region, RegionFlags, SetName, largest_pieces};
+use early_platform::{DIRT, Early, FakePlatform, assert_well_formed, map, node, sets, topology};
+use framewright::early::{EarlyError, EarlyRequest, Region, RegionFlags, SetName, largest_pieces};
 use framewright::firmware::MemoryKind::{Conventional, HotPluggable, Unaccepted};
 use framewright::units::{Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 
@@ -12,8 +12,6 @@ const BASE: u64 = 0x1000_0000;
 const END: u64 = BASE + 8 * MIB;
 /// Regions before a set grows.
 const FIXED: u64 = 128;
-
-type Early = EarlyAllocator<FakePlatform>;
 
 fn range(start: u64, end: u64) -> PhysRange {
     PhysRange::new(start, end)
@@ -247,9 +245,9 @@ fn a_map_of_hundreds_of_ranges_works() {
         let mut ranges: Vec<_> = (0..count - 1).map(|index| (piece(index), Conventional)).collect();
         // Only the last is large enough for an array of hundreds.
         ranges.push((range(BASE + 7 * MIB, END), Conventional));
-        let mut early = Early::empty(platform);
+        let mut early = Early::empty(platform, &topology(&[]));
         early.set_bottom_up(bottom_up);
-        early.start(map(&ranges), &topology(&[]), &[]).unwrap();
+        early.start(map(&ranges), &[]).unwrap();
         let found: Vec<_> = early.memory().iter().map(|region| region.range).collect();
         let expected: Vec<_> = ranges.iter().map(|&(range, _)| range).collect();
         assert_eq!(found, expected);
@@ -290,24 +288,24 @@ fn a_start_without_room_leaves_the_allocator_empty() {
     let platform = FakePlatform::leak(BASE, END - BASE);
     let small: Vec<_> =
         (0..200).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
-    let mut early = Early::empty(platform);
-    let error = early.start(map(&small), &topology(&[]), &[]).unwrap_err();
+    let mut early = Early::empty(platform, &topology(&[]));
+    let error = early.start(map(&small), &[]).unwrap_err();
     assert_eq!(error, EarlyError::NoRoomToGrow { set: SetName::Memory, regions: 0, needed_bytes: 2 * PAGE_SIZE });
     assert!(early.memory().is_empty());
     // Memory in plenty that is not for arrays.
     let mut large = small.clone();
     large.push((range(BASE + 6 * MIB, BASE + 7 * MIB), HotPluggable));
     large.push((range(BASE + 7 * MIB, END), Unaccepted));
-    assert_eq!(early.start(map(&large), &topology(&[]), &[]), Err(error));
+    assert_eq!(early.start(map(&large), &[]), Err(error));
     // Room for the memory set's array, none for the reserved set's.
     large[200] = (range(BASE + 7 * MIB, BASE + 7 * MIB + 2 * PAGE_SIZE), Conventional);
     large.truncate(201);
     let many: Vec<_> = (0..200).map(|index| tooth(BASE, index)).collect();
-    let error = early.start(map(&large), &topology(&[]), &many).unwrap_err();
+    let error = early.start(map(&large), &many).unwrap_err();
     assert!(matches!(error, EarlyError::NoRoomToGrow { set: SetName::Reserved, .. }), "{error}");
     assert!(early.memory().is_empty() && early.storage() == [PhysRange::default(); 2]);
     assert_eq!(early.reserved().len(), 1);
-    early.start(map(&large), &topology(&[]), &many[..50]).unwrap();
+    early.start(map(&large), &many[..50]).unwrap();
     assert_eq!(early.memory().len(), 201);
 }
 

@@ -2,13 +2,11 @@
 
 mod early_platform;
 
-use early_platform::{FakePlatform, assert_well_formed, frame_key, map, node};
-use framewright::early::{EarlyAllocator, EarlyError, SetName};
+use early_platform::{Early, FakePlatform, assert_well_formed, frame_key, map, node};
+use framewright::early::{EarlyError, SetName};
 use framewright::firmware::{MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{PAGE_SIZE, PhysRange};
 use proptest::prelude::*;
-
-type Early = EarlyAllocator<FakePlatform>;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
@@ -36,13 +34,13 @@ proptest! {
         let map = map(&ranges);
         let reserved: Vec<_> =
             reserved.iter().map(|&(start, len)| PhysRange::new(frame(start).start, frame(start + len).start)).collect();
-        let mut early = Early::empty(FakePlatform::leak(base, 1024 * PAGE_SIZE));
+        let mut early = Early::empty(FakePlatform::leak(base, 1024 * PAGE_SIZE), &topology);
         early.set_bottom_up(bottom_up);
         let is_free = |number: u64| {
             frames[usize::try_from(number).unwrap()].0
                 && reserved.iter().all(|hold| hold.intersection(frame(number)).is_empty())
         };
-        match early.start(map, &topology, &reserved) {
+        match early.start(map, &reserved) {
             Ok(()) => {
                 assert_well_formed(early.memory());
                 for number in 0..count {

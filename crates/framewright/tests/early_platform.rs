@@ -2,11 +2,12 @@
 //! outside it panics, so memory that must not be touched can be anywhere.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use framewright::early::{EarlyAllocator, Region, RegionFlags};
+use framewright::early::{EarlyAllocator, EarlyError, EarlyStorage, Region, RegionFlags};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::{IrqState, PinnedCpu, Platform};
 use std::alloc::{Layout, alloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,6 +101,80 @@ unsafe impl Platform for FakePlatform {
     }
 }
 
+/// An early allocator over the arena, whose memory nobody uses but the test. Its unsafe calls are safe here.
+pub struct Early(EarlyAllocator<'static, FakePlatform>);
+
+impl Early {
+    /// One that knows the memory of `map`.
+    pub fn new(
+        platform: &'static FakePlatform,
+        map: MemoryMap<'_>,
+        topology: &Topology<'_>,
+    ) -> Result<Self, EarlyError> {
+        Self::with_reserved(platform, map, topology, &[])
+    }
+
+    /// One that knows the memory of `map`, with `reserved` reserved.
+    pub fn with_reserved(
+        platform: &'static FakePlatform,
+        map: MemoryMap<'_>,
+        topology: &Topology<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<Self, EarlyError> {
+        let mut early = Self::empty(platform, topology);
+        early.start(map, reserved)?;
+        Ok(early)
+    }
+
+    /// One that knows no memory.
+    pub fn empty(platform: &'static FakePlatform, topology: &Topology<'_>) -> Self {
+        let storage = Box::leak(Box::new(EarlyStorage::new()));
+        Self(EarlyAllocator::empty(platform, storage, Box::leak(Box::new(copy_of(topology)))))
+    }
+
+    /// Tells it of the memory of `map`.
+    pub fn start(&mut self, map: MemoryMap<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
+        // SAFETY: the arena is the test's alone, and what is outside it is not touched.
+        unsafe { self.0.start(map, reserved) }
+    }
+
+    /// Tells it of more memory.
+    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
+        // SAFETY: as for `start`.
+        unsafe { self.0.add_memory(range, node, hot_pluggable) }
+    }
+
+    /// Ends a reservation or an allocation.
+    pub fn free(&mut self, range: PhysRange) -> Result<(), EarlyError> {
+        // SAFETY: the test uses none of the memory.
+        unsafe { self.0.free(range) }
+    }
+}
+
+impl Deref for Early {
+    type Target = EarlyAllocator<'static, FakePlatform>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Early {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// The claims of `topology`, and four nodes at least.
+fn copy_of(topology: &Topology<'_>) -> Topology<'static> {
+    let mut copy = Topology::new(vec![MemoryAffinity::EMPTY; topology.memory().len()].leak());
+    copy.declare_node(topology.node_count().max(4) - 1).unwrap();
+    for claim in topology.memory() {
+        copy.add_memory(claim.range, claim.node, claim.hot_pluggable).unwrap();
+    }
+    copy
+}
+
 /// Node `index`.
 pub fn node(index: usize) -> NodeId {
     NodeId::new(index).unwrap()
@@ -143,7 +218,7 @@ pub fn frame_key(map: MemoryMap<'_>, topology: &Topology<'_>, frame: PhysRange) 
 }
 
 /// All that an allocator shows of itself, to compare before and after.
-pub fn sets(early: &EarlyAllocator<FakePlatform>) -> (Vec<Region>, Vec<Region>, [PhysRange; 2]) {
+pub fn sets(early: &Early) -> (Vec<Region>, Vec<Region>, [PhysRange; 2]) {
     (early.memory().to_vec(), early.reserved().to_vec(), early.storage())
 }
 

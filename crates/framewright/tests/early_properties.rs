@@ -5,8 +5,8 @@
 
 mod early_platform;
 
-use early_platform::{FakePlatform, Key, assert_well_formed, frame_key, node, sets};
-use framewright::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice, Region, RegionFlags, SetName};
+use early_platform::{Early, FakePlatform, Key, assert_well_formed, frame_key, node, sets};
+use framewright::early::{EarlyError, EarlyRequest, NodeChoice, Region, RegionFlags, SetName};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use proptest::prelude::*;
@@ -18,8 +18,6 @@ const UNITS: usize = (FRAMES * PAGE_SIZE / UNIT) as usize;
 const SIZE: u64 = FRAMES * PAGE_SIZE;
 /// Where the machine's memory is: at address 0, somewhere, at the end of all addresses.
 const BASES: [u64; 3] = [0, 0x1234_5000, PHYSICAL_ADDRESS_END - SIZE];
-
-type Early = EarlyAllocator<FakePlatform>;
 
 const PLAIN: Key = Some((None, RegionFlags::NONE));
 

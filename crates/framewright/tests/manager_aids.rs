@@ -7,10 +7,9 @@ mod common;
 use common::{Fake, bring_up_with, check, gib, mib, order};
 use framewright::block::{MigrateType, State};
 use framewright::debug::{Damage, POISON, PageHistory};
-use framewright::early::EarlyAllocator;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
-use framewright::{AllocateError, BringUp, BringUpError, Manager, Parameters, Platform, Request};
+use framewright::{AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Parameters, Platform, Request};
 use framewright_testkit::FakeMachine;
 use std::panic::Location;
 use std::sync::Barrier;
@@ -378,17 +377,15 @@ fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
     let mut failures = 0;
     for pages in (40..400).step_by(10) {
         let reserved = [PhysRange::new(0, 64 << 20), PhysRange::new((64 << 20) + pages * PAGE_SIZE, 1 << 52)];
-        let mut early =
-            EarlyAllocator::with_reserved(machine, machine.map(), machine.topology(), &reserved).expect("early");
+        let early = machine.early(&reserved);
         let before: Vec<_> = early.reserved().to_vec();
-        let input =
-            BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-        match Manager::bring_up(&mut early, &input) {
+        let input = BringUp { parameters: &parameters, started_ns: None };
+        match Manager::bring_up(early, &input) {
             Ok(manager) => {
                 check(&manager);
                 assert!(failures > 5, "{pages} pages are enough");
             }
-            Err(error) => {
+            Err(BringUpFailed { error, early }) => {
                 assert_eq!(early.reserved(), before, "{error}");
                 failures += u32::from(
                     matches!(error, BringUpError::NoRoomForTables { what, .. } if what.contains("page owners")),

@@ -4,10 +4,9 @@
 mod common;
 
 use common::{check, mib, plain_with_pages};
-use framewright::early::EarlyAllocator;
 use framewright::parameters::Pages;
 use framewright::units::PhysRange;
-use framewright::{BringUp, BringUpError, Manager, Parameters};
+use framewright::{BringUp, BringUpError, BringUpFailed, Manager, Parameters};
 use framewright_testkit::FakeMachine;
 
 /// Everything but the first `pages` pages of each of the given ranges is reserved.
@@ -22,17 +21,16 @@ fn attempt(
         let next = ranges.get(index + 1).map_or(1 << 52, |next| next.start);
         reserved.push(PhysRange::new(range.start + pages * 4096, next));
     }
-    let mut early =
-        EarlyAllocator::with_reserved(machine, machine.map(), machine.topology(), &reserved).expect("early");
+    let early = machine.early(&reserved);
     let before: Vec<_> = early.reserved().to_vec();
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters, started_ns: None };
-    match Manager::bring_up(&mut early, &input) {
+    let input = BringUp { parameters, started_ns: None };
+    match Manager::bring_up(early, &input) {
         Ok(manager) => {
             check(&manager);
             assert!(manager.totals().managed_pages > 0);
             Ok(manager.totals().managed_pages)
         }
-        Err(error) => {
+        Err(BringUpFailed { error, early }) => {
             assert_eq!(early.reserved(), before, "a failed bring-up at {pages} pages kept something");
             Err(error)
         }

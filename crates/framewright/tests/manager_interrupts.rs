@@ -6,10 +6,9 @@ mod common;
 
 use common::{gib, mib, order};
 use framewright::block::MigrateType;
-use framewright::early::EarlyAllocator;
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Request};
-use framewright_testkit::{FakeMachine, SteppedMachine};
+use framewright_testkit::{FakeMachine, SteppedMachine, early_of};
 
 type Stepped = Manager<SteppedMachine>;
 
@@ -47,10 +46,10 @@ const SMALL: PhysRange = mib(4096, 4096 + 320);
 fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let machine = SteppedMachine::new(FakeMachine::builder().ram(ram).cpus(cpus).build());
     let inner = machine.inner();
-    let mut early = EarlyAllocator::new(machine, inner.map(), inner.topology()).expect("early");
+    let early = early_of(machine, inner.map(), inner.topology(), &[]).expect("early");
     let parameters = Parameters::default();
-    let input = BringUp { map: inner.map(), topology: inner.topology(), parameters: &parameters, started_ns: None };
-    Box::leak(Box::new(Manager::bring_up(&mut early, &input).expect("bring-up")))
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
 /// The same without the block that the tables begin in: words of blocks that are not managed whole go back run by run, at length.

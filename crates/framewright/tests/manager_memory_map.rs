@@ -5,7 +5,6 @@ mod common;
 
 use common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::block::{MapForm, MigrateType, State};
-use framewright::early::EarlyAllocator;
 use framewright::map_space::BlockNumber;
 use framewright::memory_map::SectionState;
 use framewright::parameters::Policy;
@@ -274,11 +273,10 @@ fn the_command_line_limits_threads() {
         [("memmap_init_threads=1", 1), ("memmap_init_threads=3", 3), ("memmap_init_threads=99", 12), ("", 12)]
     {
         let machine = with_array(FakeMachine::builder().ram(gib(0, 4)).cpus(12).build());
-        let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
+        let early = machine.early(&[]);
         let parameters = parameters(line);
-        let input =
-            BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-        let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
+        let input = BringUp { parameters: &parameters, started_ns: None };
+        let manager = Manager::bring_up(early, &input).expect("bring-up");
         manager.initialise_deferred(&HelperPool::new(8));
         assert!(manager.deferred_nodes().all(|node| (1..=most).contains(&node.threads)));
         check(&manager);

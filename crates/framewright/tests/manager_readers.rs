@@ -2,12 +2,11 @@
 #![cfg(not(loom))]
 
 use framewright::block::MigrateType;
-use framewright::early::EarlyAllocator;
 use framewright::map_space::BlockNumber;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, early_of};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,11 +102,11 @@ fn bring_up() -> Manager<Gate> {
     let closed = || AtomicBool::new(false);
     let gate = Box::new(Gate { machine, stopped: closed(), opened: closed(), waited: closed() });
     let gate: &'static Gate = Box::leak(gate);
-    let mut early = EarlyAllocator::new(gate, machine.map(), machine.topology()).expect("early");
+    let early = early_of(gate, machine.map(), machine.topology(), &[]).expect("early");
     let mut parameters = Parameters::default();
     parameters.pages = Pages::Inside;
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    Manager::bring_up(&mut early, &input).expect("bring-up")
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Manager::bring_up(early, &input).expect("bring-up")
 }
 
 fn at(manager: &Manager<Gate>, pfn: u64, pages: u64) -> PfnRange {

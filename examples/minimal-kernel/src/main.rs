@@ -5,7 +5,7 @@
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
@@ -98,9 +98,11 @@ fn run(start_info: u64) -> Result<(), Refused> {
     // What is in use: the BIOS's data, this image with its stack, what the boot loader left.
     let low = PhysRange::new(0, 64 << 10);
     let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
-    let mut early = EarlyAllocator::with_reserved(&OneCpu, map, &topology, &used)?;
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input)?;
+    let mut storage = EarlyStorage::new();
+    // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs once.
+    let early = unsafe { EarlyAllocator::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     let before = manager.totals();
     say(format_args!("memory is up: {} of {} pages are free", before.free_pages, before.present_pages));
 

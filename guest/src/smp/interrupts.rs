@@ -30,7 +30,7 @@ pub fn apic() -> Option<&'static LocalApic> {
 }
 
 /// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers of old are closed.
-pub fn begin(tables: &KernelTables, early: &mut EarlyMemory) -> Result<&'static LocalApic, MapFault> {
+pub fn begin(tables: &KernelTables, early: &mut EarlyMemory<'_>) -> Result<&'static LocalApic, MapFault> {
     let mode = if has_x2apic() {
         Mode::X2Apic
     } else {

@@ -38,7 +38,7 @@ fn bottom(index: u32, part: usize) -> u64 {
 }
 
 /// Makes stacks for CPU `index`, of memory of `node` if that has some. Nothing when there is no memory.
-pub fn make(tables: &KernelTables, early: &mut EarlyMemory, index: u32, node: NodeId) -> Option<Stacks> {
+pub fn make(tables: &KernelTables, early: &mut EarlyMemory<'_>, index: u32, node: NodeId) -> Option<Stacks> {
     let total = PARTS.iter().map(|(_, bytes)| bytes).sum::<u64>() + SEGMENTS_BYTES;
     // Cleared, because the segments begin as zeros.
     let request = EarlyRequest { node: NodeChoice::Preferred(node), ..EarlyRequest::new(total, PAGE_SIZE) };

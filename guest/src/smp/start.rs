@@ -69,7 +69,7 @@ pub struct Started {
 }
 
 /// Tells all CPUs of the list to start and does not wait. CPU 0 has its interrupt controller and interrupts on afterwards.
-pub fn start(tables: &KernelTables, early: &mut EarlyMemory, left_out: LeftOut) -> Started {
+pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftOut) -> Started {
     let mut started = Started {
         left_out,
         apic: None,
@@ -135,7 +135,7 @@ fn call(apic: &LocalApic, page: u8) {
 }
 
 /// Copies the trampoline to a page below 1 MiB, which it keeps. Returns the number of the page.
-fn place_trampoline(early: &mut EarlyMemory) -> Option<u8> {
+fn place_trampoline(early: &mut EarlyMemory<'_>) -> Option<u8> {
     let request = EarlyRequest { max_address: REAL_MODE_END, ..EarlyRequest::new(PAGE_SIZE, PAGE_SIZE) };
     let frame = early.allocate(&request).ok()?.start;
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);

@@ -1,7 +1,6 @@
 //! What the tests of the shell share: a machine of two nodes whose CPUs are threads, and a host that interrupts when it is told to.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use framewright::early::EarlyAllocator;
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_shell::Host;
@@ -62,9 +61,9 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     let builder = FakeMachine::builder().ram(low).ram(high).cpus(1).cpus_on(1, 1);
     let machine = builder.node(low, 0).node(high, 1).clock_step_ns(step_ns).build();
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
-    let mut early = EarlyAllocator::new(machine, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input).expect("bring-up");
+    let early = machine.early(&[]);
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).expect("bring-up");
     let zero = || AtomicU32::new(0);
     (manager, Threads { machine, patience: zero(), looks: zero(), interrupted: zero(), window: None })
 }

@@ -3,7 +3,7 @@
 
 mod heap;
 
-use framewright::early::EarlyAllocator;
+use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
 use heap::BumpHeap;
@@ -47,9 +47,11 @@ fn bring_up() -> Result<Manager<Board>, Box<dyn Error>> {
     builder.add(RAM_START, RAM_BYTES as u64, MemoryKind::Conventional)?;
     let map = builder.finish()?;
     let topology = Topology::new(&mut claims);
-    let mut early = EarlyAllocator::with_reserved(&Board, map, &topology, &[])?;
-    let input = BringUp { map, topology: &topology, parameters: &Parameters::default(), started_ns: None };
-    Ok(Manager::bring_up(&mut early, &input)?)
+    let mut storage = EarlyStorage::new();
+    // SAFETY: the map names the board's RAM, which nobody else uses; bring-up happens once.
+    let early = unsafe { EarlyAllocator::new(&Board, &mut storage, map, &topology) }?;
+    let input = BringUp { parameters: &Parameters::default(), started_ns: None };
+    Ok(Manager::bring_up(early, &input).map_err(|failed| failed.error)?)
 }
 
 /// What a kernel would keep in such a heap.

@@ -4,7 +4,7 @@ use super::EarlyAllocator;
 use crate::platform::Platform;
 use crate::units::{NodeId, PfnRange};
 
-impl<P: Platform> EarlyAllocator<P> {
+impl<P: Platform> EarlyAllocator<'_, P> {
     /// The platform whose memory it hands out.
     #[must_use]
     pub const fn platform(&self) -> &'static P {

@@ -1,7 +1,7 @@
 //! Why the early allocator refused a call.
 
 use super::NodeChoice;
-use crate::units::{PAGE_SIZE, PhysRange};
+use crate::units::{NodeId, PAGE_SIZE, PhysRange};
 use core::fmt;
 
 /// One of the allocator's two sets.
@@ -73,6 +73,13 @@ pub enum EarlyError {
     },
     /// [`EarlyAllocator::start`](super::EarlyAllocator::start) was called on an allocator that is not empty.
     AlreadyStarted,
+    /// Memory was to be added on a node that the topology does not have.
+    UnknownNode {
+        /// The node.
+        node: NodeId,
+        /// Nodes of the topology, numbered from 0.
+        nodes: usize,
+    },
     /// The allocator was discarded after hand-over.
     Discarded,
 }
@@ -112,6 +119,10 @@ impl fmt::Display for EarlyError {
                 )
             }
             Self::AlreadyStarted => f.write_str("the early allocator knows memory or reservations already: give start an empty one, or use add_memory and reserve"),
+            Self::UnknownNode { node, nodes } => write!(
+                f,
+                "cannot add memory to node {node}: the topology has {nodes} nodes; declare the node in it first"
+            ),
             Self::Discarded => {
                 f.write_str("the early allocator was discarded after hand-over: ask the manager instead")
             }

@@ -14,7 +14,7 @@ use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 /// Regions by which the reserved set can lengthen when the memory set grows: the new array, and a cut where the old one was.
 const REGIONS_FOR_AN_ARRAY: usize = 2;
 
-impl<P: Platform> EarlyAllocator<P> {
+impl<P: Platform> EarlyAllocator<'_, P> {
     /// Sees to it that the memory set can take `memory_extra` more regions and the reserved set `reserved_extra`, with new arrays outside
     /// every range of `avoid`. On an error nothing has changed.
     pub(super) fn make_room(

@@ -7,7 +7,7 @@ use super::search::FreeRuns;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 
-impl<P: Platform> EarlyAllocator<P> {
+impl<P: Platform> EarlyAllocator<'_, P> {
     /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending, with its node. A frame with one
     /// reserved byte is not free. Runs that touch are separate where node or flags change. Nothing after
     /// [`discard`](Self::discard).

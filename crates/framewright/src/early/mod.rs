@@ -1,8 +1,8 @@
-//! The early allocator (SPEC 8): hands out memory before there is a manager, from nothing but the memory map.
+//! The early allocator: hands out memory before there is a manager, from nothing but the memory map. It is to the manager what memblock is to Linux's.
 //!
 //! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the other. Allocating is reserving
-//! a free range, and hand-over walks what is left. The sets begin in fixed storage inside the struct and move to larger arrays in the
-//! memory that they describe.
+//! a free range, and hand-over walks what is left. The sets begin in storage that the adopter lends ([`EarlyStorage`]) and move to
+//! larger arrays in the memory that they describe.
 //!
 //! | file | is |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `search` | memory minus reserved, and places in it |
 //! | `grow` | larger arrays |
 //! | `storage` | the only code that touches memory |
+//! | `runs` | memory as bring-up walks it |
 //! | `hand_over`, `pieces` | the end |
 //!
 //! A call that fails leaves both sets exactly as they were.
@@ -22,6 +23,7 @@ mod hand_over;
 mod pieces;
 mod region;
 mod request;
+mod runs;
 mod search;
 mod set;
 mod storage;
@@ -30,13 +32,14 @@ pub use error::{EarlyError, SetName};
 pub use pieces::{LargestPieces, largest_pieces};
 pub use region::{Region, RegionFlags};
 pub use request::{EarlyRequest, NodeChoice};
+pub(crate) use runs::MemoryRuns;
 
 use crate::firmware::{MemoryKind, MemoryMap, NodeRange, Topology, node_ranges};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use core::fmt;
 use search::{Place, Query};
-use set::RegionSet;
+use set::{FIXED_REGIONS, RegionSet};
 
 /// Alignment in bytes of a request that names none: a cache line.
 const CACHE_LINE_BYTES: u64 = 64;
@@ -44,66 +47,111 @@ const CACHE_LINE_BYTES: u64 = 64;
 /// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never freed.
 const FRAME_ZERO: PhysRange = PhysRange::new(0, PAGE_SIZE);
 
-/// See the [module documentation](self). Some 6 KiB: where stacks are small, put an [`empty`](Self::empty) one into a static and
-/// [`start`](Self::start) it there.
-pub struct EarlyAllocator<P: Platform> {
+/// Room for the first 128 regions of each set, some 6 KiB. The adopter lends it, so that it can be in a static where stacks
+/// are small, and so that the allocator itself is small enough to be handed over by value.
+#[derive(Debug)]
+pub struct EarlyStorage {
+    memory: [Region; FIXED_REGIONS],
+    reserved: [Region; FIXED_REGIONS],
+}
+
+impl EarlyStorage {
+    /// Nothing in it.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { memory: [Region::EMPTY; FIXED_REGIONS], reserved: [Region::EMPTY; FIXED_REGIONS] }
+    }
+}
+
+impl Default for EarlyStorage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// See the [module documentation](self). A few words: its first regions are in the [`EarlyStorage`] that the adopter lends.
+///
+/// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and nodes, and is given to it by
+/// value. So the manager has the memory of exactly one allocator, that which [`add_memory`](Self::add_memory) added included,
+/// and no other call can use the memory beside it.
+pub struct EarlyAllocator<'a, P: Platform> {
     platform: &'static P,
-    memory: RegionSet,
-    reserved: RegionSet,
+    topology: &'a Topology<'a>,
+    memory: RegionSet<'a>,
+    reserved: RegionSet<'a>,
     bottom_up: bool,
+    movable_node: bool,
     discarded: bool,
 }
 
-impl<P: Platform> EarlyAllocator<P> {
+impl<'a, P: Platform> EarlyAllocator<'a, P> {
     /// Knows all present memory of `map`, each range with its node; reserves nothing but frame 0.
     ///
     /// A map of more than 128 ranges needs an array in memory at once, before anything could be reserved. If such a map calls
     /// memory usable that holds something (the kernel, an initial RAM disk), use [`with_reserved`](Self::with_reserved).
     ///
+    /// # Safety
+    /// As for [`with_reserved`](Self::with_reserved), and nothing in usable memory is in use.
+    ///
     /// # Errors
     /// [`EarlyError::NoRoomToGrow`] or [`EarlyError::MisalignedDirectMap`], for a map of more than 128 ranges.
-    pub fn new(platform: &'static P, map: MemoryMap<'_>, topology: &Topology<'_>) -> Result<Self, EarlyError> {
-        Self::with_reserved(platform, map, topology, &[])
+    pub unsafe fn new(
+        platform: &'static P,
+        storage: &'a mut EarlyStorage,
+        map: MemoryMap<'_>,
+        topology: &'a Topology<'a>,
+    ) -> Result<Self, EarlyError> {
+        // SAFETY: the caller promises what is wanted; nothing needs a reservation.
+        unsafe { Self::with_reserved(platform, storage, map, topology, &[]) }
     }
 
-    /// The same, with `reserved` reserved before any memory is used.
+    /// Knows the memory of `map` too, with `reserved` reserved before any memory is used.
+    ///
+    /// # Safety
+    /// What the map calls usable and `reserved` does not name is unused RAM (invariant 1): nothing that is in use lies in it, and
+    /// [`Platform::direct`] shows it below [`Platform::direct_limit`]. From now on only this allocator, those to whom it gives
+    /// memory, and the manager that is made from it use that RAM, for as long as one of them is there: there is no second
+    /// allocator or manager of the same memory meanwhile. What is reserved later with [`reserve`](Self::reserve)
+    /// may already hold an array of the allocator's own or an allocation.
     ///
     /// # Errors
     /// As for [`new`](Self::new); the arrays may also be needed for many `reserved` ranges.
-    pub fn with_reserved(
+    pub unsafe fn with_reserved(
         platform: &'static P,
+        storage: &'a mut EarlyStorage,
         map: MemoryMap<'_>,
-        topology: &Topology<'_>,
+        topology: &'a Topology<'a>,
         reserved: &[PhysRange],
     ) -> Result<Self, EarlyError> {
-        let mut early = Self::empty(platform);
-        early.start(map, topology, reserved)?;
+        let mut early = Self::empty(platform, storage, topology);
+        // SAFETY: the caller promises the same.
+        unsafe { early.start(map, reserved) }?;
         Ok(early)
     }
 
     /// Knows no memory yet, and nothing reserved but frame 0.
     #[must_use]
-    pub const fn empty(platform: &'static P) -> Self {
-        const FRAME_ZERO_RESERVED: RegionSet = RegionSet::with(reservation(FRAME_ZERO));
-        Self { platform, memory: RegionSet::EMPTY, reserved: FRAME_ZERO_RESERVED, bottom_up: false, discarded: false }
+    pub fn empty(platform: &'static P, storage: &'a mut EarlyStorage, topology: &'a Topology<'a>) -> Self {
+        let memory = RegionSet::new(&mut storage.memory);
+        let mut reserved = RegionSet::new(&mut storage.reserved);
+        reserved.cover(&reservation(FRAME_ZERO));
+        Self { platform, topology, memory, reserved, bottom_up: false, movable_node: false, discarded: false }
     }
 
     /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved) returns.
     ///
+    /// # Safety
+    /// As for [`with_reserved`](Self::with_reserved).
+    ///
     /// # Errors
     /// As there, and [`EarlyError::AlreadyStarted`] or [`EarlyError::Discarded`] when it is not empty.
-    pub fn start(
-        &mut self,
-        map: MemoryMap<'_>,
-        topology: &Topology<'_>,
-        reserved: &[PhysRange],
-    ) -> Result<(), EarlyError> {
+    pub unsafe fn start(&mut self, map: MemoryMap<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
         self.check_live()?;
         let frame_zero = reservation(FRAME_ZERO);
         if !self.memory.regions().is_empty() || self.reserved.regions() != [frame_zero] {
             return Err(EarlyError::AlreadyStarted);
         }
-        let started = self.fill(map, topology, reserved);
+        let started = self.fill(map, reserved);
         if started.is_err() {
             self.memory.clear();
             self.reserved.clear();
@@ -112,7 +160,8 @@ impl<P: Platform> EarlyAllocator<P> {
         started
     }
 
-    fn fill(&mut self, map: MemoryMap<'_>, topology: &Topology<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
+    fn fill(&mut self, map: MemoryMap<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
+        let topology = self.topology;
         if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
             // The set does not know its memory yet, so the place for its array is sought in the map, range by range.
             let query = self.array_query(capacity);
@@ -128,14 +177,22 @@ impl<P: Platform> EarlyAllocator<P> {
         reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))
     }
 
-    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known keep their node and flags. What
-    /// [`Platform`] promises of memory in the map goes for these frames too, and direct addresses are linear over
-    /// what they join.
+    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known keep their node and flags. The
+    /// manager gets it with the rest.
+    ///
+    /// # Safety
+    /// What [`with_reserved`](Self::with_reserved) wants of usable memory goes for these frames too, as far as they are not reserved
+    /// yet; and [`Platform::direct`] is linear over them and over what they touch.
     ///
     /// # Errors
-    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
-    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
+    /// [`EarlyError::UnknownNode`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
+    /// [`EarlyError::Discarded`].
+    pub unsafe fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
         self.check_live()?;
+        let nodes = self.topology.node_count();
+        if node.index() >= nodes {
+            return Err(EarlyError::UnknownNode { node, nodes });
+        }
         let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
         let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
         self.make_room(self.memory.extra_to_cover(&new), 0, &[new.range])?;
@@ -234,11 +291,15 @@ impl<P: Platform> EarlyAllocator<P> {
     /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays as it is, and so does frame 0. An
     /// empty range means nothing.
     ///
+    /// # Safety
+    /// Nobody uses the memory in `range` any more: others are given it next. So what was reserved because something lies there, and what
+    /// somebody else allocated, may be freed only when they are done with it.
+    ///
     /// # Errors
     /// [`EarlyError::NotReserved`] when nothing in the range is reserved, [`EarlyError::FrameZero`] when it has nothing
     /// beyond frame 0, [`EarlyError::OwnStorage`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
     /// [`EarlyError::Discarded`].
-    pub fn free(&mut self, range: PhysRange) -> Result<(), EarlyError> {
+    pub unsafe fn free(&mut self, range: PhysRange) -> Result<(), EarlyError> {
         self.check_live()?;
         let given = clip(range);
         let range = PhysRange::new(given.start.max(FRAME_ZERO.end), given.end);
@@ -300,7 +361,7 @@ impl<P: Platform> EarlyAllocator<P> {
     }
 }
 
-impl<P: Platform> fmt::Debug for EarlyAllocator<P> {
+impl<P: Platform> fmt::Debug for EarlyAllocator<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EarlyAllocator")
             .field("memory", &self.memory())

@@ -15,27 +15,21 @@ pub(super) const FIXED_REGIONS: usize = 128;
 const SLACK: usize = 6;
 
 /// See the module documentation.
-pub(super) struct RegionSet {
-    fixed: [Region; FIXED_REGIONS],
+pub(super) struct RegionSet<'a> {
+    fixed: &'a mut [Region; FIXED_REGIONS],
     grown: Option<GrownArray>,
     len: usize,
 }
 
-impl RegionSet {
-    /// No region. A constant, so that no copy of the array passes over the stack.
-    pub const EMPTY: Self = Self { fixed: [Region::EMPTY; FIXED_REGIONS], grown: None, len: 0 };
-
-    /// One region.
-    pub const fn with(region: Region) -> Self {
-        let mut set = Self::EMPTY;
-        set.fixed[0] = region;
-        set.len = 1;
-        set
+impl<'a> RegionSet<'a> {
+    /// No region yet; the first ones go to `fixed`, whatever is in it.
+    pub const fn new(fixed: &'a mut [Region; FIXED_REGIONS]) -> Self {
+        Self { fixed, grown: None, len: 0 }
     }
 
     /// The regions, ascending.
     pub fn regions(&self) -> &[Region] {
-        let entries: &[Region] = self.grown.as_ref().map_or(&self.fixed, |grown| &*grown.entries);
+        let entries: &[Region] = self.grown.as_ref().map_or(&*self.fixed, |grown| &*grown.entries);
         &entries[..self.len]
     }
 
@@ -199,7 +193,7 @@ impl RegionSet {
     fn entries(&mut self) -> &mut [Region] {
         match &mut self.grown {
             Some(grown) => grown.entries,
-            None => &mut self.fixed,
+            None => &mut *self.fixed,
         }
     }
 

@@ -75,7 +75,7 @@ impl Debug {
     /// The aids with their tables, and where these lie; that is empty when there are none.
     pub(super) fn allocate<P: Platform>(
         platform: &'static P,
-        memory: &mut Obtained<'_, P>,
+        memory: &mut Obtained<'_, '_, P>,
         directory: &[Segment],
         aids: Aids,
     ) -> Result<(Self, PhysRange), BringUpError> {

@@ -22,7 +22,6 @@ use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
 use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
-use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::memory_map::{ArrayMemory, MapFallback, Part};
 use crate::page::{CpuCache, Descriptors, Partial, Room};
@@ -37,20 +36,16 @@ use crate::zone::fallback::fallback_order;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 use core::fmt;
 
-/// What bring-up works on.
+/// What bring-up works on beside the early allocator, which knows memory and nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct BringUp<'a> {
-    /// The memory.
-    pub map: MemoryMap<'a>,
-    /// The nodes.
-    pub topology: &'a Topology<'a>,
     /// The command line.
     pub parameters: &'a Parameters,
     /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from there.
     pub started_ns: Option<u64>,
 }
 
-/// Why bring-up failed. The early allocator has all its memory back.
+/// Why bring-up failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BringUpError {
     /// There is not enough free memory for the manager's own tables.
@@ -81,13 +76,43 @@ impl fmt::Display for BringUpError {
 
 impl core::error::Error for BringUpError {}
 
+/// Bring-up failed, and the early allocator is back, with all the memory that it had. It is small ([`EarlyAllocator`]), so
+/// that this is no burden for a small stack. Who has no use for it takes the error alone; `?` does, where
+/// a [`BringUpError`] is returned.
+pub struct BringUpFailed<'a, P: Platform> {
+    /// Why.
+    pub error: BringUpError,
+    /// The early allocator as it was before.
+    pub early: EarlyAllocator<'a, P>,
+}
+
+impl<P: Platform> fmt::Debug for BringUpFailed<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<P: Platform> fmt::Display for BringUpFailed<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<P: Platform> core::error::Error for BringUpFailed<'_, P> {}
+
+impl<P: Platform> From<BringUpFailed<'_, P>> for BringUpError {
+    fn from(failed: BringUpFailed<'_, P>) -> Self {
+        failed.error
+    }
+}
+
 /// Memory for the manager's tables, given back unless bring-up succeeds.
-pub(super) struct Obtained<'a, P: Platform> {
-    early: &'a mut EarlyAllocator<P>,
+pub(super) struct Obtained<'a, 'b, P: Platform> {
+    early: &'a mut EarlyAllocator<'b, P>,
     bytes: u64,
 }
 
-impl<P: Platform> Obtained<'_, P> {
+impl<P: Platform> Obtained<'_, '_, P> {
     fn take(&mut self, what: &'static str, size_bytes: u64, node: NodeId) -> Result<PhysRange, BringUpError> {
         self.take_filled(what, size_bytes, node, false)
     }
@@ -126,7 +151,8 @@ impl<P: Platform> Obtained<'_, P> {
 
     fn give_back(&mut self, range: PhysRange) {
         // It was allocated just now, so that this cannot fail; if it did, the range would stay reserved.
-        let _ = self.early.free(range);
+        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody looks at them again.
+        let _ = unsafe { self.early.free(range) };
     }
 }
 
@@ -149,20 +175,28 @@ struct Frame {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Brings all memory of a machine up, and discards the early allocator.
+    /// Brings all memory up that `early` knows, and ends it.
     ///
     /// Pages that the command line puts into pools without a map are kept back until [`fill_pools`](Self::fill_pools), which then has to be called.
     ///
     /// # Errors
-    /// See [`BringUpError`]. Everything obtained was given back and the early allocator goes on.
-    pub fn bring_up(early: &mut EarlyAllocator<P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
+    /// See [`BringUpError`]. Everything obtained was given back, and the early allocator comes back with the error.
+    #[expect(clippy::result_large_err, reason = "the manager is larger than what comes back with an error")]
+    pub fn bring_up<'a>(mut early: EarlyAllocator<'a, P>, input: &BringUp<'_>) -> Result<Self, BringUpFailed<'a, P>> {
+        match Self::bring_up_all(&mut early, input) {
+            Ok(manager) => Ok(manager),
+            Err(error) => Err(BringUpFailed { error, early }),
+        }
+    }
+
+    fn bring_up_all(early: &mut EarlyAllocator<'_, P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
         let platform = early.platform();
         let started_ns = input.started_ns.or_else(|| platform.now_ns());
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
-        let plan = Plan::measure(input.map, input.topology);
+        let plan = Plan::measure(early.runs());
         let mut memory = Obtained { early, bytes: 0 };
         let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
-        frame.fill(input, &plan);
+        frame.fill(memory.early, &plan);
         if let Err(error) = allocate_tables(platform, &mut memory, &mut frame) {
             memory.give_back(frame.range);
             return Err(error);
@@ -214,7 +248,7 @@ impl<P: Platform> Manager<P> {
             begin_shuffling(frame.zones, input, platform);
         }
         let mut clock = NodeClock::new(platform);
-        paint::paint(memory.early, input, &mut frame, &mut clock, &array);
+        paint::paint(memory.early, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -292,11 +326,11 @@ impl Frame {
     #[inline(never)]
     fn allocate<P: Platform>(
         platform: &'static P,
-        memory: &mut Obtained<'_, P>,
+        memory: &mut Obtained<'_, '_, P>,
         plan: &Plan,
         input: &BringUp<'_>,
     ) -> Result<Self, BringUpError> {
-        let (nodes, parameters) = (input.topology.node_count(), input.parameters);
+        let (nodes, parameters) = (memory.early.topology().node_count(), input.parameters);
         let slots = nodes * ZoneKind::COUNT;
         // A run of free memory begins and ends in a block that may be in pieces; each table that is placed now may cut one more run in two.
         let mut free_runs = 0;
@@ -348,9 +382,9 @@ impl Frame {
 
     /// Numbers the zones, fills both arrays of segments and the nodes.
     #[inline(never)]
-    fn fill(&mut self, input: &BringUp<'_>, plan: &Plan) {
+    fn fill<P: Platform>(&mut self, early: &EarlyAllocator<'_, P>, plan: &Plan) {
         let mut next = 0;
-        for node in input.topology.nodes() {
+        for node in early.topology().nodes() {
             for kind in ZoneKind::ALL {
                 let id = ZoneId { node, kind };
                 if plan.zones.contains(id) {
@@ -362,7 +396,7 @@ impl Frame {
         }
         let (directory, slots) = (&mut *self.directory, &*self.slots);
         let mut filled = 0;
-        for_each_segment(input.map, input.topology, |zone, start, blocks| {
+        for_each_segment(early.runs(), |zone, start, blocks| {
             directory[filled] = Segment { start, blocks, index: 0, zone: slots[zone.index()] };
             filled += 1;
         });
@@ -377,11 +411,12 @@ impl Frame {
                 placed += 1;
             }
         }
-        self.fill_nodes(input.map, input.topology);
+        self.fill_nodes(early);
     }
 
-    fn fill_nodes(&mut self, map: MemoryMap<'_>, topology: &Topology<'_>) {
-        for run in node_ranges(map, topology) {
+    fn fill_nodes<P: Platform>(&mut self, early: &EarlyAllocator<'_, P>) {
+        let topology = early.topology();
+        for run in early.runs() {
             let span = &mut self.nodes[run.node.index()].span;
             *span = if span.is_empty() {
                 run.range
@@ -415,7 +450,7 @@ impl Frame {
 /// array. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
 #[inline(never)]
 fn make_map<P: Platform>(
-    memory: &mut Obtained<'_, P>,
+    memory: &mut Obtained<'_, '_, P>,
     input: &BringUp<'_>,
     frame: &mut Frame,
     platform: &'static P,
@@ -425,7 +460,7 @@ fn make_map<P: Platform>(
     let (Some(space), Some(state)) = (platform.map_space(), state) else { return (Policy::OnDemand, array) };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
-    choose_boot_pages(memory.early, input, directory, &node_of, &mut frame.pools.boot_pages);
+    choose_boot_pages(memory.early, input.parameters, directory, &node_of, &mut frame.pools.boot_pages);
     array.obtain(memory.early, space, directory, &node_of, &frame.pools.boot_pages);
     if !any_free(memory.early, !array.covers_all()) {
         array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
@@ -436,7 +471,7 @@ fn make_map<P: Platform>(
     frame.zones.iter().filter(|zone| !zone.segments().is_empty()).for_each(|zone| have.insert(zone.id()));
     let fill = memory_map::first_value(input.parameters, space);
     state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => memory_map::withheld(input, &|zone| have.contains(zone), zone),
+        Policy::Deferred => memory_map::withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
@@ -446,7 +481,7 @@ fn make_map<P: Platform>(
 #[inline(never)]
 fn allocate_tables<P: Platform>(
     platform: &'static P,
-    memory: &mut Obtained<'_, P>,
+    memory: &mut Obtained<'_, '_, P>,
     frame: &mut Frame,
 ) -> Result<(), BringUpError> {
     let mut rest = core::mem::take(&mut frame.by_zone);
@@ -490,7 +525,7 @@ fn allocate_tables<P: Platform>(
     Ok(())
 }
 
-fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
+fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, '_, P>, frame: &Frame) {
     for zone in frame.zones.iter() {
         let range = zone.table_memory();
         if !range.is_empty() {
@@ -500,7 +535,7 @@ fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, P>, frame: &Frame) {
 }
 
 /// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with more free frames than those need.
-fn any_free<P: Platform>(early: &EarlyAllocator<P>, inside: bool) -> bool {
+fn any_free<P: Platform>(early: &EarlyAllocator<'_, P>, inside: bool) -> bool {
     let least = if inside { MAP_PAGES_PER_BLOCK + 1 } else { 1 };
     let mut found = false;
     early.for_each_free(&mut |range, _| {

@@ -3,7 +3,6 @@
 use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
-use crate::firmware::node_ranges;
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, MapSpace};
 use crate::memory_map::{ArrayMemory, Sections, deferred_sections};
 use crate::page::{Array, Fill};
@@ -11,7 +10,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{NodeId, Pfn, PfnRange, PhysRange};
-use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use crate::zone::{MemoryRun, Segment, Zone, ZoneId, ZoneKind, zone_runs};
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
@@ -99,7 +98,10 @@ impl MapState {
         Array::words(zone.table_entries()) + 2 * Sections::words(section_count(zone))
     }
 
-    pub(super) fn allocate<P: Platform>(memory: &mut Obtained<'_, P>, zones: &[Zone]) -> Result<Self, BringUpError> {
+    pub(super) fn allocate<P: Platform>(
+        memory: &mut Obtained<'_, '_, P>,
+        zones: &[Zone],
+    ) -> Result<Self, BringUpError> {
         let words: usize = zones.iter().map(Self::words).sum();
         let range = memory.take_zeroed("the state of the memory map", room::<AtomicU64>(words as u64), NodeId::ZERO)?;
         Ok(Self { range })
@@ -142,7 +144,7 @@ fn section_count(zone: &Zone) -> u32 {
 
 /// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC 2.1).
 pub(super) fn withheld(
-    input: &super::BringUp<'_>,
+    memory: impl Iterator<Item = MemoryRun> + Clone,
     has_segments: &dyn Fn(ZoneId) -> bool,
     zone: ZoneId,
 ) -> Option<core::ops::Range<u32>> {
@@ -150,7 +152,7 @@ pub(super) fn withheld(
     if last != Some(zone.kind) {
         return None;
     }
-    let runs = zone_runs(node_ranges(input.map, input.topology)).filter(|run| run.zone == zone && !run.stray);
+    let runs = zone_runs(memory).filter(|run| run.zone == zone && !run.stray);
     deferred_sections(runs.map(|run| run.range))
 }
 

@@ -19,7 +19,7 @@ mod references;
 mod settings;
 
 pub use allocate::{AllocateError, Request};
-pub use bring_up::{BringUp, BringUpError};
+pub use bring_up::{BringUp, BringUpError, BringUpFailed};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;

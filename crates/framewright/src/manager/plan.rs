@@ -5,13 +5,12 @@ use crate::block::marks::mark_words;
 use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::room;
-use crate::firmware::{MemoryMap, Topology, node_ranges};
 use crate::map_space::BlockNumber;
 use crate::page::words_for;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
-use crate::zone::{ZoneId, ZoneRun, zone_runs};
+use crate::zone::{MemoryRun, ZoneId, ZoneRun, zone_runs};
 
 /// The blocks that a run touches.
 pub(super) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
@@ -21,12 +20,11 @@ pub(super) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
 
 /// Calls `sink` for every segment, ascending.
 pub(super) fn for_each_segment(
-    map: MemoryMap<'_>,
-    topology: &Topology<'_>,
+    memory: impl Iterator<Item = MemoryRun> + Clone,
     mut sink: impl FnMut(ZoneId, BlockNumber, u32),
 ) {
     let mut open: Option<(ZoneId, u32, u32)> = None;
-    for run in zone_runs(node_ranges(map, topology)).filter(|run| !run.stray) {
+    for run in zone_runs(memory).filter(|run| !run.stray) {
         let (start, end) = blocks_of_run(&run);
         match &mut open {
             // Only neighbours in address order are bridged, so no block of another zone can lie between.
@@ -74,13 +72,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn measure(map: MemoryMap<'_>, topology: &Topology<'_>) -> Self {
+    pub(super) fn measure(memory: impl Iterator<Item = MemoryRun> + Clone) -> Self {
         let mut plan = Self { zones: ZoneSet::default(), segments: 0, present_pages: 0 };
-        for run in zone_runs(node_ranges(map, topology)) {
+        for run in zone_runs(memory.clone()) {
             plan.zones.insert(run.zone);
             plan.present_pages += run.range.pages();
         }
-        for_each_segment(map, topology, |_, _, _| plan.segments += 1);
+        for_each_segment(memory, |_, _, _| plan.segments += 1);
         plan
     }
 }

@@ -68,7 +68,7 @@ impl BootPages {
     /// Takes up to `pages` pages of `order` on a node, as large pieces as there are. What is not found is left to others. Returns how many.
     pub(crate) fn choose<P: Platform>(
         &mut self,
-        early: &mut EarlyAllocator<P>,
+        early: &mut EarlyAllocator<'_, P>,
         node: NodeId,
         order: Order,
         pages: u64,
@@ -97,7 +97,7 @@ impl BootPages {
     }
 
     /// Obtains as many frames as `wanted` has.
-    fn take<P: Platform>(&mut self, early: &mut EarlyAllocator<P>, wanted: BootRange, align_pages: u64) -> bool {
+    fn take<P: Platform>(&mut self, early: &mut EarlyAllocator<'_, P>, wanted: BootRange, align_pages: u64) -> bool {
         let request = EarlyRequest {
             node: NodeChoice::Exact(wanted.node),
             zeroed: false,

@@ -66,7 +66,7 @@ impl ArrayMemory {
     /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a segment.
     pub(crate) fn obtain<P: Platform>(
         &mut self,
-        early: &mut EarlyAllocator<P>,
+        early: &mut EarlyAllocator<'_, P>,
         space: &dyn MapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
@@ -123,7 +123,7 @@ impl ArrayMemory {
     /// Gives everything back, before anybody used it; all nodes are then without, for `cause`.
     pub(crate) fn give_back<P: Platform>(
         &mut self,
-        early: &mut EarlyAllocator<P>,
+        early: &mut EarlyAllocator<'_, P>,
         space: &dyn MapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
@@ -185,7 +185,7 @@ const fn blocks_of(section: u32) -> BlockRange {
 // Not inlined, here and below: each has 4 KiB of unflushed frames on the stack.
 #[inline(never)]
 fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
-    early: &mut EarlyAllocator<P>,
+    early: &mut EarlyAllocator<'_, P>,
     space: &dyn MapSpace,
     node: NodeId,
     sections: &dyn Fn() -> I,
@@ -227,7 +227,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
 /// Makes sections absent. Their memory is free again if all of it came out of the tables; else it stays reserved, for nobody may write into a table.
 #[inline(never)]
 fn give_part_back<P: Platform>(
-    early: &mut EarlyAllocator<P>,
+    early: &mut EarlyAllocator<'_, P>,
     space: &dyn MapSpace,
     sections: impl Iterator<Item = u32>,
     memory: PhysRange,
@@ -242,7 +242,8 @@ fn give_part_back<P: Platform>(
     }
     if !memory.is_empty() && returned_pages == handed_pages {
         // It was allocated just now, so that this cannot fail; if it did, it would stay reserved.
-        let _ = early.free(memory);
+        // SAFETY: the memory was allocated for this part of the array, and all of it came out of the tables again.
+        let _ = unsafe { early.free(memory) };
     }
 }
 

@@ -1,12 +1,12 @@
 //! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
 
 use crate::debug::Aids;
-use crate::firmware::{MapRange, MemoryKind, Topology, node_ranges};
-use crate::manager::{BringUp, Manager};
+use crate::firmware::{MapRange, MemoryKind, MemoryMap, Topology, node_ranges};
+use crate::manager::Manager;
 use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PfnRange};
-use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
+use crate::zone::{MemoryRun, ZoneId, ZoneKind, ZoneRun, zone_runs};
 use core::fmt;
 
 /// Where log lines go. The implementer adds time stamps and the end of line.
@@ -69,10 +69,22 @@ impl fmt::Display for NodeList {
     }
 }
 
-/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary.
-pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager: &Manager<P>) {
+/// What firmware and the command line said, for the log of what came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Intake<'a> {
+    /// The memory.
+    pub map: MemoryMap<'a>,
+    /// The nodes.
+    pub topology: &'a Topology<'a>,
+    /// The command line.
+    pub parameters: &'a Parameters,
+}
+
+/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary. Memory that firmware did not
+/// name ([`EarlyAllocator::add_memory`](crate::early::EarlyAllocator::add_memory)) is in all lines but the early ranges.
+pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     zone_ranges(log, manager);
-    early_node_ranges(log, input);
+    early_node_ranges(log, input, manager);
     unavailable_pages(log, input, manager);
     for node in manager.nodes() {
         log.line(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
@@ -215,7 +227,7 @@ fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
 }
 
-fn early_node_ranges(log: &mut dyn BootLog, input: &BringUp<'_>) {
+fn early_node_ranges<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     log.line(format_args!("Movable zone start for each node"));
     log.line(format_args!("Early memory node ranges"));
     for run in node_ranges(input.map, input.topology) {
@@ -224,18 +236,18 @@ fn early_node_ranges(log: &mut dyn BootLog, input: &BringUp<'_>) {
         let unclaimed = if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
         log.line(format_args!("  node {:3}: {}{space}{kind}{unclaimed}", run.node, run.range.to_phys()));
     }
-    for node in input.topology.nodes() {
-        let spans = node_ranges(input.map, input.topology).filter(|run| run.node == node).map(|run| run.range);
-        match spans.reduce(|a, b| PfnRange { start: a.start, end: b.end }) {
-            Some(span) => log.line(format_args!("Initmem setup node {node} {}", span.to_phys())),
-            None => log.line(format_args!("Initmem setup node {node} as memoryless")),
+    for node in manager.nodes() {
+        if node.span.is_empty() {
+            log.line(format_args!("Initmem setup node {} as memoryless", node.id));
+        } else {
+            log.line(format_args!("Initmem setup node {} {}", node.id, node.span.to_phys()));
         }
     }
 }
 
 /// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are not memory, by the zone of
 /// the block's owner; and present frames that a shared block took from their zone.
-fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, manager: &Manager<P>) {
+fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     for zone in manager.zones() {
         let blocks: u64 = zone.segments().iter().map(|segment| u64::from(segment.blocks)).sum();
         let covered = blocks * crate::units::PAGES_PER_BLOCK;
@@ -246,7 +258,8 @@ fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &BringUp<'_>, ma
             log.line(format_args!("On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"));
         }
     }
-    for ZoneRun { range, zone, .. } in zone_runs(node_ranges(input.map, input.topology)).filter(|run| run.stray) {
+    let memory = node_ranges(input.map, input.topology).map(MemoryRun::from);
+    for ZoneRun { range, zone, .. } in zone_runs(memory).filter(|run| run.stray) {
         log.line(format_args!(
             "On node {}, zone {}: {} pages at {} reserved, their block belongs to another zone",
             zone.node,

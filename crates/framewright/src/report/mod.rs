@@ -5,5 +5,5 @@ mod log;
 mod pools;
 
 pub use json::json;
-pub use log::{BootLog, bring_up, deferred, firmware_map, parameter_problem, topology};
+pub use log::{BootLog, Intake, bring_up, deferred, firmware_map, parameter_problem, topology};
 pub use pools::huge_pages;

@@ -1,8 +1,25 @@
 //! Memory cut by zone, with every block given to one zone.
 
 use super::kind::{ZoneId, ZoneKind};
-use crate::firmware::{MemoryKind, NodeRange, NodeRanges};
-use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::firmware::{MemoryKind, NodeRange};
+use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
+
+/// A run of present frames with one kind on one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRun {
+    /// The frames.
+    pub range: PfnRange,
+    /// Whose they are.
+    pub node: NodeId,
+    /// A kind that is present.
+    pub kind: MemoryKind,
+}
+
+impl From<NodeRange> for MemoryRun {
+    fn from(NodeRange { range, kind, node, .. }: NodeRange) -> Self {
+        Self { range, node, kind }
+    }
+}
 
 /// A run of present frames of one zone and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,23 +35,23 @@ pub struct ZoneRun {
 }
 
 /// Iterator over [`ZoneRun`]s, ascending. See [`zone_runs`].
-#[derive(Clone)]
-pub struct ZoneRuns<'a> {
-    rest: NodeRanges<'a>,
-    current: Option<NodeRange>,
+#[derive(Clone, Debug)]
+pub struct ZoneRuns<I> {
+    rest: I,
+    current: Option<MemoryRun>,
     /// The owner of the block that ends here, once it was settled.
     settled: Option<(u64, ZoneId)>,
 }
 
-/// Cuts memory at zone borders, and at the edges of blocks that several zones share: such a block belongs to the zone with most frames
+/// Cuts memory, given ascending and disjoint, at zone borders, and at the edges of blocks that several zones share: such a block belongs to the zone with most frames
 /// in it, the lower one on a tie (docs/architecture.md).
 #[must_use]
-pub fn zone_runs(mut ranges: NodeRanges<'_>) -> ZoneRuns<'_> {
-    let current = ranges.next();
-    ZoneRuns { rest: ranges, current, settled: None }
+pub fn zone_runs<I: Iterator<Item = MemoryRun> + Clone>(mut runs: I) -> ZoneRuns<I> {
+    let current = runs.next();
+    ZoneRuns { rest: runs, current, settled: None }
 }
 
-fn zone_of(range: NodeRange, pfn: Pfn) -> ZoneId {
+fn zone_of(range: MemoryRun, pfn: Pfn) -> ZoneId {
     ZoneId { node: range.node, kind: ZoneKind::of(pfn) }
 }
 
@@ -42,10 +59,10 @@ const fn block_start(pfn: u64) -> u64 {
     pfn >> BLOCK_ORDER << BLOCK_ORDER
 }
 
-impl ZoneRuns<'_> {
+impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
     /// Whether the block of the current position holds frames of a second zone, and then who owns it. Zone kinds change at block
     /// borders, so only the node can differ.
-    fn owner_of_block(&self, current: NodeRange) -> ZoneId {
+    fn owner_of_block(&self, current: MemoryRun) -> ZoneId {
         let start = current.range.start;
         let mine = zone_of(current, start);
         let end = block_start(start.0) + PAGES_PER_BLOCK;
@@ -69,7 +86,7 @@ impl ZoneRuns<'_> {
         let mut owner = mine.node;
         for (node, &count) in pages.iter().enumerate() {
             let best = pages[owner.index()];
-            if let Some(node) = crate::units::NodeId::new(node)
+            if let Some(node) = NodeId::new(node)
                 && (count > best || count == best && count > 0 && node < owner)
             {
                 owner = node;
@@ -79,7 +96,7 @@ impl ZoneRuns<'_> {
     }
 }
 
-impl Iterator for ZoneRuns<'_> {
+impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
     type Item = ZoneRun;
 
     // One copy for all loops: each walks few runs, and at boot most of what code costs is that it is new.
@@ -100,7 +117,7 @@ impl Iterator for ZoneRuns<'_> {
         };
         self.settled = Some((block_end, owner)).filter(|_| end < block_end);
         if end < current.range.end.0 {
-            self.current = Some(NodeRange { range: PfnRange::new(end, current.range.end.0), ..current });
+            self.current = Some(MemoryRun { range: PfnRange::new(end, current.range.end.0), ..current });
         } else {
             self.current = self.rest.next();
         }

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::block::MigrateType;
-use framewright::early::EarlyAllocator;
 use framewright::map_space::BlockNumber;
 use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
@@ -36,9 +35,9 @@ pub fn bring_up_with(
     reserved: &[PhysRange],
     parameters: &Parameters,
 ) -> Result<Fake, BringUpError> {
-    let mut early = EarlyAllocator::with_reserved(machine, machine.map(), machine.topology(), reserved).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters, started_ns: None };
-    let manager = Manager::bring_up(&mut early, &input)?;
+    let early = machine.early(reserved);
+    let input = BringUp { parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     check(&manager);
     Ok(manager)
 }

@@ -6,8 +6,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::block::MigrateType;
-use framewright::early::EarlyAllocator;
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
+use framewright::early::{EarlyAllocator, EarlyStorage};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
 use std::alloc::{Layout, alloc_zeroed};
@@ -216,9 +216,11 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
         topology.add_cpu(NodeId::ZERO).expect("few CPUs");
     }
     let parameters = parameters();
-    let mut early = early(platform, map, &topology);
-    let input = BringUp { map, topology: &topology, parameters: &parameters, started_ns: None };
-    Box::new(Manager::bring_up(&mut early, &input).expect("bring-up"))
+    let mut storage = Box::new(EarlyStorage::new());
+    // SAFETY: the memory is the model's, and the manager of the execution before is gone.
+    let early = unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Box::new(Manager::bring_up(early, &input).expect("bring-up"))
 }
 
 /// No watermarks: every page can be had in the ordinary way.
@@ -226,11 +228,6 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
 fn parameters() -> Box<Parameters> {
     let line = "min_free_kbytes=0 watermark_scale_factor=1";
     Box::new(Parameters::parse(line, &mut |problem| panic!("{problem}")))
-}
-
-#[inline(never)]
-fn early(platform: &'static Machine, map: MemoryMap<'_>, topology: &Topology<'_>) -> Box<EarlyAllocator<Machine>> {
-    Box::new(EarlyAllocator::new(platform, map, topology).expect("early"))
 }
 
 /// Takes what bring-up left of the frames for tables out of the game; returns how many pages are free then.

@@ -1,8 +1,7 @@
 //! Painting: every frame of memory comes to its zone, in one pass over what is reserved or allocated and one over what is free.
 
-use super::{BringUp, Frame};
-use crate::early::EarlyAllocator;
-use crate::firmware::node_ranges;
+use super::Frame;
+use crate::early::{EarlyAllocator, MemoryRuns};
 use crate::manager::node_clock::{NodeClock, Work};
 use crate::memory_map::{ArrayMemory, BootPages};
 use crate::platform::Platform;
@@ -14,10 +13,10 @@ use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
 const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
 
 /// Walks memory and free memory together, both ascending, once for all memory that is not free and once for what is.
-struct Painter<'a, 'b> {
+struct Painter<'a> {
     zones: &'a mut [Zone],
     slots: &'a [u16],
-    runs: ZoneRuns<'b>,
+    runs: ZoneRuns<MemoryRuns<'a>>,
     run: Option<ZoneRun>,
     /// First frame of `run` that was not walked over.
     position: u64,
@@ -29,7 +28,7 @@ struct Painter<'a, 'b> {
     boot_pages: &'a BootPages,
 }
 
-impl Painter<'_, '_> {
+impl Painter<'_> {
     #[inline(never)]
     fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
         self.zones[usize::from(self.slots[run.zone.index()])].paint(run, range, paint);
@@ -88,13 +87,12 @@ impl Painter<'_, '_> {
 /// Paints all memory, hands the early allocator's over, and writes down what each zone must know of its blocks in pieces.
 #[inline(never)]
 pub(super) fn paint<P: Platform>(
-    early: &mut EarlyAllocator<P>,
-    input: &BringUp<'_>,
+    early: &mut EarlyAllocator<'_, P>,
     frame: &mut Frame,
     clock: &mut NodeClock<'_, P>,
     array: &ArrayMemory,
 ) {
-    let runs = zone_runs(node_ranges(input.map, input.topology));
+    let runs = zone_runs(early.runs());
     let nodes = &mut *frame.nodes;
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);

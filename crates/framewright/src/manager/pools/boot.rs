@@ -3,13 +3,11 @@
 //! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! early allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
-use super::super::BringUp;
 use super::Manager;
 use super::take::Moment;
 use crate::block::Segment;
 use crate::debug::Aids;
 use crate::early::EarlyAllocator;
-use crate::firmware::node_ranges;
 use crate::memory_map::{BootPages, most_frames, sections_of_node};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
@@ -179,28 +177,29 @@ pub(in super::super) fn may_have_no_map(parameters: &Parameters) -> bool {
 /// Takes the pages of the command line from the early allocator, before the array gets its memory, as far as they leave enough. To be called where there will be an array.
 #[inline(never)]
 pub(in super::super) fn choose_boot_pages<P: Platform>(
-    early: &mut EarlyAllocator<P>,
-    input: &BringUp<'_>,
+    early: &mut EarlyAllocator<'_, P>,
+    parameters: &Parameters,
     directory: &[Segment],
     node_of: &dyn Fn(&Segment) -> NodeId,
     pages: &mut BootPages,
 ) {
-    if !may_have_no_map(input.parameters) {
+    if !may_have_no_map(parameters) {
         return;
     }
-    let words = &input.parameters.huge_pages;
+    let words = &parameters.huge_pages;
+    let topology = early.topology();
     let (mut present, mut free) = ([0; MAX_NODES], [0; MAX_NODES]);
-    node_ranges(input.map, input.topology).for_each(|run| present[run.node.index()] += run.range.pages());
+    early.runs().for_each(|run| present[run.node.index()] += run.range.pages());
     early.for_each_free(&mut |range, node| free[node.index()] += range.pages());
     let with_memory = |mask: NodeMask, node: NodeId| if present[node.index()] == 0 { mask } else { mask.with(node) };
-    let nodes = input.topology.nodes().fold(NodeMask::EMPTY, with_memory);
+    let nodes = topology.nodes().fold(NodeMask::EMPTY, with_memory);
     let mut most: [u64; MAX_NODES] = core::array::from_fn(|index| {
         let node = NodeId::new(index).filter(|&node| nodes.contains(node));
         node.map_or(0, |node| most_frames(free[index], sections_of_node(directory, node_of, node).count() as u64))
     });
     for size in PoolSize::ALL.into_iter().rev() {
         let requested = words.requested(size);
-        let is_absent = |node: NodeId| node.index() >= input.topology.node_count();
+        let is_absent = |node: NodeId| node.index() >= topology.node_count();
         if requested.nodes().nodes().any(is_absent) || size.is_gigantic() && words.cma_bytes.is_some() {
             continue;
         }
