@@ -125,9 +125,10 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
     let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
     let reserved = reserved.map_err(|_| BootError::TooManyReserved)?;
+    let mut early = EarlyMemory::empty(&PLATFORM, EARLY.take(), &topology);
+    early.set_movable_node(parameters.movable_node);
     // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this runs once (invariant 1).
-    let early = unsafe { EarlyMemory::with_reserved(&PLATFORM, EARLY.take(), map, &topology, reserved) };
-    let mut early = early.map_err(BootError::Early)?;
+    unsafe { early.start(map, reserved) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) = direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();

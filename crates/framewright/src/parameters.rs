@@ -24,6 +24,7 @@ pub const KNOWN: &[(&str, &str)] = &[
         "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
     ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
+    ("movable_node", "keep what cannot be moved out of hot-pluggable memory, as long as there is other"),
     ("numa=off", "one node, whatever firmware says"),
     ("page_alloc.shuffle=1", "hand free blocks out in random order"),
     ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
@@ -105,6 +106,8 @@ impl Pages {
 /// Parameters that the manager knows, with their defaults where the command line is silent.
 #[derive(Clone, Debug)]
 pub struct Parameters {
+    /// `movable_node`.
+    pub movable_node: bool,
     /// False with `numa=off`: everything is in one node.
     pub numa: bool,
     /// `mem=SIZE`: memory at and above this address is not used.
@@ -146,6 +149,7 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
+            movable_node: false,
             numa: true,
             memory_limit: None,
             min_free_kbytes: None,
@@ -205,6 +209,8 @@ impl Parameters {
     fn set(&mut self, word: &str) -> Result<bool, &'static str> {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         match name {
+            "movable_node" if value.is_empty() => self.movable_node = true,
+            "movable_node" => return Err("movable_node takes no value"),
             "numa" => match value {
                 "off" => self.numa = false,
                 "on" => self.numa = true,

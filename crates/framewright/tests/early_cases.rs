@@ -358,7 +358,7 @@ fn nodes_fall_back_within_the_limits_before_the_lower_limit_falls() {
 }
 
 #[test]
-fn hot_pluggable_memory_is_for_those_who_ask_and_unaccepted_for_nobody() {
+fn movable_node_keeps_hot_pluggable_memory_for_those_who_ask_and_unaccepted_is_for_nobody() {
     let platform = FakePlatform::leak(BASE, END - BASE);
     let kinds = [
         (range(BASE, BASE + MIB), Conventional),
@@ -366,15 +366,34 @@ fn hot_pluggable_memory_is_for_those_who_ask_and_unaccepted_for_nobody() {
         (range(BASE + 2 * MIB, END), Unaccepted),
     ];
     let mut early = Early::new(platform, map(&kinds), &topology(&[])).unwrap();
+    early.set_movable_node(true);
     assert_eq!(early.allocate(&EarlyRequest::new(0x1000, 0)).unwrap().start, BASE + MIB - 0x1000);
     let any = EarlyRequest { hot_pluggable: true, ..EarlyRequest::new(0x1000, 0) };
     assert_eq!(early.allocate(&any).unwrap().start, BASE + 2 * MIB - 0x1000);
+    // Neither kind of memory has so much; the unaccepted has.
     assert!(early.allocate(&EarlyRequest { min_address: BASE + MIB, ..EarlyRequest::new(MIB, 0) }).is_err());
     // Hot-pluggable memory is handed over, unaccepted is not.
     let runs = free_runs(&early);
     let expected =
         [frames(BASE, BASE + MIB - 0x1000), frames(BASE + MIB, BASE + 2 * MIB - 0x1000)].map(|run| (run, node(0)));
     assert_eq!(runs, expected);
+}
+
+#[test]
+fn hot_pluggable_memory_is_memory_and_under_movable_node_a_last_resort() {
+    let kinds = [(range(BASE, BASE + MIB), Conventional), (range(BASE + MIB, END), HotPluggable)];
+    let start = || Early::new(FakePlatform::leak(BASE, END - BASE), map(&kinds), &topology(&[])).unwrap();
+    let page = EarlyRequest::new(0x1000, 0);
+    assert_eq!(start().allocate(&page).unwrap().end, END);
+    let mut early = start();
+    early.set_movable_node(true);
+    assert_eq!(early.allocate(&page).unwrap().end, BASE + MIB);
+    // Other memory below the lower limit is better, and what fits nowhere else goes there after all.
+    let high = EarlyRequest { min_address: BASE + MIB, ..page };
+    assert_eq!(early.allocate(&high).unwrap().end, BASE + MIB - 0x1000);
+    assert_eq!(early.allocate(&EarlyRequest::new(MIB, 0)).unwrap().end, END);
+    early.set_movable_node(false);
+    assert_eq!(early.allocate(&page).unwrap().end, END - MIB);
 }
 
 #[test]

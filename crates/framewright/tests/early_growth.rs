@@ -294,7 +294,7 @@ fn a_start_without_room_leaves_the_allocator_empty() {
     assert!(early.memory().is_empty());
     // Memory in plenty that is not for arrays.
     let mut large = small.clone();
-    large.push((range(BASE + 6 * MIB, BASE + 7 * MIB), HotPluggable));
+    large.push((range(BASE + 6 * MIB, BASE + 7 * MIB), Unaccepted));
     large.push((range(BASE + 7 * MIB, END), Unaccepted));
     assert_eq!(early.start(map(&large), &[]), Err(error));
     // Room for the memory set's array, none for the reserved set's.
@@ -307,6 +307,30 @@ fn a_start_without_room_leaves_the_allocator_empty() {
     assert_eq!(early.reserved().len(), 1);
     early.start(map(&large), &many[..50]).unwrap();
     assert_eq!(early.memory().len(), 201);
+}
+
+#[test]
+fn arrays_lie_in_hot_pluggable_memory_when_there_is_no_other() {
+    let small: Vec<_> =
+        (0..200).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
+    let hot = range(BASE + 6 * MIB, BASE + 7 * MIB);
+    let plain = range(BASE + 2 * MIB, BASE + 3 * MIB);
+    for (movable_node, with_plain) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut ranges = small.clone();
+        ranges.push((hot, HotPluggable));
+        if with_plain {
+            ranges.push((plain, Conventional));
+        }
+        let mut early = Early::empty(FakePlatform::leak(BASE, END - BASE), &topology(&[]));
+        early.set_movable_node(movable_node);
+        early.start(map(&ranges), &[]).unwrap();
+        let expected = if movable_node && with_plain { plain } else { hot };
+        assert_eq!(early.storage()[0].intersection(expected), early.storage()[0]);
+        for index in 0..300 {
+            early.reserve(PhysRange::with_size(BASE + 128 * index, 64)).unwrap();
+        }
+        assert_eq!(early.storage()[1].intersection(expected), early.storage()[1]);
+    }
 }
 
 #[test]

@@ -48,6 +48,7 @@ enum Call {
         hot_pluggable: bool,
     },
     BottomUp(bool),
+    MovableNode(bool),
     RaiseLimit(u64),
 }
 
@@ -63,6 +64,7 @@ struct Model {
     base: u64,
     limit: u64,
     bottom_up: bool,
+    movable_node: bool,
     memory: Vec<Key>,
     reserved: Vec<Key>,
     /// What the owner wrote into the unit; nobody else may write there while it is reserved.
@@ -150,13 +152,16 @@ impl Model {
             NodeChoice::Preferred(node) => vec![Some(node), None],
             NodeChoice::Exact(node) => vec![Some(node)],
         };
-        let mut wishes = [request.min_address, 0].into_iter().flat_map(|min| {
+        let nodes = &nodes;
+        let kinds = self.hot_pluggable(request.hot_pluggable);
+        let limits = kinds.iter().flat_map(|&hot| [(hot, request.min_address), (hot, 0)]);
+        let mut wishes = limits.flat_map(|(hot_pluggable, min)| {
             nodes.iter().map(move |&node| Wish {
                 units: request.size_bytes / UNIT,
                 align: request.align_bytes.max(1),
                 window: PhysRange::new(min, max),
                 node,
-                hot_pluggable: request.hot_pluggable,
+                hot_pluggable,
             })
         });
         wishes.find_map(|wish| self.find(&wish, 0..0))
@@ -164,8 +169,18 @@ impl Model {
 
     fn find_array(&self, bytes: u64, avoid: std::ops::Range<usize>) -> Option<PhysRange> {
         let window = PhysRange::new(0, self.limit);
-        let wish = Wish { units: bytes / UNIT, align: PAGE_SIZE, window, node: None, hot_pluggable: false };
-        self.find(&wish, avoid)
+        let mut wishes = self.hot_pluggable(false).iter().map(|&hot_pluggable| Wish {
+            units: bytes / UNIT,
+            align: PAGE_SIZE,
+            window,
+            node: None,
+            hot_pluggable,
+        });
+        wishes.find_map(|wish| self.find(&wish, avoid.clone()))
+    }
+
+    fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
+        if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
     }
 
     /// Regions in the reserved set, were this what it covers.
@@ -204,6 +219,7 @@ impl Pair {
             base: machine.base,
             limit: frame(machine.limit_frames),
             bottom_up: false,
+            movable_node: false,
             memory: vec![None; UNITS],
             reserved: vec![None; UNITS],
             stamps: vec![None; UNITS],
@@ -263,6 +279,10 @@ impl Pair {
             Call::BottomUp(bottom_up) => {
                 self.early.set_bottom_up(bottom_up);
                 self.model.bottom_up = bottom_up;
+            }
+            Call::MovableNode(movable_node) => {
+                self.early.set_movable_node(movable_node);
+                self.model.movable_node = movable_node;
             }
             Call::RaiseLimit(frames) => {
                 self.model.limit = self.model.limit.max(self.model.base + frames * PAGE_SIZE);
@@ -502,6 +522,7 @@ fn any_call() -> impl Strategy<Value = Call> {
         1 => (0..FRAMES, 1..20_u64, 0..3_usize, any::<bool>())
             .prop_map(|(frame, frames, node, hot_pluggable)| Call::AddMemory { frame, frames, node, hot_pluggable }),
         1 => any::<bool>().prop_map(Call::BottomUp),
+        1 => any::<bool>().prop_map(Call::MovableNode),
         1 => (0..=FRAMES).prop_map(Call::RaiseLimit),
     ]
 }

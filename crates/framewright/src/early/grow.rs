@@ -49,16 +49,17 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         Ok(())
     }
 
-    /// What a place for an array of `capacity` regions must be like.
-    pub(super) fn array_query(&self, capacity: usize) -> Query {
-        Query {
+    /// What a place for an array of `capacity` regions must be like, the best kind of place first.
+    pub(super) fn array_queries(&self, capacity: usize) -> impl Iterator<Item = Query> + use<P> {
+        let query = Query {
             size: GrownArray::bytes(capacity),
             align: PAGE_SIZE,
             window: PhysRange::new(0, self.platform.direct_limit().min(PHYSICAL_ADDRESS_END)),
             node: None,
-            hot_pluggable: false,
+            hot_pluggable: true,
             bottom_up: self.bottom_up,
-        }
+        };
+        self.hot_pluggable(false).iter().map(move |&hot_pluggable| Query { hot_pluggable, ..query })
     }
 
     /// An array in `place` for `set`, or why there is none.
@@ -91,7 +92,8 @@ impl<P: Platform> EarlyAllocator<'_, P> {
     }
 
     fn find_array(&self, set: SetName, capacity: usize, avoid: &[&[PhysRange]]) -> Result<GrownArray, EarlyError> {
-        let place = self.array_query(capacity).find(self.memory.regions(), self.reserved.regions(), avoid);
+        let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
+        let place = self.array_queries(capacity).find_map(|query| query.find(memory, reserved, avoid));
         self.array_in(set, place, capacity)
     }
 }

@@ -164,10 +164,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         let topology = self.topology;
         if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
             // The set does not know its memory yet, so the place for its array is sought in the map, range by range.
-            let query = self.array_query(capacity);
-            let mut places = node_ranges(map, topology)
-                .filter_map(|range| query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved]));
-            let place = if self.bottom_up { places.next() } else { places.last() };
+            let place = self.array_queries(capacity).find_map(|query| {
+                let mut places = node_ranges(map, topology)
+                    .filter_map(|range| query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved]));
+                if self.bottom_up { places.next() } else { places.last() }
+            });
             let array = self.array_in(SetName::Memory, place, capacity)?;
             self.adopt(SetName::Memory, array);
         }
@@ -222,7 +223,8 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     }
 
     /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)), inside one memory region, reserved
-    /// with that region's node. Bytes from another node are second choice, bytes below `min_address` the last.
+    /// with that region's node. Bytes from another node are second choice, bytes below `min_address` the third; under
+    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last.
     ///
     /// # Errors
     /// [`EarlyError::ZeroSize`], [`EarlyError::BadAlignment`], [`EarlyError::OutOfMemory`], [`EarlyError::NoRoomToGrow`],
@@ -261,22 +263,25 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
             align,
             window: PhysRange::default(),
             node,
-            hot_pluggable: request.hot_pluggable,
+            hot_pluggable: true,
             bottom_up: self.bottom_up,
         };
         let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
-        for min_address in [request.min_address, 0] {
-            query.window = PhysRange::new(min_address, max_address);
-            query.node = node;
-            if let Some(place) = query.find(memory, reserved, &[]) {
-                return Ok(place);
-            }
-            query.node = if fallback { None } else { node };
-            if fallback && let Some(place) = query.find(memory, reserved, &[]) {
-                return Ok(place);
-            }
-            if request.min_address == 0 {
-                break;
+        for &hot_pluggable in self.hot_pluggable(request.hot_pluggable) {
+            query.hot_pluggable = hot_pluggable;
+            for min_address in [request.min_address, 0] {
+                query.window = PhysRange::new(min_address, max_address);
+                query.node = node;
+                if let Some(place) = query.find(memory, reserved, &[]) {
+                    return Ok(place);
+                }
+                query.node = if fallback { None } else { node };
+                if fallback && let Some(place) = query.find(memory, reserved, &[]) {
+                    return Ok(place);
+                }
+                if request.min_address == 0 {
+                    break;
+                }
             }
         }
         Err(EarlyError::OutOfMemory {
@@ -286,6 +291,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
             node: request.node,
             largest_bytes: query.largest(memory, reserved),
         })
+    }
+
+    /// Whether to look into hot-pluggable memory, search after search.
+    fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
+        if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
     }
 
     /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays as it is, and so does frame 0. An
@@ -324,6 +334,13 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     /// Allocate from low addresses up, rather than from high ones down.
     pub fn set_bottom_up(&mut self, bottom_up: bool) {
         self.bottom_up = bottom_up;
+    }
+
+    /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there is other memory (the
+    /// parameter `movable_node`). Otherwise it is memory like any other, as in Linux (`mm/memblock.c`, `should_skip_region`):
+    /// there are machines that have no other.
+    pub fn set_movable_node(&mut self, movable_node: bool) {
+        self.movable_node = movable_node;
     }
 
     /// What is memory, ascending. Empty after [`discard`](Self::discard).

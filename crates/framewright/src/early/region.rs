@@ -11,7 +11,8 @@ pub struct RegionFlags(u8);
 impl RegionFlags {
     /// No mark.
     pub const NONE: Self = Self(0);
-    /// Memory that may be taken out later: allocated only on request, but handed over.
+    /// Memory that may be taken out later. With [`movable_node`](super::EarlyAllocator::set_movable_node) it is allocated on
+    /// request or as a last resort; it is always handed over.
     pub const HOT_PLUGGABLE: Self = Self(1);
     /// Memory that must be accepted before its first use: neither allocated nor handed over.
     pub const UNACCEPTED: Self = Self(1 << 1);

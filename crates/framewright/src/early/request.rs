@@ -44,7 +44,8 @@ pub struct EarlyRequest {
     /// Marks the reservation so that the memory map skips it (SPEC 6.6). With `zeroed` false nobody touches the memory
     /// yet, so it may lie above the direct map.
     pub no_init: bool,
-    /// Also memory that may be taken out later.
+    /// Memory that may be taken out later is as good as any, also under
+    /// [`movable_node`](super::EarlyAllocator::set_movable_node): what is allocated goes with it, or can be moved.
     pub hot_pluggable: bool,
 }
 

@@ -191,6 +191,9 @@ impl<P: Platform> Manager<P> {
 
     fn bring_up_all(early: &mut EarlyAllocator<'_, P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
         let platform = early.platform();
+        if input.parameters.movable_node {
+            early.set_movable_node(true);
+        }
         let started_ns = input.started_ns.or_else(|| platform.now_ns());
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
         let plan = Plan::measure(early.runs());
