@@ -38,7 +38,8 @@ fn in_turn(write: impl FnOnce()) {
     if !mine_already {
         TURN.store(0, Ordering::Release);
     }
-    PLATFORM.irq_restore(state);
+    // SAFETY: saved above, and nothing since.
+    unsafe { PLATFORM.irq_restore(state) };
 }
 
 /// The raw port: no time stamps, end of line as written.

@@ -111,13 +111,14 @@ unsafe impl FrameSource for ManagerFrames<'_> {
         Some(range.start)
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         give_back(self.manager, self.outstanding, PfnRange::new(start.0, start.0 + order.pages()));
     }
 }
 
 fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: PfnRange) {
-    if let Err(error) = manager.free(range) {
+    // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants 12 and 42).
+    if let Err(error) = unsafe { manager.free(range) } {
         panic!("frames of the array cannot be freed: {error}");
     }
     outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
@@ -149,7 +150,8 @@ impl Trial<'_> {
     }
 }
 
-impl MapSpaceFixture for Trial<'_> {
+// SAFETY: the array is the trial's own, in a range of addresses that nobody else uses, and is looked at by volatile accesses through pointers.
+unsafe impl MapSpaceFixture for Trial<'_> {
     fn space(&self) -> &dyn MapSpace {
         &self.array
     }

@@ -28,7 +28,8 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, array: &Array) 
     let result = steps(manager, map, array, &runs, blocks);
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
         // With and without their memory map.
-        if let Err(error) = manager.free(run) {
+        // SAFETY: allocated above, and its memory was never used (invariant 42).
+        if let Err(error) = unsafe { manager.free(run) } {
             log!("map_space_test: huge pages without a memory map cannot be freed: {error}");
             return false;
         }
@@ -61,7 +62,8 @@ fn steps(
     blocks: u64,
 ) -> Result<Option<u64>, &'static str> {
     let before = array.counts();
-    let Ok(change) = manager.reclaim_map(runs) else { return Ok(None) };
+    // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant 42).
+    let Ok(change) = (unsafe { manager.reclaim_map(runs) }) else { return Ok(None) };
     let look = |what| {
         tables::inspect(map, array, manager).map(|_| ()).map_err(|fault| {
             log!("map_space_test: {fault}");
@@ -81,7 +83,8 @@ fn steps(
         return Err("a whole section was not evicted at once");
     }
     let part = &runs[..runs.len() / 2];
-    let restored = manager.restore_map(part).map_err(|_| "the memory map cannot be restored")?;
+    // SAFETY: as above (invariant 42).
+    let restored = unsafe { manager.restore_map(part) }.map_err(|_| "the memory map cannot be restored")?;
     let expected: u64 = part.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
     if restored.blocks + restored.out_of_frames != expected {
         return Err("a restore forgot blocks");

@@ -32,7 +32,7 @@ unsafe impl FrameSource for EarlyFrames<'_, '_> {
         self.0.allocate(&request).ok().map(|range| Pfn::containing(range.start))
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         let frames = PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE);
         // What was just allocated can be freed; if not, it stays reserved.
         // SAFETY: who got the frames from `take` puts them back, and uses them no more.

@@ -114,7 +114,7 @@ unsafe impl Platform for GuestPlatform {
         IrqState(registers::disable_interrupts())
     }
 
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         registers::restore_interrupts(state.0);
     }
 

@@ -245,7 +245,8 @@ impl Host for Line<'_, '_, '_> {
         }
         let interrupted = typed.interrupted;
         drop(typed);
-        PLATFORM.unpin(cpu);
+        // SAFETY: pinned above, by this task, and nothing since.
+        unsafe { PLATFORM.unpin(cpu) };
         interrupted
     }
 

@@ -167,7 +167,8 @@ impl Held {
         let (start, order) = (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
         // SAFETY: the frames are this handler's until they are freed below.
         let stamp = unsafe { stamp_of(start).read_volatile() };
-        let freed = manager.free_order(start, order);
+        // SAFETY: this handler allocated it and took it out of its slot, which was the only one that named it (invariant 42).
+        let freed = unsafe { manager.free_order(start, order) };
         if stamp != STAMP ^ start.0 || freed.is_err() {
             bump(&self.faults, 1);
         }

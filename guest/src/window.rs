@@ -37,9 +37,9 @@ unsafe impl FrameSource for Tables<'_> {
         self.0.allocate(&request).ok().map(|run| run.start)
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
-        // It was allocated just now, so that this cannot fail.
-        let _ = self.0.free(PfnRange { start, end: start.add(order.pages()) });
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        // SAFETY: passed on to the caller: `take` allocated it (invariant 42). So this cannot fail.
+        let _ = unsafe { self.0.free(PfnRange { start, end: start.add(order.pages()) }) };
     }
 }
 
@@ -87,7 +87,8 @@ unsafe impl Window for GuestWindow<'_> {
 
     fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
-            let give_back = &mut |frame: Pfn| Tables(self.manager).put_back(frame, Order::PAGE);
+            // SAFETY: a table that `take` gave, out of the tables and forgotten by every CPU (invariant 40).
+            let give_back = &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };
             // All of the window can be taken away.
             let _ = space.unmap(space.range(), give_back);
             space.tables()

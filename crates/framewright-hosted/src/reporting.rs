@@ -73,8 +73,8 @@ unsafe impl ReportDevice for MadviseDevice<'_> {
         32
     }
 
-    fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
-        // SAFETY: the ranges are free memory that the manager gave to this device, so that nobody uses them.
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+        // SAFETY: passed on to the caller: nobody uses the ranges until this has returned, when it is over.
         let taken = unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);
         if taken == 0 { Err(SubmitError::Failed) } else { Ok(()) }

@@ -6,6 +6,7 @@ use framewright::platform::Platform;
 use framewright::units::{Order, PfnRange};
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
+use framewright_testkit::Owner;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -46,18 +47,18 @@ fn the_map_of_huge_pages_really_goes_back_to_the_system() {
     let before = resident_mib(&manager);
     assert!((127..=129).contains(&before), "{before} MiB");
     let huge: Vec<PfnRange> = (0..4).map(|_| allocate(&manager, 18)).collect();
-    let change = manager.reclaim_map(&huge).expect("they are the caller's");
+    let change = manager.give_up_map(&huge).expect("they are the caller's");
     assert_eq!((change.blocks, change.flushes, change.freed_pages), (4 * 512, 1, 0));
     assert_eq!(resident_mib(&manager), before - 64);
-    let change = manager.restore_map(&huge[..1]).expect("there is memory");
+    let change = manager.bring_back_map(&huge[..1]).expect("there is memory");
     assert_eq!(change.blocks, 512);
     assert_eq!(resident_mib(&manager), before - 48);
     // Single huge pages, each a part of a section.
     let pages: Vec<PfnRange> = (0..100).map(|_| allocate(&manager, 9)).collect();
-    manager.reclaim_map(&pages).expect("they are the caller's");
+    manager.give_up_map(&pages).expect("they are the caller's");
     assert!(resident_mib(&manager) <= before - 48 - 3);
     for range in huge.into_iter().chain(pages) {
-        manager.free(range).expect("allocated");
+        manager.give_back(range).expect("allocated");
     }
     manager.verify().expect("the tables are right");
 }
@@ -98,11 +99,11 @@ fn a_touch_of_a_map_that_was_given_back_is_found() {
         .as_ptr()
         .wrapping_add(usize::try_from(huge.start.0 * 64).expect("64-bit addresses"));
     assert!(!is_killed_by_touching(page), "it is present");
-    manager.reclaim_map(&[huge]).expect("it is the caller's");
+    manager.give_up_map(&[huge]).expect("it is the caller's");
     assert!(is_killed_by_touching(page), "it is absent");
-    manager.restore_map(&[huge]).expect("there is memory");
+    manager.bring_back_map(&[huge]).expect("there is memory");
     assert!(!is_killed_by_touching(page), "it is present again");
-    manager.free(huge).expect("allocated");
+    manager.give_back(huge).expect("allocated");
     manager.verify().expect("the tables are right");
 }
 

@@ -1,7 +1,7 @@
 //! The process as a machine: large and sparse maps, CPUs, barriers, memory that comes and goes.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
-use framewright::platform::Platform;
+use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{NodeId, PhysRange};
 use framewright_hosted::{HostedError, HostedPlatform, Layout, Machine};
 use std::sync::Barrier;
@@ -143,11 +143,11 @@ fn threads_are_cpus_with_different_numbers() {
                     let cpu = platform.pin();
                     let again = platform.pin();
                     assert_eq!((cpu.index(), again.index()), (index, index));
-                    platform.unpin(again);
+                    unpin(&platform, again);
                     platform.cpu_barrier();
                     pins.wait();
                     let number = cpu.index();
-                    platform.unpin(cpu);
+                    unpin(&platform, cpu);
                     number
                 })
             })
@@ -174,26 +174,38 @@ fn a_thread_that_never_entered_borrows_a_number() {
         scope.spawn(|| {
             let other = platform.pin();
             assert_eq!(other.index(), 1);
-            platform.unpin(other);
+            unpin(&platform, other);
             // A second machine on the same thread has numbers of its own.
             let second = open(&[(0, 64 * MIB)], 1).unwrap();
             let (here, there) = (second.pin(), platform.pin());
             assert_eq!((here.index(), there.index()), (0, 1));
-            second.unpin(here);
-            platform.unpin(there);
+            unpin(&second, here);
+            unpin(&platform, there);
             drop(platform.enter_cpu(1).unwrap());
         });
     });
-    platform.unpin(cpu);
+    unpin(&platform, cpu);
     // A token that is dropped while its thread is pinned keeps the number until it is not.
     let token = platform.enter_cpu(1).unwrap();
     let cpu = platform.pin();
     drop(token);
     let inner = platform.pin();
     assert_eq!((cpu.index(), inner.index()), (1, 1));
-    platform.unpin(inner);
-    platform.unpin(cpu);
+    unpin(&platform, inner);
+    unpin(&platform, cpu);
     drop(platform.enter_cpu(1).unwrap());
+}
+
+/// [`Platform::unpin`] of what this thread has pinned last.
+fn unpin(platform: &HostedPlatform, cpu: PinnedCpu) {
+    // SAFETY: as said; and nobody counts on a CPU here.
+    unsafe { platform.unpin(cpu) };
+}
+
+/// [`Platform::irq_restore`] of what this thread has saved last.
+fn restore(platform: &HostedPlatform, state: IrqState) {
+    // SAFETY: as said.
+    unsafe { platform.irq_restore(state) };
 }
 
 /// Many threads on few numbers: no two pinned threads share one.
@@ -212,7 +224,7 @@ fn no_two_pinned_threads_share_a_number() {
                     assert_eq!(user.fetch_add(1, Ordering::AcqRel), 0, "CPU {}", cpu.index());
                     platform.relax();
                     user.fetch_sub(1, Ordering::AcqRel);
-                    platform.unpin(cpu);
+                    unpin(&platform, cpu);
                     drop(token);
                 }
             });
@@ -226,9 +238,9 @@ fn interrupts_nest_and_the_clock_runs() {
     assert!(platform.interrupts_on() && platform.can_wait());
     let outer = platform.irq_save();
     let inner = platform.irq_save();
-    platform.irq_restore(inner);
+    restore(&platform, inner);
     assert!(!platform.interrupts_on() && !platform.can_wait());
-    platform.irq_restore(outer);
+    restore(&platform, outer);
     assert!(platform.interrupts_on());
     let first = platform.now_ns().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(2));

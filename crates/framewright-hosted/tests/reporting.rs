@@ -6,6 +6,7 @@ use framewright::reporting::{Content, ReportDevice, SubmitError};
 use framewright::units::{Order, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Platform, Request};
 use framewright_hosted::{Advice, HostedError, HostedPlatform, MadviseDevice};
+use framewright_testkit::Owner;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 512 * MIB;
@@ -53,7 +54,7 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
             assert!(platform.resident_bytes().expect("smaps") >= before + 256 * MIB);
             // Every second one, so that there are many ranges in a report.
             let (free, kept): (Vec<_>, Vec<_>) = held.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
-            free.iter().for_each(|(_, block)| manager.free(*block).expect("it is held"));
+            free.iter().for_each(|(_, block)| manager.give_back(*block).expect("it is held"));
             manager.reporting().flush();
             for ms in 0..200 {
                 reporter.poll(ms * 1_000_000);
@@ -87,7 +88,7 @@ fn memory_that_may_be_taken_keeps_its_content_or_is_zero() {
         let mut reporter = manager.register_reporting(device).map_err(|(error, _)| error).expect("the only one");
         let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
         touch(platform, block);
-        manager.free(block).expect("it is held");
+        manager.give_back(block).expect("it is held");
         manager.reporting().flush();
         for ms in 0..200 {
             reporter.poll(ms * 1_000_000);
@@ -109,7 +110,9 @@ fn what_does_not_fit_is_refused() {
     with_platform(false, |platform, _manager| {
         let mut device = MadviseDevice::new(platform, Advice::DontNeed).expect("it fits");
         // No memory there: the device says so and touches nothing.
-        assert_eq!(device.submit(&[PhysRange::new(0, 4096), PhysRange::new(4096, 8192)]), Err(SubmitError::Failed));
-        assert_eq!(device.submit(&[PhysRange::new(0, 4096)]), Err(SubmitError::Failed));
+        // SAFETY: no memory is there that anybody could use.
+        let mut submit = |ranges: &[PhysRange]| unsafe { device.submit(ranges) };
+        assert_eq!(submit(&[PhysRange::new(0, 4096), PhysRange::new(4096, 8192)]), Err(SubmitError::Failed));
+        assert_eq!(submit(&[PhysRange::new(0, 4096)]), Err(SubmitError::Failed));
     });
 }

@@ -1,5 +1,6 @@
 //! What the shell has allocated: handles, each a number of runs.
 
+use crate::owned::give_back;
 use framewright::units::{Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform};
@@ -98,7 +99,7 @@ impl<'a> Held<'a> {
             let mut done = 0;
             if handle.is_none_or(|handle| run.handle == handle) {
                 for range in run.each() {
-                    match manager.free(range) {
+                    match give_back(manager, range) {
                         Ok(()) => done += 1,
                         Err(error) => {
                             result = result.and(Err(error));

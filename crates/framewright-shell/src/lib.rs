@@ -46,6 +46,7 @@ mod held;
 mod history;
 mod host;
 mod io;
+mod owned;
 mod requests;
 mod shell;
 mod size;

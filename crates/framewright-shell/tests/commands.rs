@@ -5,6 +5,7 @@ mod common;
 use common::{Fake, Threads, machine};
 use framewright::files::{File, FileSystem, Source, Table, parse_number};
 use framewright_shell::{Command, Failed, Io, LONGEST_LINE, Run, Shell};
+use framewright_testkit::Owner;
 use proptest::prelude::*;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,7 +176,7 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
     let (mut out, mut errors) = (String::new(), String::new());
     assert_eq!(shell.run("alloc 2 3 at=0x2000000", &mut out, &mut errors), 0);
     let second = framewright::units::PfnRange::new(0x2004, 0x2008);
-    bench.manager.free(second).expect("held");
+    bench.manager.give_back(second).expect("held");
     assert_eq!(shell.run("free 1; held", &mut out, &mut errors), 0);
     assert!(errors.contains("free: cannot free pfn 0x2004: it is free already"), "{errors}");
     assert!(out.contains("1: 2 runs, 8 pages"), "{out}");

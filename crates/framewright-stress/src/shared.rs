@@ -57,7 +57,8 @@ impl Shared {
             let held = self.exchange(manager.platform(), slot, Held::NOTHING);
             if !held.range.is_empty() {
                 held.check(manager.platform())?;
-                manager.free(held.range).map_err(|error| Failure::Free { range: held.range, error })?;
+                // SAFETY: a worker gave it up to the exchange, and it is out of that now (invariant 42).
+                unsafe { manager.free(held.range) }.map_err(|error| Failure::Free { range: held.range, error })?;
             }
         }
         manager.drain().map_err(Failure::Drain)?;

@@ -358,8 +358,10 @@ impl<'a, P: Platform> Worker<'a, P> {
         let order = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages() && held.is_whole);
         self.tally.frees += 1;
         let freed = match order {
-            Some(order) if !self.random.one_in(4) => self.manager.free_order(range.start, order),
-            _ => self.manager.free(range),
+            // SAFETY: this worker's alone since it allocated it or got it in exchange, and no longer among its runs (invariant 42).
+            Some(order) if !self.random.one_in(4) => unsafe { self.manager.free_order(range.start, order) },
+            // SAFETY: as above (invariant 42).
+            _ => unsafe { self.manager.free(range) },
         };
         freed.map_err(|error| Failure::Free { range, error })
     }
@@ -373,7 +375,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         let part = held.part(start, end);
         part.check(self.manager.platform())?;
         self.tally.frees += 1;
-        self.manager.free(part.range).map_err(|error| Failure::Free { range: part.range, error })?;
+        // SAFETY: a part of what is this worker's alone and no longer among its runs (invariant 42).
+        unsafe { self.manager.free(part.range) }.map_err(|error| Failure::Free { range: part.range, error })?;
         for rest in [held.part(range.start, start), held.part(end, range.end)] {
             if !rest.range.is_empty() {
                 self.insert(rest);
@@ -399,8 +402,12 @@ impl<'a, P: Platform> Worker<'a, P> {
                 let exists = manager.nodes().len() == MAX_NODES;
                 ("a node that is not", exists || manager.allocate(&Request { node, ..Request::pages(1) }).is_err())
             }
-            4 => ("freeing nothing", manager.free(PfnRange { start: beyond, end: beyond }).is_err()),
-            5 => ("freeing what is no memory", manager.free_order(beyond, Order::BLOCK).is_err()),
+            4 => {
+                // SAFETY: names no frame.
+                ("freeing nothing", unsafe { manager.free(PfnRange { start: beyond, end: beyond }) }.is_err())
+            }
+            // SAFETY: no memory is there that anybody could have.
+            5 => ("freeing what is no memory", unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err()),
             6 => {
                 let start = Pfn(beyond.0 | 1);
                 ("a place that is not aligned", manager.allocate_at(start, Order::BLOCK, MigrateType::Movable).is_err())
@@ -408,7 +415,9 @@ impl<'a, P: Platform> Worker<'a, P> {
             _ => {
                 // A run that is held and a frame of the one before the first zone, or behind the last.
                 let end = manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
-                ("freeing past the end", manager.free(PfnRange { start: Pfn(end.0 - 1), end: end.add(1) }).is_err())
+                let range = PfnRange { start: Pfn(end.0 - 1), end: end.add(1) };
+                // SAFETY: the range is looked at as a whole before anything changes, and its end is not managed (invariant 13).
+                ("freeing past the end", unsafe { manager.free(range) }.is_err())
             }
         };
         if refused { Ok(()) } else { Err(Failure::NotRefused { what }) }

@@ -198,7 +198,7 @@ unsafe impl FrameSource for &FramePool {
         FramePool::take(self, order)
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         self.release(PfnRange::new(start.0, start.0 + order.pages()));
     }
 }

@@ -4,7 +4,7 @@
 //! manager says. [`Owner`] is where tests do so, under names of its own, so that the rules of the manager's interface for
 //! those who own memory can change without every test.
 
-use framewright::manager::Pool;
+use framewright::manager::{MapChange, MapError, Pool};
 use framewright::pools::PoolError;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
@@ -39,27 +39,97 @@ pub trait Owner {
     /// As there.
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError>;
+
+    /// `Manager::put_testzero`.
+    ///
+    /// # Errors
+    /// As there.
+    fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError>;
+
+    /// `Manager::start_references`.
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError>;
+
+    /// `Manager::freeze`.
+    ///
+    /// # Errors
+    /// As there.
+    fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError>;
+
+    /// `Manager::unfreeze`.
+    ///
+    /// # Errors
+    /// As there.
+    fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError>;
+
+    /// `Manager::reclaim_map`.
+    ///
+    /// # Errors
+    /// As there.
+    fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
+
+    /// `Manager::restore_map`.
+    ///
+    /// # Errors
+    /// As there.
+    fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
 }
 
 impl<P: Platform> Owner for Manager<P> {
     #[track_caller]
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError> {
-        self.free(range)
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free(range) }
     }
 
     #[track_caller]
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
-        self.free_order(start, order)
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free_order(start, order) }
     }
 
     #[track_caller]
     fn give_back_reference(&self, pfn: Pfn) -> Result<(), ReferenceError> {
-        self.put(pfn)
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.put(pfn) }
     }
 
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
-        self.free_frozen(pfn)
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free_frozen(pfn) }
+    }
+
+    fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.put_testzero(pfn) }
+    }
+
+    fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.start_references(range) }
+    }
+
+    fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.freeze(pfn, expected) }
+    }
+
+    fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.unfreeze(pfn, count) }
+    }
+
+    fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.reclaim_map(runs) }
+    }
+
+    fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.restore_map(runs) }
     }
 }
 
@@ -74,6 +144,7 @@ pub trait PoolOwner {
 
 impl<P: Platform> PoolOwner for Pool<'_, P> {
     fn give_back_page(&self, page: Pfn) -> Result<(), PoolError> {
-        self.free(page)
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free(page) }
     }
 }

@@ -243,7 +243,7 @@ unsafe impl ReportDevice for FakeReportDevice {
         self.host.traits.order
     }
 
-    fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
         let mut state = self.host.state();
         let capacity = match self.host.traits.capacity {
             capacity @ 1..=32 => capacity,

@@ -153,16 +153,18 @@ unsafe impl Platform for SteppedMachine {
         self.call(Platform::pin)
     }
 
-    fn unpin(&self, cpu: PinnedCpu) {
-        self.call(|machine| machine.unpin(cpu));
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
+        // SAFETY: passed on to the caller.
+        self.call(|machine| unsafe { machine.unpin(cpu) });
     }
 
     fn irq_save(&self) -> IrqState {
         self.call(Platform::irq_save)
     }
 
-    fn irq_restore(&self, state: IrqState) {
-        self.call(|machine| machine.irq_restore(state));
+    unsafe fn irq_restore(&self, state: IrqState) {
+        // SAFETY: passed on to the caller.
+        self.call(|machine| unsafe { machine.irq_restore(state) });
     }
 
     fn direct_limit(&self) -> u64 {

@@ -111,6 +111,18 @@ fn too_many_threads_are_refused() {
     assert!(other.join().expect("caught inside").contains("more threads than"));
 }
 
+/// [`Platform::irq_restore`], also of a wrong state.
+fn restore(machine: &FakeMachine, state: IrqState) {
+    // SAFETY: the machine has no interrupts but those that tests ask for, and looks at the state itself.
+    unsafe { machine.irq_restore(state) };
+}
+
+/// [`Platform::unpin`], also of a CPU that is not pinned.
+fn unpin(machine: &FakeMachine, cpu: framewright::PinnedCpu) {
+    // SAFETY: nobody counts on the CPU here, and the machine looks at what it is given.
+    unsafe { machine.unpin(cpu) };
+}
+
 #[test]
 fn interrupts_nest_and_misuse_is_caught() {
     let machine = small();
@@ -119,11 +131,11 @@ fn interrupts_nest_and_misuse_is_caught() {
     let inner = machine.irq_save();
     assert!(!machine.can_wait());
     assert!(message(|| machine.cpu_barrier()).contains("waiting is not allowed"));
-    assert!(message(|| machine.irq_restore(outer)).contains("matching irq_save"));
-    machine.irq_restore(inner);
+    assert!(message(|| restore(&machine, outer)).contains("matching irq_save"));
+    restore(&machine, inner);
     assert!(message(|| machine.run_on(1, || ())).contains("interrupts off 1 times"));
-    machine.irq_restore(outer);
-    assert!(message(|| machine.irq_restore(IrqState(0))).contains("without irq_save"));
+    restore(&machine, outer);
+    assert!(message(|| restore(&machine, IrqState(0))).contains("without irq_save"));
     machine.assert_quiet();
 }
 
@@ -133,10 +145,10 @@ fn pins_nest_and_misuse_is_caught() {
     let one = machine.pin();
     let two = machine.pin();
     assert!(message(|| machine.run_on(1, || ())).contains("2 pins"));
-    machine.unpin(two);
-    machine.unpin(one);
-    assert!(message(|| machine.unpin(framewright::PinnedCpu::new(0))).contains("without pin"));
-    assert!(message(|| machine.unpin(framewright::PinnedCpu::new(1))).contains("unpin of CPU 1 on CPU 0"));
+    unpin(&machine, two);
+    unpin(&machine, one);
+    assert!(message(|| unpin(&machine, framewright::PinnedCpu::new(0))).contains("without pin"));
+    assert!(message(|| unpin(&machine, framewright::PinnedCpu::new(1))).contains("unpin of CPU 1 on CPU 0"));
     machine.run_on(1, || assert_eq!(machine.current_cpu(), 1));
     assert_eq!(machine.current_cpu(), 0);
 }
@@ -147,13 +159,13 @@ fn a_handler_runs_with_interrupts_off() {
     machine.interrupt(|| {
         assert!(!machine.can_wait());
         let state = machine.irq_save();
-        machine.irq_restore(state);
+        restore(&machine, state);
         assert!(!machine.can_wait());
     });
     assert!(machine.can_wait());
     let state = machine.irq_save();
     assert!(message(|| machine.interrupt(|| ())).contains("while interrupts are off"));
-    machine.irq_restore(state);
+    restore(&machine, state);
     assert!(message(|| machine.interrupt(|| _ = machine.pin())).contains("left pins unbalanced"));
 }
 

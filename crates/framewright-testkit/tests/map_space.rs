@@ -56,13 +56,13 @@ unsafe impl MapSpace for Broken {
         self.inner.paging.base()
     }
 
-    fn populate(
+    unsafe fn populate(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        let result = self.inner.paging.populate(blocks, frames, unflushed);
+        let result = self.inner.trial().populate(blocks, frames, unflushed);
         if result.is_err() && self.defect == Defect::Leak {
             let _ = frames.take(Order::PAGE);
             let _ = (&self.inner.pool).take(Order::PAGE);
@@ -70,32 +70,32 @@ unsafe impl MapSpace for Broken {
         result
     }
 
-    fn prepare(
+    unsafe fn prepare(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        self.inner.paging.prepare(blocks, frames, unflushed)?;
+        self.inner.trial().prepare(blocks, frames, unflushed)?;
         if self.defect == Defect::PrepareLoses {
-            let _ = self.inner.paging.evict(blocks, unflushed);
+            let _ = self.inner.trial().evict(blocks, unflushed);
         }
         Ok(())
     }
 
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let half = BlockRange::new(blocks.start.0, blocks.start.0 + blocks.blocks() / 2);
         match self.defect {
-            Defect::HalfEvict => self.inner.paging.evict(half, unflushed),
+            Defect::HalfEvict => self.inner.trial().evict(half, unflushed),
             Defect::Boasts => {
-                let _ = self.inner.paging.evict(blocks, unflushed);
+                let _ = self.inner.trial().evict(blocks, unflushed);
                 0
             }
-            _ => self.inner.paging.evict(blocks, unflushed),
+            _ => self.inner.trial().evict(blocks, unflushed),
         }
     }
 
-    fn merge(
+    unsafe fn merge(
         &self,
         section: BlockRange,
         frames: &mut dyn FrameSource,
@@ -103,22 +103,23 @@ unsafe impl MapSpace for Broken {
     ) -> Result<bool, OutOfFrames> {
         if self.defect == Defect::MergeLoses {
             let last = BlockRange { start: BlockNumber(section.end.0 - 1), ..section };
-            let _ = self.inner.paging.evict(last, unflushed);
+            let _ = self.inner.trial().evict(last, unflushed);
             return Ok(false);
         }
-        self.inner.paging.merge(section, frames, unflushed)
+        self.inner.trial().merge(section, frames, unflushed)
     }
 
-    fn flush(&self, unflushed: Unflushed) -> FrameList {
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if self.defect == Defect::NoFlush {
             // SAFETY: it is not, which is the point; see above.
             return unsafe { unflushed.into_flushed() };
         }
-        self.inner.paging.flush(unflushed)
+        self.inner.trial().flush(unflushed)
     }
 }
 
-impl MapSpaceFixture for Broken {
+// SAFETY: as for `FakeFixture`: a model that nothing else looks at.
+unsafe impl MapSpaceFixture for Broken {
     fn space(&self) -> &dyn MapSpace {
         self
     }
@@ -162,10 +163,10 @@ fn a_frame_freed_before_its_flush_is_reported() {
     let blocks = BlockRange::new(64, 128);
     let address = fixture.base().addr().get() + 70 * BLOCK_BYTES;
     let mut unflushed = Unflushed::new();
-    fixture.populate(blocks, &mut &fixture.inner.pool, &mut unflushed).expect("frames");
+    fixture.trial().populate(blocks, &mut &fixture.inner.pool, &mut unflushed).expect("frames");
     fixture.load(1, address).expect("present");
-    assert_eq!(fixture.evict(blocks, &mut unflushed), 0);
-    let list = fixture.flush(unflushed);
+    assert_eq!(fixture.trial().evict(blocks, &mut unflushed), 0);
+    let list = fixture.trial().flush(unflushed);
     let first = list.runs().next().expect("frames came").start;
     fixture.load(1, address).expect("the frame is not free yet");
     fixture.inner.pool.free(list);
@@ -186,10 +187,10 @@ fn a_freed_page_table_is_stale_too() {
     let blocks = BlockRange::new(64, 66);
     let address = fixture.base().addr().get() + 64 * BLOCK_BYTES;
     let mut unflushed = Unflushed::new();
-    fixture.populate(blocks, &mut &fixture.inner.pool, &mut unflushed).expect("frames");
+    fixture.trial().populate(blocks, &mut &fixture.inner.pool, &mut unflushed).expect("frames");
     fixture.load(0, address).expect("present");
-    assert_eq!(fixture.evict(blocks, &mut unflushed), 0);
-    fixture.inner.pool.free(fixture.flush(unflushed));
+    assert_eq!(fixture.trial().evict(blocks, &mut unflushed), 0);
+    fixture.inner.pool.free(fixture.trial().flush(unflushed));
     // Another page of the section was never looked at, but the way to it was.
     let other = address + 40 * BLOCK_BYTES;
     assert!(matches!(fixture.load(0, other), Err(AccessFault::Stale { cpu: 0, .. })));
@@ -200,18 +201,18 @@ fn a_whole_section_costs_no_table_and_two_flushes() {
     let fixture = FakeFixture::new(contract_pool(Order::MAX));
     let blocks = BlockRange::new(128, 192);
     let mut unflushed = Unflushed::new();
-    fixture.paging.populate(blocks, &mut &fixture.pool, &mut unflushed).expect("frames");
+    fixture.trial().populate(blocks, &mut &fixture.pool, &mut unflushed).expect("frames");
     let counts = fixture.paging.counts();
     assert_eq!((counts.tables, counts.large, counts.populated_pages), (0, 1, 512));
-    fixture.paging.prepare(blocks, &mut &fixture.pool, &mut unflushed).expect("no frame needed");
-    let _ = fixture.paging.flush(unflushed);
+    fixture.trial().prepare(blocks, &mut &fixture.pool, &mut unflushed).expect("no frame needed");
+    let _ = fixture.trial().flush(unflushed);
     let mut unflushed = Unflushed::new();
-    assert_eq!(fixture.paging.evict(blocks, &mut unflushed), 0);
-    let list = fixture.paging.flush(unflushed);
+    assert_eq!(fixture.trial().evict(blocks, &mut unflushed), 0);
+    let list = fixture.trial().flush(unflushed);
     assert_eq!((list.runs().count(), list.pages()), (1, 512));
     let counts = fixture.paging.counts();
     assert_eq!((counts.tables, counts.large, counts.flushes, counts.evicted_pages), (0, 0, 2, 512));
-    let _ = fixture.paging.flush(Unflushed::new());
+    let _ = fixture.trial().flush(Unflushed::new());
     assert_eq!(fixture.paging.counts().flushes, 2, "nothing was stale");
 }
 
@@ -261,7 +262,7 @@ struct Run {
 impl Run {
     fn flush(&mut self) {
         let unflushed = std::mem::take(&mut self.unflushed);
-        self.fixture.pool.free(self.fixture.paging.flush(unflushed));
+        self.fixture.pool.free(self.fixture.trial().flush(unflushed));
     }
 
     fn address(&self, block: u32) -> usize {
@@ -272,11 +273,11 @@ impl Run {
         let blocks = |section: u32, start: u32, length: u32| {
             BlockRange::new(64 * section + start, 64 * section + (start + length).min(64))
         };
-        let (paging, pool) = (&self.fixture.paging, &self.fixture.pool);
+        let (trial, pool) = (self.fixture.trial(), &self.fixture.pool);
         match *step {
             Step::Populate(section, start, length) => {
                 let range = blocks(section, start, length);
-                paging.populate(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
+                trial.populate(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
                 for block in range.start.0..range.end.0 {
                     self.model.present.entry(block).or_insert(None);
                 }
@@ -284,13 +285,13 @@ impl Run {
             Step::Evict(section, start, length, prepare) => {
                 let range = blocks(section, start, length);
                 if prepare {
-                    paging.prepare(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
+                    trial.prepare(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
                     self.flush();
                 }
-                let paging = &self.fixture.paging;
+                let trial = self.fixture.trial();
                 let before: Vec<u32> =
                     self.model.present.keys().copied().filter(|&block| inside(range, block)).collect();
-                let left = paging.evict(range, &mut self.unflushed) as usize;
+                let left = trial.evict(range, &mut self.unflushed) as usize;
                 // What is left are the last: a large mapping is left whole, and a set that is full takes no more.
                 let full = (self.unflushed.room() as u64) < MAP_PAGES_PER_BLOCK;
                 assert!(left == 0 || !prepare && left == before.len() || full, "{left} of {before:?} were left");
@@ -302,7 +303,7 @@ impl Run {
                 let range = blocks(section, start, length);
                 let mut frames = framewright_testkit::FaultyFrames::fail_after(pool, steps);
                 let mut unflushed = Unflushed::new();
-                if paging.populate(range, &mut frames, &mut unflushed).is_ok() {
+                if trial.populate(range, &mut frames, &mut unflushed).is_ok() {
                     for block in range.start.0..range.end.0 {
                         self.model.present.entry(block).or_insert(None);
                     }
@@ -310,7 +311,7 @@ impl Run {
                     assert_eq!(frames.held_pages(), 0);
                     assert!(!unflushed.is_stale());
                 }
-                pool.free(paging.flush(unflushed));
+                pool.free(trial.flush(unflushed));
             }
             Step::Flush => self.flush(),
             Step::Store(cpu, block, value) => {

@@ -94,9 +94,10 @@ unsafe impl FrameSource for Few<'_> {
         self.1 = self.1.checked_sub(1)?;
         (&mut { self.0 }).take(order)
     }
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         self.1 += 1;
-        (&mut { self.0 }).put_back(start, order);
+        // SAFETY: passed on to the caller.
+        unsafe { (&mut { self.0 }).put_back(start, order) };
     }
 }
 

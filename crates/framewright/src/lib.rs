@@ -35,7 +35,7 @@
 //!     fn irq_save(&self) -> IrqState {
 //!         IrqState(0)
 //!     }
-//!     fn irq_restore(&self, _: IrqState) {}
+//!     unsafe fn irq_restore(&self, _: IrqState) {}
 //! }
 //! static KERNEL: Kernel = Kernel;
 //!
@@ -61,14 +61,17 @@
 //! let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
 //!
 //! // 5. Use it, from any CPU and any context but an NMI.
-//! let pages = manager.allocate(&Request { zeroed: true, ..Request::pages(3) })?;
-//! manager.free(pages)?;
-//! let huge_page = manager.allocate(&Request::new(Order::BLOCK))?;
-//! assert_eq!(huge_page.pages(), 512);
-//! manager.free(huge_page)?;
+//! let pages = manager.frames(&Request { zeroed: true, ..Request::pages(3) })?;
+//! let huge_page = manager.frames(&Request::new(Order::BLOCK))?;
+//! assert_eq!(huge_page.range().pages(), 512);
+//! drop(pages); // They are free again.
+//! drop(huge_page);
 //! # manager.verify()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Frames`] owns what it names and frees it when it is dropped. Below it is [`Manager::allocate`], which returns numbers, and
+//! `Manager::free`, which is unsafe because anybody can write down a number: see [*Owning memory*](manager#owning-memory).
 //!
 //! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which have defaults for a kernel that has
 //! none of them yet. [`report`] writes the boot log that the kernel developers of the field know.
@@ -125,7 +128,7 @@ pub mod units;
 pub mod zone;
 
 pub use manager::{
-    AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Reclaim, ReferenceError, Request, Shortage,
+    AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, Reclaim, ReferenceError, Request, Shortage,
 };
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;

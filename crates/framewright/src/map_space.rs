@@ -67,8 +67,12 @@ pub unsafe trait FrameSource {
     /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
     fn take(&mut self, order: Order) -> Option<Pfn>;
 
-    /// Takes back exactly what one [`take`](Self::take) gave and no table has named since (the undo of a failed call).
-    fn put_back(&mut self, start: Pfn, order: Order);
+    /// Takes back exactly what one [`take`](Self::take) gave (the undo of a failed call).
+    ///
+    /// # Safety
+    /// `start` and `order` are those of one [`take`](Self::take) from this source that was not put back yet, and nobody uses the frames: no table has
+    /// named them (invariant 42).
+    unsafe fn put_back(&mut self, start: Pfn, order: Order);
 }
 
 /// There was no frame for a page table or for the array. Nothing has changed.
@@ -287,8 +291,14 @@ impl fmt::Debug for FrameList {
 /// * a failed call has changed nothing that can be seen. So all frames are taken before the first entry is written: a frame that
 ///   some CPU may already have reached cannot be put back.
 ///
-/// The manager promises in return to call with no lock held and interrupts on, never from two places for one section at once,
-/// and to flush with the space that filled the [`Unflushed`].
+/// # Who may call
+///
+/// The calls that change translations are `unsafe`, because safe code that could take a part of the array away would take it from
+/// under the manager's descriptors. All ask one thing of the caller, the manager or whoever has a space of his own: **it owns what the
+/// array shows of the blocks.** That is,
+/// * nobody else calls for the section meanwhile, no lock is held and interrupts are on;
+/// * no part that a call may make absent or move is in use: no reference leads into it, and nobody writes there until the flush;
+/// * the [`Unflushed`] was filled by this space alone, and goes to the `flush` of this one.
 pub unsafe trait MapSpace: Sync {
     /// Address of the descriptor of frame 0.
     fn base(&self) -> NonNull<u8>;
@@ -310,7 +320,10 @@ pub unsafe trait MapSpace: Sync {
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
-    fn populate(
+    ///
+    /// # Safety
+    /// See *Who may call*.
+    unsafe fn populate(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -322,7 +335,10 @@ pub unsafe trait MapSpace: Sync {
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
-    fn prepare(
+    ///
+    /// # Safety
+    /// See *Who may call*.
+    unsafe fn prepare(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -334,20 +350,24 @@ pub unsafe trait MapSpace: Sync {
     ///
     /// None is left when the same range was prepared before and `unflushed` has room for [`MAP_PAGES_PER_BLOCK`] runs for each
     /// block; with room for one more, a page table that no present block needs leaves too.
+    ///
+    /// # Safety
+    /// See *Who may call*.
     #[must_use = "blocks may be left present"]
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
 
     /// Makes one large mapping again of a section that is wholly present in small ones, and says whether it is one now. Where the
     /// frames are no aligned run any more the content moves to one from `frames`. What was mapped and is no longer, the page table
     /// included, goes into `unflushed`; without room for that, and where a block is absent, nothing changes. An implementer
     /// that has nothing to merge leaves this as it is.
     ///
-    /// The manager promises in addition that nobody writes to the section's part of the array until the flush: of some blocks
-    /// a CPU may write to the old frame while another reads the new one. No block of the section is split, say.
-    ///
     /// # Errors
     /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has changed.
-    fn merge(
+    ///
+    /// # Safety
+    /// See *Who may call*; and nobody writes to any of the section's part of the array until the flush: of some blocks a CPU may write to
+    /// the old frame while another reads the new one. No block of the section is split, say.
+    unsafe fn merge(
         &self,
         _section: BlockRange,
         _frames: &mut dyn FrameSource,
@@ -358,7 +378,10 @@ pub unsafe trait MapSpace: Sync {
 
     /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way out of [`Unflushed`].
     /// Costs no flush when [`Unflushed::is_stale`] is false.
-    fn flush(&self, unflushed: Unflushed) -> FrameList;
+    ///
+    /// # Safety
+    /// See *Who may call*: frames of another space's tables, or such as somebody pushed by number, would come out as free.
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList;
 }
 
 #[cfg(test)]

@@ -2,26 +2,31 @@
 
 use crate::map_space::MapSpace;
 use crate::units::NodeId;
+use core::marker::PhantomData;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
 
 /// The CPU on which the caller stays until it gives this back through [`Platform::unpin`].
+///
+/// It says something of the task that was pinned and of no other, so it stays there: it is neither [`Send`] nor [`Sync`]. Anybody
+/// can make one, which proves nothing: what counts is that [`Platform::pin`] returned it, and `unpin` is unsafe for that.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back with Platform::unpin"]
 pub struct PinnedCpu {
     index: u32,
     nested: bool,
+    of_this_task: PhantomData<*const ()>,
 }
 
 impl PinnedCpu {
     /// CPU `index`, 0..[`Platform::cpus`].
     pub const fn new(index: u32) -> Self {
-        Self { index, nested: false }
+        Self { index, nested: false, of_this_task: PhantomData }
     }
 
     /// The same for a caller that was pinned already, where the implementer wants to know it in [`Platform::unpin`].
     pub const fn nested(index: u32) -> Self {
-        Self { index, nested: true }
+        Self { index, nested: true, of_this_task: PhantomData }
     }
 
     /// Whether it came from [`PinnedCpu::nested`].
@@ -78,10 +83,18 @@ pub unsafe trait Platform: Sync + 'static {
     fn irq_save(&self) -> IrqState;
 
     /// Undoes the matching [`irq_save`](Self::irq_save).
-    fn irq_restore(&self, state: IrqState);
+    ///
+    /// # Safety
+    /// `state` is what the last [`irq_save`](Self::irq_save) of this CPU returned that was not undone yet, and it is undone where it was
+    /// called: interrupts come back where somebody counts on there being none, otherwise.
+    unsafe fn irq_restore(&self, state: IrqState);
 
     /// Ends what [`pin`](Self::pin) began.
-    fn unpin(&self, _cpu: PinnedCpu) {}
+    ///
+    /// # Safety
+    /// `_cpu` is what the last [`pin`](Self::pin) of the calling task returned that was not ended yet. Somebody else's CPU would be given
+    /// up otherwise, on which he counts on being alone (invariant 16).
+    unsafe fn unpin(&self, _cpu: PinnedCpu) {}
 
     /// One past the highest physical address that `direct` reaches; raised while the direct map is being built, never lowered.
     fn direct_limit(&self) -> u64 {

@@ -9,6 +9,7 @@ use common::{Fake, bring_up, check, gib, in_use, mib, settled};
 use framewright::Platform;
 use framewright::adapters::virtio::Dma;
 use framewright::units::PAGE_SIZE;
+use framewright::zone::FreeError;
 use framewright_testkit::FakeMachine;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -30,6 +31,18 @@ fn take(dma: Dma<'_, FakeMachine>, machine: &FakeMachine, pages: usize) -> Optio
     Some(paddr)
 }
 
+/// [`Dma::free`] of what a test took.
+fn give_back(dma: Dma<'_, FakeMachine>, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
+    // SAFETY: the tests look at memory only right after they took it, and no device knows of it (invariant 42).
+    unsafe { dma.free(start, pages) }
+}
+
+/// [`Dma::dma_dealloc`] of the same.
+fn dealloc(dma: Dma<'_, FakeMachine>, (paddr, vaddr): (PhysAddr, NonNull<u8>), pages: usize) -> i32 {
+    // SAFETY: as above (invariant 42).
+    unsafe { dma.dma_dealloc(paddr, vaddr, pages) }
+}
+
 #[test]
 fn any_count_is_zeroed_every_time() {
     let machine = FakeMachine::builder().ram(mib(1, 65)).build();
@@ -49,7 +62,7 @@ fn any_count_is_zeroed_every_time() {
             assert!(apart, "{pages} pages at {start:#x} overlap others");
         }
         check(&manager);
-        taken.iter().for_each(|&(start, pages)| dma.free(start, pages).expect("it is in use"));
+        taken.iter().for_each(|&(start, pages)| give_back(dma, start, pages).expect("it is in use"));
         check(&manager);
         assert_eq!(settled(&manager), before);
     }
@@ -67,7 +80,7 @@ fn exhaustion_gives_address_zero_and_changes_nothing() {
     assert!(taken.len() >= 15, "{} pieces of 300 pages of 32 MiB", taken.len());
     check(&manager);
     assert_eq!(dma.dma_alloc(300, BufferDirection::Both).0, 0);
-    taken.into_iter().for_each(|start| dma.free(start, 300).expect("it is in use"));
+    taken.into_iter().for_each(|start| give_back(dma, start, 300).expect("it is in use"));
     for impossible in [0, 32 << 8, 1 << 30, usize::MAX] {
         assert_eq!(dma.dma_alloc(impossible, BufferDirection::Both).0, 0, "{impossible} pages");
     }
@@ -88,8 +101,8 @@ fn devices_with_32_address_bits_get_what_they_reach() {
         taken.push(start);
     }
     assert!(taken.len() > 50, "{} blocks of 128 MiB", taken.len());
-    taken.into_iter().for_each(|start| low.free(start, 512).expect("it is in use"));
-    low.free(high, 4).expect("only allocation is limited");
+    taken.into_iter().for_each(|start| give_back(low, start, 512).expect("it is in use"));
+    give_back(low, high, 4).expect("only allocation is limited");
     check(&manager);
     assert_eq!(in_use(&manager), 0);
 }
@@ -108,7 +121,7 @@ fn only_what_the_direct_map_shows_is_handed_out() {
     assert!(!taken.is_empty(), "there is free memory below the limit");
     machine.raise_direct_limit(1 << 30);
     taken.push(take(dma, machine, 512).expect("more is shown now"));
-    taken.into_iter().for_each(|start| dma.free(start, 512).expect("it is in use"));
+    taken.into_iter().for_each(|start| give_back(dma, start, 512).expect("it is in use"));
     check(&manager);
 }
 
@@ -118,9 +131,9 @@ fn memory_that_is_not_in_use_is_refused() {
     let manager = bring_up(machine);
     let (dma, before) = (Dma::new(&manager), settled(&manager));
     let (start, vaddr) = dma.dma_alloc(3, BufferDirection::Both);
-    assert_eq!(dma.dma_dealloc(start, vaddr, 3), 0);
+    assert_eq!(dealloc(dma, (start, vaddr), 3), 0);
     for (paddr, pages) in [(start, 3), (start, 0), (0, 1), (1 << 40, 1), (u64::MAX, 1), (start, usize::MAX)] {
-        assert_ne!(dma.dma_dealloc(paddr, vaddr, pages), 0, "{pages} pages at {paddr:#x}");
+        assert_ne!(dealloc(dma, (paddr, vaddr), pages), 0, "{pages} pages at {paddr:#x}");
     }
     check(&manager);
     assert_eq!(settled(&manager), before);
@@ -144,7 +157,8 @@ unsafe impl Hal for FakeHal {
 
     unsafe fn dma_dealloc(paddr: PhysAddr, vaddr: NonNull<u8>, pages: usize) -> i32 {
         assert_eq!(vaddr, MACHINE.get().expect("set first").direct(paddr));
-        dma().dma_dealloc(paddr, vaddr, pages)
+        // SAFETY: passed on to the caller.
+        unsafe { dma().dma_dealloc(paddr, vaddr, pages) }
     }
 
     unsafe fn mmio_phys_to_virt(_: PhysAddr, _: usize) -> NonNull<u8> {
@@ -226,7 +240,7 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
         taken.push(start);
     }
     assert!(matches!(VirtIORng::<FakeHal, _>::new(device()), Err(Error::DmaError)));
-    taken.into_iter().for_each(|start| dma().free(start, 1).expect("it is in use"));
+    taken.into_iter().for_each(|start| give_back(dma(), start, 1).expect("it is in use"));
     check(manager);
     assert_eq!(settled(manager), before);
 }

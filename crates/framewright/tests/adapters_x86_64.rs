@@ -8,7 +8,7 @@ mod common;
 use common::{Fake, bring_up, check, gib, in_use, mib, settled};
 use framewright::Platform;
 use framewright::units::PfnRange;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use x86_64::structures::paging::mapper::{OffsetPageTable, Translate};
@@ -202,6 +202,6 @@ fn tables_are_unmovable() {
     let start = Pfn::containing(frame.start_address().as_u64());
     let state = manager.block_state(BlockNumber::containing(start)).expect("a block");
     assert_eq!(state.migrate_type(), MigrateType::Unmovable);
-    manager.free(PfnRange::new(start.0, start.0 + 512)).expect("who wants an error calls the manager");
+    manager.give_back(PfnRange::new(start.0, start.0 + 512)).expect("who wants an error calls the manager");
     check(&manager);
 }

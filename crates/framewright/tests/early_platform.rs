@@ -94,7 +94,7 @@ unsafe impl Platform for FakePlatform {
         IrqState(0)
     }
 
-    fn irq_restore(&self, _: IrqState) {}
+    unsafe fn irq_restore(&self, _: IrqState) {}
 
     fn direct_limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)

@@ -10,7 +10,7 @@ use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::units::PfnRange;
 use framewright::zone::ZoneKind;
 use framewright::{Request, files};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeMap;
 
 fn read(manager: &Fake, path: &str) -> String {
@@ -220,7 +220,7 @@ fn what_reads_linuxs_files_reads_ours() {
     let theirs = of_this_machine("/sys/devices/system/node/node0/meminfo").unwrap_or_default();
     parse_meminfo(&theirs, "Node 0 ");
     parse_meminfo(&read(&manager, "/sys/devices/system/node/node0/meminfo"), "Node 0 ");
-    manager.free(held).expect("held");
+    manager.give_back(held).expect("held");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn small_orders_are_counted_from_the_maps() {
         assert_eq!(counts[order], before[order] + 1, "order {order}: {counts:?} {before:?}");
     }
     assert_eq!(pages(counts), manager.totals().free_pages);
-    manager.free(page).expect("held");
+    manager.give_back(page).expect("held");
     manager.drain().expect("good frames");
     let after = &parse_buddyinfo(&read(&manager, "/proc/buddyinfo"))[&(0, name(ZoneKind::Normal))];
     assert_eq!(pages(after), pages(&before));
@@ -356,7 +356,7 @@ fn random_traffic(manager: &Fake, isolate: Option<BlockRange>) {
                 }
             } else {
                 let range = held.swap_remove(usize::try_from(below(held.len() as u64)).expect("small"));
-                manager.free(range).expect("held");
+                manager.give_back(range).expect("held");
             }
         }
         match (isolate, round) {
@@ -371,7 +371,7 @@ fn random_traffic(manager: &Fake, isolate: Option<BlockRange>) {
         assert!(vmstat[name] > 0, "{name}: {vmstat:?}");
     }
     for range in held {
-        manager.free(range).expect("held");
+        manager.give_back(range).expect("held");
     }
     let drains = vmstat["pcp_drain"];
     let table = manager.files();

@@ -9,7 +9,7 @@ use framewright::files::FileSystem;
 use framewright::map_space::BlockNumber;
 use framewright::units::{PAGES_PER_BLOCK, PfnRange};
 use framewright::zone::BlockUse;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const PATH: &str = "/sys/kernel/debug/framewright/memory";
@@ -107,7 +107,7 @@ fn every_block_is_what_the_table_says() {
         held.push((start, order(order_of)));
     }
     for (start, order) in held.iter().step_by(3) {
-        manager.free_order(*start, *order).expect("it was allocated");
+        manager.give_back_order(*start, *order).expect("it was allocated");
     }
     let (cell, zones) = parse(&read(&manager));
     assert_eq!(cell, 1);
@@ -189,10 +189,11 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
                     }
                     while held.len() > 20 {
                         let (start, order) = held.swap_remove(held.len() / 2);
-                        manager.free_order(start, order).expect("it was allocated");
+                        manager.give_back_order(start, order).expect("it was allocated");
                     }
                 }
-                held.into_iter().for_each(|(start, order)| manager.free_order(start, order).expect("it was allocated"));
+                held.into_iter()
+                    .for_each(|(start, order)| manager.give_back_order(start, order).expect("it was allocated"));
             };
             scope.spawn(move || manager.platform().run_on(cpu, traffic));
         }

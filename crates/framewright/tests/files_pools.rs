@@ -8,7 +8,7 @@ use common::{Fake, bring_up, bring_up_with, gib, parameters};
 use framewright::early::NodeChoice;
 use framewright::files::{FileError, FileSystem, Kind};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeArray, FakeMachine, PoolOwner};
 use pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
     // Growing makes pages of those.
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages_mempolicy", "3"), Ok(()));
     assert_eq!(numbers(&pool), [6, 0, 0, 3, 3]);
-    pages.into_iter().for_each(|page| pool.free(page).expect("allocated"));
+    pages.into_iter().for_each(|page| pool.give_back_page(page).expect("allocated"));
     assert_eq!(numbers(&pool), [3, 3, 0, 0, 3]);
     pool.reserve(2, framewright::pools::NodeMask::ALL).expect("free");
     assert_eq!(number(&manager, &format!("{SYS}resv_hugepages")), 2);

@@ -8,7 +8,7 @@ use framewright::Request;
 use framewright::files::{File, FileError, FileSystem, Kind, Source, Table, parse_number};
 use framewright::units::Order;
 use framewright::zone::Watermarks;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ fn marks_that_are_raised_are_kept_at_once_and_lowered_ones_help_at_once() {
     assert!(manager.allocate(&request).is_err());
     assert_eq!(write(&manager, "/proc/sys/vm/min_free_kbytes", "128"), Ok(()));
     let taken = manager.allocate(&request).expect("memory");
-    manager.free(taken).expect("held");
+    manager.give_back(taken).expect("held");
     check(&manager);
 }
 

@@ -10,7 +10,7 @@ mod model;
 use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange};
-use model::{Model, START, Shape, explore, give, on, order, take, take_movable, take_past};
+use model::{Model, Owner, START, Shape, explore, give, on, order, take, take_movable, take_past};
 
 /// Runs of order 3 that one word of a block's free map has.
 const RUNS_OF_A_WORD: usize = 8;
@@ -312,8 +312,8 @@ fn a_second_free_is_found_when_the_cache_is_emptied() {
         let page = part(held, 0, 0);
         let rest = PfnRange { start: page.end, end: held.end };
         // One frees it through the cache, which does not look, the other past it.
-        let other = on(model, 1, move || model.free(page).is_ok());
-        let mine = model.free_order(page.start, order(0)).is_ok() && model.drain().is_ok();
+        let other = on(model, 1, move || model.give_back(page).is_ok());
+        let mine = model.give_back_order(page.start, order(0)).is_ok() && model.drain().is_ok();
         let theirs = join(other);
         assert!(mine != theirs, "exactly one of two frees may succeed: {mine}, {theirs}");
         vec![rest]

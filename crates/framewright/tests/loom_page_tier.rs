@@ -8,7 +8,7 @@ mod model;
 use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::units::PfnRange;
-use model::{Shape, explore, on, order, run, take, take_all, take_movable};
+use model::{Owner, Shape, explore, on, order, run, take, take_all, take_movable};
 
 const fn blocks(blocks: u64, cpus: u32) -> Shape {
     Shape::new(blocks, cpus)
@@ -44,8 +44,8 @@ fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
 fn halves_that_two_cpus_free_are_whole_again() {
     explore(blocks(1, 2), Some(3), |model| {
         let halves = [take_movable(model, 8), take_movable(model, 8)].map(|half| half.expect("there is memory"));
-        let other = on(model, 1, move || model.free(halves[0]).expect("it is held"));
-        model.free(halves[1]).expect("it is held");
+        let other = on(model, 1, move || model.give_back(halves[0]).expect("it is held"));
+        model.give_back(halves[1]).expect("it is held");
         join(other);
         // Not even a drain is needed.
         let whole = model.allocate(&Request::new(order(9))).expect("all of the block is free");
@@ -61,11 +61,11 @@ fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
             PfnRange::new(all.start.0 + first * 512, all.start.0 + (first + blocks) * 512)
         };
         let other = on(model, 1, move || {
-            model.free(part(0, 1)).expect("it is held");
-            model.free(part(2, 1)).expect("it is held");
+            model.give_back(part(0, 1)).expect("it is held");
+            model.give_back(part(2, 1)).expect("it is held");
         });
-        model.free(part(3, 1)).expect("it is held");
-        model.free(part(1, 1)).expect("it is held");
+        model.give_back(part(3, 1)).expect("it is held");
+        model.give_back(part(1, 1)).expect("it is held");
         join(other);
         vec![model.allocate(&Request::new(order(11))).expect("all four merged")]
     });
@@ -77,9 +77,10 @@ fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
         // Two blocks become free at once: one is kept split, the other is made whole.
         let held: Vec<PfnRange> = (0..4).map(|_| take_movable(model, 8).expect("there is memory")).collect();
         let (mine, theirs) = ([held[0], held[2]], [held[1], held[3]]);
-        let other = on(model, 1, move || theirs.into_iter().for_each(|half| model.free(half).expect("it is held")));
+        let other =
+            on(model, 1, move || theirs.into_iter().for_each(|half| model.give_back(half).expect("it is held")));
         for half in mine {
-            model.free(half).expect("it is held");
+            model.give_back(half).expect("it is held");
         }
         join(other);
         vec![model.allocate(&Request::new(order(10))).expect("both are free")]
@@ -92,7 +93,7 @@ fn one_cpu_steals_a_split_block_while_another_fills_it() {
         // The only block is split and of another type.
         let held = take(model, 7, MigrateType::Movable).expect("there is memory");
         let other = on(model, 1, move || {
-            model.free(held).expect("it is held");
+            model.give_back(held).expect("it is held");
             take(model, 8, MigrateType::Movable)
         });
         let mine = [take(model, 6, MigrateType::Unmovable), take(model, 7, MigrateType::Reclaimable)];
@@ -129,8 +130,8 @@ fn one_place_is_given_once() {
 fn a_run_freed_twice_at_once_is_taken_back_once() {
     explore(blocks(1, 2), Some(3), |model| {
         let held = take_movable(model, 6).expect("there is memory");
-        let other = on(model, 1, move || model.free(held).is_ok());
-        let mine = model.free(held).is_ok();
+        let other = on(model, 1, move || model.give_back(held).is_ok());
+        let mine = model.give_back(held).is_ok();
         assert!(mine != join(other), "exactly one of two frees may succeed");
         Vec::new()
     });
@@ -145,7 +146,7 @@ fn parts(of: u8, wanted: u8, preemptions: usize) {
         // Nothing else is left, so that what the third gets comes out of the parts.
         let rest = if of < 9 { take_all(model) } else { Vec::new() };
         let middle = whole.start.add(whole.pages() / 2);
-        let free = move |range: PfnRange| model.free(range).expect("it is held");
+        let free = move |range: PfnRange| model.give_back(range).expect("it is held");
         let one = on(model, 1, move || free(PfnRange { start: whole.start, end: middle }));
         let other = on(model, 2, move || free(PfnRange { start: middle, end: whole.end }));
         let mine = take_movable(model, wanted);

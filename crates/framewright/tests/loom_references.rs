@@ -28,7 +28,7 @@ unsafe impl Platform for Waiter {
         unreachable!("nobody takes a lock")
     }
 
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         unreachable!("nobody took a lock: {state:?}")
     }
 

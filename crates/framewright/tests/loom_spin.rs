@@ -52,7 +52,7 @@ unsafe impl Platform for Cpu {
     }
 
     /// The lock is open when it calls this.
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         IRQ_DEPTH.with(|depth| {
             assert_eq!(depth.get(), state.0 + 1, "interrupts restored out of order");
             depth.set(state.0);

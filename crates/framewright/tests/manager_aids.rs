@@ -10,7 +10,7 @@ use framewright::debug::{Damage, POISON, PageHistory};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
 use framewright::{AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Parameters, Platform, Request};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::panic::Location;
 use std::sync::Barrier;
 use std::thread;
@@ -44,7 +44,7 @@ const WAYS: [Way; 7] = [
     ("many", |manager| {
         let mut pages = [Pfn(0); 40];
         manager.allocate_bulk(&Request::pages(1), &mut pages)?;
-        pages[1..].iter().for_each(|&page| manager.free(run(page, 1)).expect("allocated"));
+        pages[1..].iter().for_each(|&page| manager.give_back(run(page, 1)).expect("allocated"));
         Ok(run(pages[0], 1))
     }),
     ("a place", |manager| manager.allocate_at(Pfn(0x3000), order(10), MigrateType::Movable)),
@@ -53,8 +53,8 @@ const WAYS: [Way; 7] = [
 /// Frees as the way to allocate suggests.
 fn give(manager: &Fake, range: PfnRange) -> Result<(), FreeError> {
     match Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages()) {
-        Some(order) => manager.free_order(range.start, order),
-        None => manager.free(range),
+        Some(order) => manager.give_back_order(range.start, order),
+        None => manager.give_back(range),
     }
 }
 
@@ -92,7 +92,7 @@ fn owners_know_lines_cpus_and_times() {
             assert!(history.last_ns.is_some_and(|ns| ns <= now && now - ns < 1 << 16), "{history:?} {now}");
         }
         machine.advance_ns(1_000_000_000);
-        let (freed, line) = (manager.free(taken), line!());
+        let (freed, line) = (manager.give_back(taken), line!());
         freed.expect("allocated");
         let history = manager.page_history(last).expect("it was allocated");
         assert!(!history.allocated);
@@ -119,7 +119,7 @@ fn a_double_free_is_found_at_once_with_both_lines() {
         let (freed, line) = (give(&manager, taken), here().line());
         freed.expect("allocated");
         let allocated = manager.totals().allocated_pages;
-        for twice in [give(&manager, taken), manager.free(taken)] {
+        for twice in [give(&manager, taken), manager.give_back(taken)] {
             let Err(error @ FreeError::NotAllocated { pfn, state: Some(State::Free), history: Some(history) }) = twice
             else {
                 panic!("{name}: {twice:?}");
@@ -142,7 +142,7 @@ fn without_owners_a_double_free_is_found_when_the_cache_is_drained() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build(), "");
     let [one, other] = [(); 2].map(|()| manager.allocate_order(order(5), MigrateType::Movable).expect("memory"));
     for run in [one, other, one] {
-        manager.free_order(run, order(5)).expect("the cache does not look");
+        manager.give_back_order(run, order(5)).expect("the cache does not look");
     }
     let expected = FreeError::NotAllocated { pfn: one, state: Some(State::Free), history: None };
     assert_eq!(manager.drain(), Err(expected));
@@ -168,22 +168,26 @@ fn every_wrong_free_has_its_error() {
     let (before_hole, large) = (take(0x2004, 0), take(0x3100, 4));
     let both = PfnRange { start: dma.start, end: dma32.end };
     let cases = [
-        ("free: never allocated", manager.free(run(Pfn(0x3200), 2)), FreeError::NeverAllocated(Pfn(0x3200))),
-        ("a hole", manager.free(run(Pfn(0x2005), 1)), reserved(0x2005)),
-        ("into a hole", manager.free(run(Pfn(0x2004), 2)), reserved(0x2005)),
-        ("reserved", manager.free_order(Pfn(0x2400), Order::PAGE), reserved(0x2400)),
-        ("no memory", manager.free(run(Pfn(0x9_0000), 1)), FreeError::NotManaged(Pfn(0x9_0000))),
-        ("beyond all memory", manager.free_order(Pfn(1 << 40), order(9)), FreeError::NotManaged(Pfn(1 << 40))),
-        ("across zones", manager.free(both), FreeError::SpansZones(both)),
-        ("nothing", manager.free(run(Pfn(0x3000), 0)), FreeError::Empty(run(Pfn(0x3000), 0))),
-        ("past the end", manager.free(run(large.start, 17)), FreeError::NeverAllocated(large.end)),
-        ("unaligned, past the end", manager.free_order(Pfn(0x310c), order(3)), FreeError::NeverAllocated(large.end)),
+        ("free: never allocated", manager.give_back(run(Pfn(0x3200), 2)), FreeError::NeverAllocated(Pfn(0x3200))),
+        ("a hole", manager.give_back(run(Pfn(0x2005), 1)), reserved(0x2005)),
+        ("into a hole", manager.give_back(run(Pfn(0x2004), 2)), reserved(0x2005)),
+        ("reserved", manager.give_back_order(Pfn(0x2400), Order::PAGE), reserved(0x2400)),
+        ("no memory", manager.give_back(run(Pfn(0x9_0000), 1)), FreeError::NotManaged(Pfn(0x9_0000))),
+        ("beyond all memory", manager.give_back_order(Pfn(1 << 40), order(9)), FreeError::NotManaged(Pfn(1 << 40))),
+        ("across zones", manager.give_back(both), FreeError::SpansZones(both)),
+        ("nothing", manager.give_back(run(Pfn(0x3000), 0)), FreeError::Empty(run(Pfn(0x3000), 0))),
+        ("past the end", manager.give_back(run(large.start, 17)), FreeError::NeverAllocated(large.end)),
+        (
+            "unaligned, past the end",
+            manager.give_back_order(Pfn(0x310c), order(3)),
+            FreeError::NeverAllocated(large.end),
+        ),
     ];
     for (name, found, expected) in cases {
         assert_eq!(found, Err(expected), "{name}");
     }
     // More than was allocated, with something of others behind it.
-    let error = manager.free_order(small.start, order(1)).expect_err("the second page is another's");
+    let error = manager.give_back_order(small.start, order(1)).expect_err("the second page is another's");
     let FreeError::WrongSize { range, allocation: Some(allocation), pfn } = error else { panic!("{error}") };
     assert_eq!((range, pfn, allocation.order), (run(small.start, 2), neighbour.start, Order::PAGE));
     let text = error.to_string();
@@ -193,16 +197,16 @@ fn every_wrong_free_has_its_error() {
     // Neighbours that one line allocated may go back together, those of several lines may not.
     let elsewhere = manager.allocate_at(Pfn(0x3002), Order::PAGE, MigrateType::Movable).expect("free");
     let three = run(small.start, 3);
-    assert!(matches!(manager.free(three), Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start));
-    manager.free(run(small.start, 2)).expect("one line made both");
+    assert!(matches!(manager.give_back(three), Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start));
+    manager.give_back(run(small.start, 2)).expect("one line made both");
     // Any part of an allocation may go back, and what is left is still known.
-    manager.free_order(Pfn(0x3104), order(2)).expect("a part");
-    manager.free(run(Pfn(0x3109), 1)).expect("a part");
-    let again = manager.free(large).expect_err("parts are free");
+    manager.give_back_order(Pfn(0x3104), order(2)).expect("a part");
+    manager.give_back(run(Pfn(0x3109), 1)).expect("a part");
+    let again = manager.give_back(large).expect_err("parts are free");
     // The second part is free in its zone, the first only in a cache.
     assert!(matches!(again, FreeError::NotAllocated { pfn: Pfn(0x3109), history: Some(_), .. }), "{again}");
     for rest in [run(Pfn(0x3100), 4), run(Pfn(0x3108), 1), run(Pfn(0x310a), 6), dma, dma32, before_hole, elsewhere] {
-        manager.free(rest).expect("allocated");
+        manager.give_back(rest).expect("allocated");
     }
     manager.drain().expect("good frames");
     assert_eq!(manager.totals().allocated_pages, 0);
@@ -219,7 +223,7 @@ fn of_two_frees_at_once_one_fails() {
         let start = manager.allocate_order(block(round), MigrateType::Movable).expect("there is memory");
         let free = || {
             barrier.wait();
-            manager.free_order(start, block(round)).is_ok()
+            manager.give_back_order(start, block(round)).is_ok()
         };
         let freed =
             thread::scope(|scope| [scope.spawn(free), scope.spawn(free)].map(|one| one.join().expect("no panic")));
@@ -242,7 +246,7 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 let taken = allocate(&manager).expect("not damaged yet");
                 write(machine, taken);
                 // What many get at once comes from the zone.
-                let freed = if name == "many" { manager.free(taken) } else { give(&manager, taken) };
+                let freed = if name == "many" { manager.give_back(taken) } else { give(&manager, taken) };
                 freed.expect("allocated");
                 assert!(
                     words(machine, run(taken.start, 1)).all(|word| word == u64::from_ne_bytes([POISON; 8])),
@@ -301,7 +305,7 @@ fn clearing_clears_on_every_path() {
         // A free that is refused clears nothing.
         let mine = allocate(&manager).expect("there is memory");
         write(machine, mine);
-        assert!(manager.free(run(mine.start, 1 << 13)).is_err());
+        assert!(manager.give_back(run(mine.start, 1 << 13)).is_err());
         assert!(words(machine, mine).all(|word| word != 0), "{name}");
         give(&manager, mine).expect("allocated");
     }
@@ -318,13 +322,13 @@ fn zeroed_requests_are_zero_whatever_is_on() {
             let taken = manager.allocate(&request).expect("there is memory");
             assert!(words(machine, taken).all(|word| word == 0), "{line}");
             write(machine, taken);
-            manager.free(taken).expect("allocated");
+            manager.give_back(taken).expect("allocated");
             let mut pages = [Pfn(0); 70];
             let got = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
             for page in &pages[..got] {
                 assert!(words(machine, run(*page, 1)).all(|word| word == 0), "{line}");
                 write(machine, run(*page, 1));
-                manager.free_order(*page, Order::PAGE).expect("allocated");
+                manager.give_back_order(*page, Order::PAGE).expect("allocated");
             }
         }
         check(&manager);
@@ -337,7 +341,7 @@ fn a_whole_gib_is_poisoned_and_looked_at() {
     let manager = up(machine, "page_poison=1");
     let at = |pfn| manager.allocate_at(Pfn(pfn), Order::MAX, MigrateType::Movable);
     let taken = at(1 << 18).expect("free");
-    manager.free_order(taken.start, Order::MAX).expect("allocated");
+    manager.give_back_order(taken.start, Order::MAX).expect("allocated");
     let last = taken.end.address() - 8;
     assert_eq!(machine.load(last), u64::from_ne_bytes([POISON; 8]));
     // SAFETY: nobody holds a reference into the machine's memory.
@@ -345,7 +349,7 @@ fn a_whole_gib_is_poisoned_and_looked_at() {
     let damage = Damage { address: last, found: 0, history: None };
     assert_eq!(at(1 << 18), Err(AllocateError::Damaged(damage)));
     let taken = at(1 << 18).expect("repaired");
-    manager.free(taken).expect("allocated");
+    manager.give_back(taken).expect("allocated");
     check(&manager);
     // SAFETY: the manager, the only user, is not used any more.
     unsafe { machine.retire() };
@@ -358,7 +362,7 @@ fn memory_beyond_the_direct_map_is_left_alone() {
     for pfn in [0x2800, 0x3000, 0x3400] {
         for _ in 0..2 {
             let taken = manager.allocate_at(Pfn(pfn), order(9), MigrateType::Movable).expect("free");
-            manager.free(taken).expect("allocated");
+            manager.give_back(taken).expect("allocated");
         }
     }
     check(&manager);
@@ -406,7 +410,7 @@ fn chance_decides_where_memory_is_taken_from() {
             taken.extend(orders.map(|order| manager.allocate_order(order, MigrateType::Movable).expect("memory")));
             if round % 3 == 0 {
                 for (start, order) in taken.split_off(taken.len() - 5).into_iter().zip(orders) {
-                    manager.free_order(start, order).expect("allocated");
+                    manager.give_back_order(start, order).expect("allocated");
                 }
             }
         }

@@ -9,7 +9,7 @@ use framewright::Request;
 use framewright::manager::BootFill;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeArray, FakeMachine, Owner};
 use pool_machine::{GIB, TWO, check, nr_of, numbers};
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         }
         check(&manager);
         assert_eq!(array.counts(), built);
-        held.into_iter().for_each(|page| manager.free(page).expect("was allocated"));
+        held.into_iter().for_each(|page| manager.give_back(page).expect("was allocated"));
         check(&manager);
     }
 }

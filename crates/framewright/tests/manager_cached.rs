@@ -10,7 +10,7 @@ use framewright::block::MigrateType;
 use framewright::reporting::{Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ fn runs_are_aligned_and_handed_out_once() {
             let starts: Vec<u64> = seen.into_iter().step_by(1 << of).collect();
             // Every second first, so that frees are scattered.
             for start in starts.iter().step_by(2).chain(starts.iter().skip(1).step_by(2)) {
-                manager.free_order(Pfn(*start), order(of)).expect("allocated");
+                manager.give_back_order(Pfn(*start), order(of)).expect("allocated");
             }
         }
     }
@@ -58,11 +58,11 @@ fn a_pair_stays_in_the_cache() {
     let manager = bring_up(machine);
     for of in [0, 1, 2, 3, 9] {
         let first = manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
-        manager.free_order(first, order(of)).expect("allocated");
+        manager.give_back_order(first, order(of)).expect("allocated");
         let locks = machine.calls().irq_save;
         let again = manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
         assert_eq!(machine.calls().irq_save, locks, "order {of} took a lock");
-        manager.free_order(again, order(of)).expect("allocated");
+        manager.give_back_order(again, order(of)).expect("allocated");
     }
     settle(&manager);
 }
@@ -70,7 +70,7 @@ fn a_pair_stays_in_the_cache() {
 /// The most blocks that CPU 0 keeps while these are freed one after the other.
 fn most_kept(manager: &Fake, blocks: &[Pfn]) -> u64 {
     let kept = |&block: &Pfn| {
-        manager.free_order(block, Order::BLOCK).expect("allocated");
+        manager.give_back_order(block, Order::BLOCK).expect("allocated");
         manager.cpu_cache(0).expect("it has one").pages / Order::BLOCK.pages()
     };
     blocks.iter().map(kept).max().unwrap_or(0)
@@ -86,7 +86,7 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
         fn capacity(&self) -> usize {
             32
         }
-        fn submit(&mut self, _ranges: &[PhysRange]) -> Result<(), SubmitError> {
+        unsafe fn submit(&mut self, _ranges: &[PhysRange]) -> Result<(), SubmitError> {
             Ok(())
         }
         fn poll(&mut self) -> Progress {
@@ -137,16 +137,16 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
 fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let pfn = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
-    manager.free_order(pfn, Order::PAGE).expect("allocated");
-    let twice = manager.free_order(pfn, Order::PAGE);
+    manager.give_back_order(pfn, Order::PAGE).expect("allocated");
+    let twice = manager.give_back_order(pfn, Order::PAGE);
     assert!(matches!(twice, Err(FreeError::NotAllocated { pfn: named, .. }) if named == pfn), "{twice:?}");
     // Of a block, with another one freed between.
     let [block, other] = [(); 2].map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
     for block in [block, other] {
-        manager.free_order(block, Order::BLOCK).expect("allocated");
+        manager.give_back_order(block, Order::BLOCK).expect("allocated");
     }
     // Page owners, which careful runs have, know at once.
-    let again = manager.free_order(block, Order::BLOCK);
+    let again = manager.give_back_order(block, Order::BLOCK);
     assert_eq!(again.is_err(), common::is_careful());
     let found = again.and_then(|()| manager.drain());
     assert!(matches!(found, Err(FreeError::NotAllocated { pfn: named, .. }) if named == block), "{found:?}");
@@ -160,7 +160,7 @@ fn what_was_never_allocated_is_refused_at_the_call_in_debug_builds() {
     let wrong = [Pfn(5 << 18), Pfn(1 << 30), Pfn(0)];
     for pfn in wrong {
         if cfg!(debug_assertions) {
-            assert!(manager.free_order(pfn, Order::PAGE).is_err(), "{pfn}");
+            assert!(manager.give_back_order(pfn, Order::PAGE).is_err(), "{pfn}");
         }
     }
     settle(&manager);
@@ -179,7 +179,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
             machine.run_on(1, || {
                 // Frames of the home zone, DMA32.
                 for page in pages[..taken].iter().filter(|page| page.0 >= 4096).take(30) {
-                    manager.free_order(*page, Order::PAGE).expect("allocated");
+                    manager.give_back_order(*page, Order::PAGE).expect("allocated");
                 }
             });
         });
@@ -191,7 +191,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
     }
     assert!(manager.allocate(&all).is_err());
     // Many at once get them, too.
-    manager.free_order(Pfn(8192), Order::PAGE).expect("allocated");
+    manager.give_back_order(Pfn(8192), Order::PAGE).expect("allocated");
     assert_eq!(manager.cached_pages(), 1);
     assert_eq!(manager.allocate_bulk(&all, &mut [Pfn(0); 3]), Ok(1));
     settle(&manager);
@@ -236,7 +236,7 @@ fn cpus_free_each_others_frames_while_others_drain() {
                             let index = usize::try_from(random(held.len() as u64)).expect("small");
                             let (pfn, of) = held.swap_remove(index);
                             mark(pfn, of, true);
-                            manager.free_order(pfn, order(of)).expect("held");
+                            manager.give_back_order(pfn, order(of)).expect("held");
                         }
                         14 => {
                             // Somebody else frees it.
@@ -249,13 +249,13 @@ fn cpus_free_each_others_frames_while_others_drain() {
                 }
                 for (pfn, of) in held {
                     mark(pfn, of, true);
-                    manager.free_order(pfn, order(of)).expect("held");
+                    manager.give_back_order(pfn, order(of)).expect("held");
                 }
             });
         }
     });
     for (pfn, of) in exchange.into_inner().expect("no panic") {
-        manager.free(PfnRange::new(pfn.0, pfn.0 + (1 << of))).expect("held");
+        manager.give_back(PfnRange::new(pfn.0, pfn.0 + (1 << of))).expect("held");
     }
     settle(&manager);
     assert_eq!(idle_pages(&manager), free);
@@ -269,9 +269,9 @@ fn an_interrupt_handler_allocates_wherever_it_strikes() {
     let inner = machine.interrupt(|| {
         let pfn = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
         assert_ne!(pfn, outer);
-        manager.free_order(outer, Order::PAGE).expect("allocated");
+        manager.give_back_order(outer, Order::PAGE).expect("allocated");
         pfn
     });
-    manager.free_order(inner, Order::PAGE).expect("allocated");
+    manager.give_back_order(inner, Order::PAGE).expect("allocated");
     settle(&manager);
 }

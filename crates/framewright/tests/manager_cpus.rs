@@ -9,7 +9,7 @@ use framewright::block::MigrateType;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::{FreeError, ZoneKind};
 use framewright::{AllocateError, Request};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 
 const CPUS: u32 = 3;
@@ -87,7 +87,7 @@ impl Model {
         assert_eq!(taken as u64, manager.totals().managed_pages);
         for &page in &all[..taken] {
             pages[index(page)] = Page::Free;
-            manager.free(PfnRange { start: page, end: page.add(1) }).expect("allocated");
+            manager.give_back(PfnRange { start: page, end: page.add(1) }).expect("allocated");
         }
         Self { pages, held: Vec::new() }
     }
@@ -220,9 +220,9 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             let (range, whole) = model.held.swap_remove(place);
             if ordered && whole && range.pages().is_power_of_two() {
                 let of = u8::try_from(range.pages().trailing_zeros()).expect("small");
-                manager.free_order(range.start, order(of)).expect("it is held");
+                manager.give_back_order(range.start, order(of)).expect("it is held");
             } else {
-                manager.free(range).expect("it is held");
+                manager.give_back(range).expect("it is held");
             }
             model.give(range);
         }
@@ -231,7 +231,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             let (range, _) = model.held.swap_remove(place);
             let start = range.start.0 + first % range.pages();
             let part = PfnRange::new(start, (start + pages).min(range.end.0));
-            manager.free(part).expect("it is held");
+            manager.give_back(part).expect("it is held");
             model.give(part);
             let rest = [PfnRange { start: range.start, end: part.start }, PfnRange { start: part.end, end: range.end }];
             model.held.extend(rest.into_iter().filter(|rest| !rest.is_empty()).map(|rest| (rest, false)));
@@ -245,7 +245,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                 return;
             }
             model.held.retain(|(held, _)| *held != range && held.start != range.end);
-            manager.free(both).expect("both are held");
+            manager.give_back(both).expect("both are held");
             model.give(both);
         }
         Operation::FreeWrong { page, pages } => {
@@ -254,7 +254,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             let range = PfnRange::new(page, page + pages);
             if manager.cached_pages() == 0 && !model.is(range, Page::Held) {
                 let before = manager.totals();
-                let refused = manager.free(range);
+                let refused = manager.give_back(range);
                 assert!(refused.is_err(), "{range:?} is not all held");
                 assert!(!matches!(refused, Err(FreeError::Empty(_))));
                 assert_eq!(manager.totals(), before);
@@ -291,7 +291,7 @@ fn run(steps: &[Step]) {
         account(&manager, &model);
     }
     for (range, _) in std::mem::take(&mut model.held) {
-        manager.free(range).expect("it is held");
+        manager.give_back(range).expect("it is held");
     }
     manager.drain().expect("only good frames are cached");
     check(&manager);

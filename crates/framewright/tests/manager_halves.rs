@@ -7,7 +7,7 @@ use common::{Fake, bring_up, check, gib, idle_pages, mib, order, random_pieces, 
 use framewright::block::MigrateType;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::FreeError;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 
 const MOVABLE: MigrateType = MigrateType::Movable;
 const HALF_PAGES: u64 = PAGES_PER_BLOCK / 2;
@@ -35,14 +35,14 @@ fn in_halves(manager: &Fake, blocks: usize) -> Vec<Pfn> {
         }
     }
     assert_eq!(low.len(), blocks);
-    others.into_iter().for_each(|start| manager.free_order(start, half()).expect("held"));
+    others.into_iter().for_each(|start| manager.give_back_order(start, half()).expect("held"));
     settled(manager);
     low
 }
 
 /// Frees a half and sees whether it goes back to its block.
 fn try_free_half(manager: &Fake, start: Pfn) -> Result<(), FreeError> {
-    manager.free_order(start, half()).and_then(|()| manager.drain().map(|_| ()))
+    manager.give_back_order(start, half()).and_then(|()| manager.drain().map(|_| ()))
 }
 
 fn free_half(manager: &Fake, start: Pfn) {
@@ -88,10 +88,10 @@ fn a_half_twice_in_one_batch_is_refused_once() {
         let twice = blocks[0].add(one);
         // Between the two is another, as a cache sees at once what is freed twice in a row.
         for start in [twice, blocks[1].add(one)] {
-            manager.free_order(start, half()).expect("allocated");
+            manager.give_back_order(start, half()).expect("allocated");
         }
         // Where pages have owners that is known before it leaves the cache.
-        let again = manager.free_order(twice, half());
+        let again = manager.give_back_order(twice, half());
         assert_eq!(again.is_err(), common::is_careful());
         let error = again.and_then(|()| manager.drain().map(|_| ())).expect_err("one of them was there twice");
         settled(&manager);
@@ -115,7 +115,7 @@ fn half_of_the_frames_is_no_half_of_the_block() {
     free_half(&manager, blocks[2].add(HALF_PAGES));
     // Every second frame, in both halves.
     let even = |block: Pfn| (0..PAGES_PER_BLOCK).step_by(2).map(move |page| block.add(page));
-    even(blocks[0]).for_each(|page| manager.free_order(page, Order::PAGE).expect("held"));
+    even(blocks[0]).for_each(|page| manager.give_back_order(page, Order::PAGE).expect("held"));
     let before = settled(&manager);
     for start in [blocks[0], blocks[0].add(HALF_PAGES)] {
         let refused = try_free_half(&manager, start);
@@ -124,11 +124,11 @@ fn half_of_the_frames_is_no_half_of_the_block() {
         check(&manager);
     }
     for page in even(blocks[0]) {
-        manager.free_order(page.add(1), Order::PAGE).expect("held");
+        manager.give_back_order(page.add(1), Order::PAGE).expect("held");
     }
     // The lower half page by page, the upper one as what it is.
     let pages = PfnRange { start: blocks[1], end: blocks[1].add(HALF_PAGES) };
-    (0..HALF_PAGES).for_each(|page| manager.free_order(pages.start.add(page), Order::PAGE).expect("held"));
+    (0..HALF_PAGES).for_each(|page| manager.give_back_order(pages.start.add(page), Order::PAGE).expect("held"));
     settled(&manager);
     free_half(&manager, pages.end);
     check(&manager);

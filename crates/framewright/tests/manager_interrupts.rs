@@ -8,7 +8,7 @@ use common::{gib, mib, order};
 use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Request};
-use framewright_testkit::{FakeMachine, SteppedMachine, early_of};
+use framewright_testkit::{FakeMachine, Owner, SteppedMachine, early_of};
 
 type Stepped = Manager<SteppedMachine>;
 
@@ -71,7 +71,7 @@ fn hoard(manager: &Stepped) -> Vec<PfnRange> {
     for of in (0..=18).rev() {
         while let Ok(range) = manager.allocate(&Request::new(order(of))) {
             if range.start < BORDER {
-                manager.free(range).expect("it is held");
+                manager.give_back(range).expect("it is held");
                 break;
             }
             taken.push(range);
@@ -85,7 +85,7 @@ fn take(manager: &Stepped, of: u8) -> Option<Pfn> {
 }
 
 fn give(manager: &Stepped, start: Pfn, of: u8) {
-    assert!(manager.free_order(start, order(of)).is_ok(), "{start} is held");
+    assert!(manager.give_back_order(start, order(of)).is_ok(), "{start} is held");
 }
 
 /// What is interrupted.
@@ -181,7 +181,7 @@ fn interrupt_everywhere<T>(
             let accounted = counts.free_pages + manager.cached_pages() + held_pages;
             assert_eq!(accounted, free, "{}: pages are lost or there twice", context());
             for run in runs {
-                manager.free(run).unwrap_or_else(|error| panic!("{}: {error}", context()));
+                manager.give_back(run).unwrap_or_else(|error| panic!("{}: {error}", context()));
             }
             manager.drain().unwrap_or_else(|error| panic!("{}: {error}", context()));
             assert_eq!((manager.totals().free_pages, manager.cached_pages()), (free, 0), "{}", context());
@@ -215,10 +215,10 @@ fn room_for(manager: &Stepped, of: u8) -> u64 {
             give(manager, run, of);
             kept += 1;
         } else {
-            manager.free(run_of(run, of)).expect("it is held");
+            manager.give_back(run_of(run, of)).expect("it is held");
         }
     }
-    rest.into_iter().for_each(|rest| manager.free(rest).expect("it is held"));
+    rest.into_iter().for_each(|rest| manager.give_back(rest).expect("it is held"));
     manager.drain().expect("only good frames are cached");
     assert!((3..100).contains(&kept), "room for {kept}");
     // The last one was too many.
@@ -338,7 +338,7 @@ fn use_again_what_was_freed_where_the_zone_has_nothing() {
     let mut all = hoard(manager);
     let little = all.iter().position(|run| run.pages() >= 16).expect("a run");
     let little = all.swap_remove(little).start;
-    manager.free(run_of(little, 4)).expect("it is held");
+    manager.give_back(run_of(little, 4)).expect("it is held");
     let case = Case { plenty: false, ..Case::new("use again") };
     interrupt_everywhere(manager, case, |manager| ((), keep_two(manager)), get(0));
 }

@@ -10,8 +10,8 @@ use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::{FreeError, IsolateError, IsolatedPages};
 use framewright::{Parameters, Request};
-use framewright_testkit::FakeMachine;
 use framewright_testkit::model::{BlockModel, Wanted};
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -58,7 +58,7 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
             let inside = Pfn(range.start.start().0 + 4096);
             assert!(manager.allocate_at(inside, order(of), MigrateType::Movable).is_err());
         }
-        assert!(matches!(manager.free(frames(range)), Err(FreeError::NotAllocated { .. })));
+        assert!(matches!(manager.give_back(frames(range)), Err(FreeError::NotAllocated { .. })));
         assert!(matches!(manager.isolate(range), Err(IsolateError::Isolated(_))));
         // In parts, in any order.
         for part in [blocks(5 * 512 + 500, 400), blocks(5 * 512 + 3, 497), blocks(5 * 512 + 900, 303)] {
@@ -82,20 +82,20 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
     assert_eq!((manager.totals(), picture(&manager)), before);
     // A counted block cannot be divided; one without a count can.
     let block = manager.allocate_at(Pfn(5 << 18), Order::MAX, MigrateType::Movable).expect("free");
-    manager.start_references(block).expect("whole");
+    manager.begin_references(block).expect("whole");
     let before = (manager.totals(), picture(&manager));
     let half = blocks(4 * 512, 768);
     assert_eq!(manager.isolate(half), Err(IsolateError::Indivisible(block.start)));
     check(&manager);
     assert_eq!((manager.totals(), picture(&manager)), before);
-    manager.freeze(block.start, 1).expect("alone");
+    manager.freeze_references(block.start, 1).expect("alone");
     assert!(manager.isolate(half).is_err(), "it may be unfrozen");
-    manager.free_frozen(block.start).expect("frozen");
+    manager.give_back_frozen(block.start).expect("frozen");
     let block = manager.allocate_at(Pfn(5 << 18), Order::MAX, MigrateType::Movable).expect("free");
     let isolated = manager.isolate(half).expect("it is divided");
     assert_eq!((isolated.free_pages, isolated.in_use_pages), (512 * 512, 256 * 512));
     check(&manager);
-    manager.free(block).expect("allocated, in two pieces by now");
+    manager.give_back(block).expect("allocated, in two pieces by now");
     check(&manager);
     assert_eq!(manager.survey(half).expect("there").in_use_pages, 0);
     manager.unisolate(half).expect("isolated");
@@ -129,9 +129,9 @@ fn frees_into_isolated_blocks_stay() {
             .collect();
         let whole = manager.allocate_at(Pfn(17 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
         let part = manager.allocate_at(Pfn(18 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
-        manager.free(PfnRange::new(part.start.0 + 5, part.start.0 + 9)).expect("allocated");
+        manager.give_back(PfnRange::new(part.start.0 + 5, part.start.0 + 9)).expect("allocated");
         for &page in &pieces[..30] {
-            manager.free_order(page, Order::PAGE).expect("allocated");
+            manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
         assert!(manager.cached_pages() >= 30);
         let isolated = manager.isolate(range).expect("it is not isolated yet");
@@ -140,16 +140,16 @@ fn frees_into_isolated_blocks_stay() {
         assert_eq!(isolated.in_use_pages, 474 + 512 + 508);
         assert_eq!(isolated.free_pages + isolated.map_pages, 4 * 512 - isolated.in_use_pages);
         for &page in &pieces[30..] {
-            manager.free_order(page, Order::PAGE).expect("allocated");
+            manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
         assert_eq!(manager.cached_pages(), 0, "not into a cache");
         let all = manager.claim_isolated(range);
         assert!(matches!(all, Err(IsolateError::InUse(pages)) if pages.in_use_pages == 512 + 508), "{all:?}");
-        manager.free(PfnRange::new(whole.start.0, whole.start.0 + 100)).expect("allocated");
+        manager.give_back(PfnRange::new(whole.start.0, whole.start.0 + 100)).expect("allocated");
         check(&manager);
-        manager.free(PfnRange::new(whole.start.0 + 100, whole.end.0)).expect("allocated");
-        manager.free(PfnRange::new(part.start.0, part.start.0 + 5)).expect("allocated");
-        manager.free(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
+        manager.give_back(PfnRange::new(whole.start.0 + 100, whole.end.0)).expect("allocated");
+        manager.give_back(PfnRange::new(part.start.0, part.start.0 + 5)).expect("allocated");
+        manager.give_back(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
         check(&manager);
         assert_eq!(manager.survey(range).expect("there").free_pages, 4 * 512);
         // Nobody else can have it, whatever is wanted.
@@ -162,16 +162,16 @@ fn frees_into_isolated_blocks_stay() {
         check(&manager);
         assert_eq!(manager.totals().isolated_pages, 0);
         for taken in outside {
-            manager.free(taken).expect("allocated");
+            manager.give_back(taken).expect("allocated");
         }
-        manager.free(PfnRange::new(claimed.start.0 + 1, claimed.end.0)).expect("claimed");
-        manager.free(PfnRange::new(claimed.start.0, claimed.start.0 + 1)).expect("claimed");
+        manager.give_back(PfnRange::new(claimed.start.0 + 1, claimed.end.0)).expect("claimed");
+        manager.give_back(PfnRange::new(claimed.start.0, claimed.start.0 + 1)).expect("claimed");
         check(&manager);
         let back = manager.totals();
         assert_eq!(back.free_pages + back.map_pages, idle.free_pages + idle.map_pages);
         // Caches keep pages of these blocks again.
         let page = manager.allocate_at(Pfn(16 * 512), Order::PAGE, MigrateType::Movable).expect("free");
-        manager.free_order(page.start, Order::PAGE).expect("allocated");
+        manager.give_back_order(page.start, Order::PAGE).expect("allocated");
         assert_eq!(manager.cached_pages(), 1);
     }
 }
@@ -237,11 +237,11 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                         } else if !held.is_empty() {
                             let index = usize::try_from(random(held.len() as u64)).expect("small");
                             let (pfn, of) = held.swap_remove(index);
-                            manager.free_order(pfn, of).expect("held");
+                            manager.give_back_order(pfn, of).expect("held");
                         }
                     }
                     for (pfn, of) in held {
-                        manager.free_order(pfn, of).expect("held");
+                        manager.give_back_order(pfn, of).expect("held");
                     }
                 });
             }
@@ -253,7 +253,7 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                 }
                 isolated.store(false, Ordering::Release);
                 match manager.claim_isolated(range) {
-                    Ok(claimed) => manager.free(claimed).expect("claimed"),
+                    Ok(claimed) => manager.give_back(claimed).expect("claimed"),
                     Err(IsolateError::InUse(_)) => manager.unisolate(range).expect("isolated"),
                     Err(error) => panic!("round {round}: {error}"),
                 }
@@ -310,7 +310,7 @@ fn learn(manager: &Fake) -> BlockModel {
         model.add_free(PfnRange::new(frame.0, frame.0 + 1));
     }
     for page in pages {
-        manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+        manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
     }
     model
 }
@@ -350,7 +350,7 @@ fn follow(steps: &[Step], pages: Pages) {
                 let range = held.swap_remove(slot % held.len());
                 let start = range.start.0 + first % range.pages();
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
-                model.freed(piece, manager.free(piece).is_ok());
+                model.freed(piece, manager.give_back(piece).is_ok());
                 let rest =
                     [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
                 held.extend(rest.into_iter().filter(|rest| !rest.is_empty()));
@@ -359,8 +359,8 @@ fn follow(steps: &[Step], pages: Pages) {
                 let range = held.swap_remove(slot % held.len());
                 let of = Order::for_pages(range.pages()).filter(|of| of.pages() == range.pages());
                 match of.filter(|&of| range.start.is_aligned(of)) {
-                    Some(of) => manager.free_order(range.start, of).expect("held"),
-                    None => manager.free(range).expect("held"),
+                    Some(of) => manager.give_back_order(range.start, of).expect("held"),
+                    None => manager.give_back(range).expect("held"),
                 }
                 model.freed(range, true);
             }
@@ -418,7 +418,7 @@ fn follow(steps: &[Step], pages: Pages) {
         manager.unisolate(range).expect("isolated");
     }
     for range in held {
-        manager.free(range).expect("held");
+        manager.give_back(range).expect("held");
     }
     manager.drain().expect("only good frames are cached");
     check(&manager);

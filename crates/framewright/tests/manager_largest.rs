@@ -10,7 +10,7 @@ use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Request};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use reporting_rig::Rig;
 use std::sync::Mutex;
 use std::thread;
@@ -57,9 +57,9 @@ fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
         for (start, number) in taken.iter().zip(0..) {
             // Each by the other way than it was taken, every second time.
             if number % 2 == 0 {
-                one.free_order(*start, Order::MAX).expect("held");
+                one.give_back_order(*start, Order::MAX).expect("held");
             } else {
-                one.free(PfnRange { start: *start, end: start.add(Order::MAX.pages()) }).expect("held");
+                one.give_back(PfnRange { start: *start, end: start.add(Order::MAX.pages()) }).expect("held");
             }
             check(&one);
         }
@@ -84,7 +84,7 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
     let start = short(&manager).expect("there is a GiB");
     let before = manager.totals();
     let refused = |pfn: u64, of: u8| {
-        let error = manager.free_order(Pfn(pfn), order(of)).expect_err("nobody has that");
+        let error = manager.give_back_order(Pfn(pfn), order(of)).expect_err("nobody has that");
         assert_eq!(manager.totals(), before, "{error}");
         check(&manager);
         error
@@ -94,25 +94,25 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
     }
     assert!(matches!(refused(4 << 18, 18), FreeError::NotManaged(_) | FreeError::NotAllocated { .. }));
     let whole = Pfn(start.0);
-    manager.free_order(whole, Order::MAX).expect("held");
+    manager.give_back_order(whole, Order::MAX).expect("held");
     let before = manager.totals();
-    let error = manager.free_order(whole, Order::MAX).expect_err("it is free already");
+    let error = manager.give_back_order(whole, Order::MAX).expect_err("it is free already");
     assert!(matches!(error, FreeError::NotAllocated { pfn, .. } if pfn == whole), "{error}");
     assert_eq!(manager.totals(), before);
     check(&manager);
 
     // In two halves it is no GiB any more, and can still be freed as one range.
     let start = short(&manager).expect("there is a GiB");
-    manager.free_order(start, order(17)).expect("held");
-    assert!(manager.free_order(start, Order::MAX).is_err());
+    manager.give_back_order(start, order(17)).expect("held");
+    assert!(manager.give_back_order(start, Order::MAX).is_err());
     check(&manager);
-    manager.free_order(start.add(1 << 17), order(17)).expect("held");
+    manager.give_back_order(start.add(1 << 17), order(17)).expect("held");
     check(&manager);
     // Neighbours that were allocated one by one may go back together, unless page owners tell them apart.
     if !common::is_careful() {
         let halves = manager.allocate_at(start, order(17), MOVABLE).expect("free");
         manager.allocate_at(halves.end, order(17), MOVABLE).expect("free");
-        manager.free_order(start, Order::MAX).expect("held");
+        manager.give_back_order(start, Order::MAX).expect("held");
         check(&manager);
     }
 }
@@ -124,11 +124,11 @@ fn other_types_keep_theirs() {
     let start = manager.allocate_order(Order::MAX, MigrateType::Unmovable).expect("there is memory");
     let kind = |start| manager.block_state(BlockNumber::containing(start)).expect("managed").migrate_type();
     assert_eq!(kind(start), MigrateType::Unmovable);
-    manager.free_order(start, Order::MAX).expect("held");
+    manager.give_back_order(start, Order::MAX).expect("held");
     assert_eq!(kind(start), MigrateType::Unmovable);
     assert_eq!(manager.allocate_order(Order::MAX, MigrateType::Unmovable), Ok(start));
     check(&manager);
-    manager.free_order(start, Order::MAX).expect("held");
+    manager.give_back_order(start, Order::MAX).expect("held");
     assert_eq!(manager.totals().free_pages, free);
 }
 
@@ -142,13 +142,13 @@ fn a_gib_that_came_back_in_blocks_is_one_again() {
         // The last of every 64 last, so that all the others wait for it.
         let (last, rest): (Vec<Pfn>, Vec<Pfn>) = blocks(start).partition(|block| block.0 >> 9 & 63 == 63);
         for block in rest.into_iter().chain(last) {
-            manager.free_order(block, Order::BLOCK).expect("held");
+            manager.give_back_order(block, Order::BLOCK).expect("held");
         }
         // Some blocks are still in this CPU's cache.
         manager.drain().expect("good frames");
         assert_eq!(short(&manager), Some(start), "whole again");
     }
-    taken.iter().for_each(|&start| manager.free_order(start, Order::MAX).expect("held"));
+    taken.iter().for_each(|&start| manager.give_back_order(start, Order::MAX).expect("held"));
     check(&manager);
     assert_eq!(manager.totals().free_pages, free);
 }
@@ -163,7 +163,7 @@ fn a_gib_that_comes_back_ends_the_quiet() {
         assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), none);
     }
     assert_eq!(manager.pressure_events().failures, failures, "it was known to fail");
-    manager.free_order(taken[0], Order::MAX).expect("held");
+    manager.give_back_order(taken[0], Order::MAX).expect("held");
     assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), Ok(taken[0]));
     assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), none);
     check(&manager);
@@ -182,7 +182,7 @@ fn what_failed_near_one_node_is_known_near_all_of_them() {
     assert_eq!(manager.pressure_events().failures, failures, "nobody looked again");
     for cpu in [1, 0] {
         for &start in &taken {
-            manager.free_order(start, Order::MAX).expect("held");
+            manager.give_back_order(start, Order::MAX).expect("held");
             assert_eq!((on(cpu), on(cpu)), (Some(start), None));
         }
     }
@@ -199,10 +199,10 @@ fn reported_memory_comes_last_and_is_marked_no_more() {
     rig.host.handed_out(PfnRange { start, end: start.add(Order::MAX.pages()) });
     assert_eq!(rig.reported_pages() + Order::MAX.pages(), reported);
     check(rig.manager);
-    rig.manager.free_order(start, Order::MAX).expect("held");
+    rig.manager.give_back_order(start, Order::MAX).expect("held");
     check(rig.manager);
     assert_eq!(short(rig.manager), Some(start), "what was not reported comes first");
-    rig.manager.free_order(start, Order::MAX).expect("held");
+    rig.manager.give_back_order(start, Order::MAX).expect("held");
     rig.settle();
     assert_eq!(rig.reported_pages(), reported);
 }
@@ -217,7 +217,7 @@ fn shuffled_memory_is_gathered() {
     assert!(taken.len() >= 3);
     check(&manager);
     for start in taken {
-        manager.free_order(start, Order::MAX).expect("held");
+        manager.give_back_order(start, Order::MAX).expect("held");
         check(&manager);
     }
     assert_eq!(manager.totals().free_pages, free);
@@ -237,7 +237,7 @@ fn cpus_that_want_the_same_list_get_different_blocks() {
                         let Some(start) = short(manager) else { continue };
                         assert!(held.lock().expect("nobody failed").insert(start), "{start} twice");
                         assert!(held.lock().expect("nobody failed").remove(&start));
-                        manager.free_order(start, Order::MAX).expect("held");
+                        manager.give_back_order(start, Order::MAX).expect("held");
                     }
                 });
             });

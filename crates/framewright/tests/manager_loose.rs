@@ -10,7 +10,7 @@ use framewright::block::{MigrateType, State};
 use framewright::map_space::BlockRange;
 use framewright::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::{BlockRun, BlockUse, FreeError};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 
 const BLOCKS: u64 = 512;
 const HALVED: BlockUse = BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
@@ -28,7 +28,7 @@ fn blocks(range: PfnRange) -> impl Iterator<Item = Pfn> {
 /// Frees one after the other what was allocated together.
 fn free_each(manager: &Fake, starts: impl IntoIterator<Item = Pfn>) {
     for start in starts {
-        manager.free_order(start, Order::BLOCK).expect("allocated");
+        manager.give_back_order(start, Order::BLOCK).expect("allocated");
     }
     manager.drain().expect("good frames");
 }
@@ -81,7 +81,7 @@ fn larger_requests_find_what_came_back_in_pieces() {
     for of in [18, 12, 10] {
         let taken = manager.allocate(&request(of)).expect("all of it came back");
         assert!(taken.start >= range.start && taken.end <= range.end, "order {of}");
-        manager.free(taken).expect("allocated");
+        manager.give_back(taken).expect("allocated");
         // In pieces again for the next.
         let whole = manager.allocate(&request(18)).expect("all of it came back");
         free_each(&manager, blocks(whole));
@@ -99,12 +99,12 @@ fn a_block_that_came_back_cannot_come_back_again() {
     for (number, &start) in starts.iter().enumerate() {
         let free = |error: FreeError| matches!(error, FreeError::NotAllocated { pfn, state: Some(State::Free), .. } if pfn == start);
         let refused = match number % 4 {
-            0 => manager.free(PfnRange { start, end: start.add(PAGES_PER_BLOCK) }),
-            1 => manager.free(PfnRange { start, end: start.add(1) }),
+            0 => manager.give_back(PfnRange { start, end: start.add(PAGES_PER_BLOCK) }),
+            1 => manager.give_back(PfnRange { start, end: start.add(1) }),
             // With a neighbour that is allocated.
-            2 => manager.free(PfnRange { start, end: start.add(2 * PAGES_PER_BLOCK) }),
-            _ if cfg!(debug_assertions) => manager.free_order(start, Order::BLOCK),
-            _ => manager.free_order(start, Order::BLOCK).and_then(|()| manager.drain().map(drop)),
+            2 => manager.give_back(PfnRange { start, end: start.add(2 * PAGES_PER_BLOCK) }),
+            _ if cfg!(debug_assertions) => manager.give_back_order(start, Order::BLOCK),
+            _ => manager.give_back_order(start, Order::BLOCK).and_then(|()| manager.drain().map(drop)),
         };
         assert!(refused.is_err_and(free), "{number}");
         assert_eq!(manager.totals().free_pages, before.free_pages, "{number}");
@@ -114,9 +114,9 @@ fn a_block_that_came_back_cannot_come_back_again() {
     // Wrong ones among good ones of one word: all of the others go back.
     let good: Vec<Pfn> = blocks(range).skip(1).step_by(3).collect();
     for (&good, &bad) in good.iter().zip(&starts).take(20) {
-        manager.free_order(good, Order::BLOCK).expect("allocated");
+        manager.give_back_order(good, Order::BLOCK).expect("allocated");
         if !cfg!(debug_assertions) {
-            let _ = manager.free_order(bad, Order::BLOCK);
+            let _ = manager.give_back_order(bad, Order::BLOCK);
         }
     }
     let _ = manager.drain();
@@ -190,10 +190,10 @@ fn batches_of_halves_begin_and_end_where_blocks_do() {
     held.extend((0..2000).map(|_| get()));
     // Only the half whose other is held goes back alone.
     for start in held {
-        manager.free_order(start, half).expect("held");
+        manager.give_back_order(start, half).expect("held");
         assert!(halved() <= 1, "a block went back in halves");
     }
-    lone.into_iter().for_each(|start| manager.free_order(start, half).expect("held"));
+    lone.into_iter().for_each(|start| manager.give_back_order(start, half).expect("held"));
     manager.drain().expect("good frames");
     check(&manager);
     assert_eq!(free_pages(), free);

@@ -11,7 +11,7 @@ use framewright::parameters::Policy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool};
+use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner};
 use std::thread;
 
 const SECTION: u64 = 32768;
@@ -41,7 +41,7 @@ fn take_all(manager: &Fake) -> u64 {
     }
     check(manager);
     let pages = taken.len() as u64;
-    taken.into_iter().for_each(|range| manager.free(range).expect("allocated"));
+    taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
     pages
 }
 
@@ -120,8 +120,8 @@ fn a_request_brings_up_what_it_lacks() {
     let mut pages = vec![Pfn(0); 300_000];
     assert_eq!(manager.allocate_bulk(&Request::new(Order::PAGE), &mut pages).expect("there is memory"), pages.len());
     check(&manager);
-    pages.iter().for_each(|&page| manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated"));
-    held.drain(..).for_each(|range| manager.free(range).expect("allocated"));
+    pages.iter().for_each(|&page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"));
+    held.drain(..).for_each(|range| manager.give_back(range).expect("allocated"));
     // All of it can be had without any job.
     assert_eq!(take_all(&manager), manager.totals().managed_pages - idle.allocated_pages);
     assert_eq!(manager.totals().deferred_pages, 0);

@@ -10,7 +10,7 @@ use framewright::block::State;
 use framewright::map_space::BlockNumber;
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool};
+use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
@@ -128,7 +128,7 @@ proptest! {
             } else if keep {
                 held.push(range);
             } else {
-                deferred.free(range).expect("allocated");
+                deferred.give_back(range).expect("allocated");
             }
         }
         check_written(&deferred, array);
@@ -139,7 +139,7 @@ proptest! {
             assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised twice");
         }
         check_written(&deferred, array);
-        held.into_iter().for_each(|range| deferred.free(range).expect("allocated"));
+        held.into_iter().for_each(|range| deferred.give_back(range).expect("allocated"));
         deferred.drain().expect("only good frames");
         check(&deferred);
         let totals = [&eager, &deferred, &on_demand].map(|manager| {

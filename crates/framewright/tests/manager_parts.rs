@@ -7,7 +7,7 @@ use common::{Fake, bring_up, check, gib, order, settled};
 use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::thread;
@@ -79,9 +79,9 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
                         starting_line.wait();
                         for part in parts {
                             let freed = if of == 0 && through_cache {
-                                manager.free_order(part.start, order(0))
+                                manager.give_back_order(part.start, order(0))
                             } else {
-                                manager.free(part)
+                                manager.give_back(part)
                             };
                             freed.expect("it was allocated");
                         }
@@ -102,7 +102,7 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
         let held: u64 = taken.iter().map(|range| range.pages()).sum();
         assert_eq!(common::in_use(&manager), held, "order {of}, round {round}");
         for range in taken {
-            manager.free(range).expect("it is held");
+            manager.give_back(range).expect("it is held");
         }
         assert_eq!(settled(&manager).free_pages, free, "order {of}, round {round}");
     }

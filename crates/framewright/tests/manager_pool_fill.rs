@@ -11,7 +11,7 @@ use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::units::{Order, PfnRange};
 use framewright::{Reclaim, Request, Shortage};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, HelperPool};
+use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
 use pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ impl Reclaim for Giver {
         let manager = self.manager.get().expect("is set before the hook");
         assert_eq!(manager.pool(TWO).resize(1, &NoHelpers), Err(PoolError::Busy), "a resize inside a resize");
         let Some(block) = self.blocks.lock().expect("nobody panicked").pop() else { return 0 };
-        manager.free(block).expect("was allocated");
+        manager.give_back(block).expect("was allocated");
         512
     }
 }
@@ -168,7 +168,7 @@ fn pages_of(batch: &PoolBatch<'_>) -> Vec<u64> {
 }
 
 impl PoolMaps for Maps {
-    fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
         let mut given_up = self.given_up.lock().expect("nobody panicked");
         for page in pages_of(batch) {
             assert_eq!(given_up.insert(page, batch.size), None, "twice");
@@ -176,11 +176,11 @@ impl PoolMaps for Maps {
         drop(given_up);
         self.at_boot.fetch_add(u64::from(batch.at_boot), Ordering::Relaxed);
         let Some(block) = self.blocks.lock().expect("nobody panicked").pop() else { return 0 };
-        self.manager.get().expect("is set").free(block).expect("was allocated");
+        self.manager.get().expect("is set").give_back(block).expect("was allocated");
         512
     }
 
-    fn before_free(&self, batch: &PoolBatch<'_>) {
+    unsafe fn before_free(&self, batch: &PoolBatch<'_>) {
         let mut given_up = self.given_up.lock().expect("nobody panicked");
         for page in pages_of(batch) {
             assert_eq!(given_up.remove(&page), Some(batch.size), "was not given up");
@@ -205,7 +205,7 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     let surplus = pool.allocate(NodeChoice::Any, false).expect("overcommit allows it");
     assert_eq!(maps.pages(), [1, 2]);
-    pool.free(surplus.start).expect("was allocated");
+    pool.give_back_page(surplus.start).expect("was allocated");
     gigantic.resize(0, &NoHelpers).expect("nobody else resizes");
     assert_eq!((maps.pages(), maps.at_boot.load(Ordering::Relaxed)), ([0, 0], 0));
     check(manager);
@@ -246,7 +246,7 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     let count = held.len().min(20);
     let rest = held.split_off(count);
     drop(held);
-    manager.free(rest[0]).expect("was allocated");
+    manager.give_back(rest[0]).expect("was allocated");
     let resized = manager.pool(TWO).resize(1 + count as u64, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 1 + count as u64);
     manager.set_pool_maps(None);

@@ -9,7 +9,7 @@ use framewright::early::NodeChoice;
 use framewright::pools::{NodeMask, PoolSize};
 use framewright::units::Order;
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool};
+use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner, PoolOwner};
 
 const TWO: PoolSize = PoolSize::TwoMib;
 const GIB: PoolSize = PoolSize::OneGib;
@@ -70,8 +70,8 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         assert_eq!((pool.counts().all.nr, settled(&manager).free_pages), (0, pages * size.frames()));
         // What is freed can be used by the page.
         let page = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }).expect("is free");
-        manager.free(page).expect("was allocated");
-        held.into_iter().for_each(|range| manager.free(range).expect("was allocated"));
+        manager.give_back(page).expect("was allocated");
+        held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
         check(&manager);
     }
 }
@@ -93,7 +93,7 @@ fn eager_restoring_gives_the_map_back() {
     check(&manager);
     pool.unreserve(203).expect("are promised");
     let page = pool.allocate(NodeChoice::Any, false).expect("is free");
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     assert_eq!(manager.reclaimed_map_blocks(), 0);
     check(&manager);
@@ -137,7 +137,7 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
         for round in 0..20 {
             let pages: Vec<_> = (0..10).filter_map(|_| pool.allocate(NodeChoice::Any, false).ok()).collect();
             assert!(pages.len() == 10 || round > 0, "there is memory");
-            pages.iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+            pages.iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
         }
     };
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     assert!(manager.reclaimed_map_blocks() >= 10);
     // What is freed has its descriptors inside where it is split, every page of it.
     let held = use_up(&manager);
-    held.into_iter().for_each(|range| manager.free(range).expect("was allocated"));
+    held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
     check(&manager);
 }
 

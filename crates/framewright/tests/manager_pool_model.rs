@@ -10,7 +10,7 @@ use framewright::manager::Pool;
 use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 use proptest::prelude::*;
 
 const NODES: usize = 3;
@@ -317,7 +317,7 @@ impl Pair {
             }
             Operation::Free(slot) if !self.used.is_empty() => {
                 let used = self.used.swap_remove(slot.index(self.used.len()));
-                self.pool(used.size).free(used.page.start).expect("is in use");
+                self.pool(used.size).give_back_page(used.page.start).expect("is in use");
                 let mut model = self.models[used.size].clone();
                 model.reserved += u64::from(used.restore);
                 let promised = model.sum(|node| node.free) < model.reserved;
@@ -334,7 +334,7 @@ impl Pair {
             Operation::FreeWrong(pfn) => {
                 let pfn = Pfn(pfn);
                 if self.used.iter().all(|used| used.size != size || used.page.start != pfn) {
-                    assert_eq!(self.pool(size).free(pfn), Err(PoolError::NotAllocated(pfn)));
+                    assert_eq!(self.pool(size).give_back_page(pfn), Err(PoolError::NotAllocated(pfn)));
                 }
             }
             Operation::Demote { node: on, pages } => {
@@ -381,7 +381,7 @@ impl Pair {
             }
             Operation::Release(slot) if !self.held.is_empty() => {
                 let range = self.held.swap_remove(slot.index(self.held.len()));
-                self.manager.free(range).expect("was allocated");
+                self.manager.give_back(range).expect("was allocated");
                 return;
             }
             Operation::Commit(_) | Operation::Free(_) | Operation::Release(_) => return,
@@ -433,7 +433,7 @@ proptest! {
         }
         // All of it comes back.
         for used in pair.used.drain(..).collect::<Vec<_>>() {
-            pair.pool(used.size).free(used.page.start).expect("is in use");
+            pair.pool(used.size).give_back_page(used.page.start).expect("is in use");
         }
         for size in [0, 1] {
             let reserved = pair.pool(size).counts().reserved;
@@ -445,7 +445,7 @@ proptest! {
             prop_assert_eq!(pair.pool(size).counts().all.nr, 0);
         }
         for range in pair.held.drain(..).collect::<Vec<_>>() {
-            pair.manager.free(range).expect("was allocated");
+            pair.manager.give_back(range).expect("was allocated");
         }
         common::check(&pair.manager);
         prop_assert_eq!(common::settled(&pair.manager).free_pages, free);

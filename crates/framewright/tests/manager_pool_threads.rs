@@ -11,7 +11,7 @@ use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, HelperPool};
+use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -90,7 +90,7 @@ fn users_and_resizers_meet() {
                                     owned.mark(page, false);
                                     if random.below(2) == 0 {
                                         owned.mark(page, true);
-                                        pool.free(page.start).expect("held");
+                                        pool.give_back_page(page.start).expect("held");
                                         promised += 1;
                                     } else {
                                         pool.commit(page.start).expect("held");
@@ -105,13 +105,13 @@ fn users_and_resizers_meet() {
                             let index = usize::try_from(random.below(held.len() as u64)).expect("small");
                             let (size, page) = held.swap_remove(index);
                             owned.mark(page, true);
-                            manager.pool(size).free(page.start).expect("held");
+                            manager.pool(size).give_back_page(page.start).expect("held");
                         }
                     }
                 }
                 for (size, page) in held {
                     owned.mark(page, true);
-                    manager.pool(size).free(page.start).expect("held");
+                    manager.pool(size).give_back_page(page.start).expect("held");
                 }
             });
         }
@@ -156,14 +156,14 @@ fn users_and_resizers_meet() {
                     if range.pages() >= 512 {
                         owned.mark(range, true);
                     }
-                    manager.free(range).expect("held");
+                    manager.give_back(range).expect("held");
                 }
             }
             for range in held {
                 if range.pages() >= 512 {
                     owned.mark(range, true);
                 }
-                manager.free(range).expect("held");
+                manager.give_back(range).expect("held");
             }
         });
         scope.spawn(move || {
@@ -176,7 +176,7 @@ fn users_and_resizers_meet() {
                     manager.unisolate(range).unwrap_or_else(|error| panic!("{error}"));
                 }
                 // Nonsense changes nothing.
-                assert!(manager.pool(PoolSize::TwoMib).free(Pfn(random.below(1 << 21) | 1)).is_err());
+                assert!(manager.pool(PoolSize::TwoMib).give_back_page(Pfn(random.below(1 << 21) | 1)).is_err());
             }
         });
     });

@@ -14,6 +14,7 @@ use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::units::{Order, Pfn};
 use framewright::zone::FreeError;
 use framewright_jobs::NoHelpers;
+use framewright_testkit::{Owner, PoolOwner};
 use pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 
 #[test]
@@ -125,7 +126,7 @@ fn pages_in_use_become_surplus_when_the_pool_shrinks_below_them() {
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         assert_eq!(numbers(&pool), [3, 0, 0, 3, 0]);
         for (left, page) in [2, 1, 0].into_iter().zip(used) {
-            pool.free(page.start).expect("was allocated");
+            pool.give_back_page(page.start).expect("was allocated");
             assert_eq!(numbers(&pool), [left, 0, 0, left, 0]);
             check(&manager);
         }
@@ -153,16 +154,16 @@ fn reserved_pages_are_kept() {
     // One that was allocated with a promise and comes back unused is promised again; one that was used is not.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     assert_eq!(numbers(&pool), [6, 3, 3, 0, 6]);
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(numbers(&pool), [6, 4, 4, 0, 6]);
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     pool.commit(page.start).expect("was allocated");
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(numbers(&pool), [6, 4, 3, 0, 6]);
     assert_eq!(pool.unreserve(4), Err(PoolError::NotReserved { pages: 4, reserved: 3 }));
     pool.unreserve(3).expect("are promised");
     assert_eq!(pool.allocate(NodeChoice::Any, true), Err(PoolError::NotReserved { pages: 1, reserved: 0 }));
-    unreserved.into_iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+    unreserved.into_iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!(numbers(&pool), [6, 6, 0, 0, 6]);
     // More than the nodes have that the caller may use.
     assert_eq!(pool.reserve(4, NodeMask::only(node(1))), Err(PoolError::NoPage(TWO)));
@@ -181,10 +182,10 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
     assert_eq!(numbers(&pool), [4, 0, 0, 3, 1]);
     // Less allowed than there are: those stay, more do not come.
     pool.set_overcommit(1).expect("2 MiB pages can");
-    pool.free(pages[0].start).expect("was allocated");
+    pool.give_back_page(pages[0].start).expect("was allocated");
     assert_eq!(numbers(&pool), [3, 0, 0, 2, 1]);
     assert_eq!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(TWO)));
-    pages[1..].iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+    pages[1..].iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!(numbers(&pool)[3..], [0, 1]);
     // Reservations take surplus pages; giving them back frees those.
     pool.set_overcommit(5).expect("2 MiB pages can");
@@ -195,7 +196,7 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
     check(&manager);
     // A promised page that is freed unused stays, whatever is surplus: otherwise the promise could not be kept.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(numbers(&pool), [6, 6, 6, 5, 1]);
     pool.unreserve(2).expect("are promised");
     assert_eq!(numbers(&pool), [4, 4, 4, 3, 1]);
@@ -228,7 +229,7 @@ fn pages_come_from_the_node_that_is_asked_for() {
     assert_eq!(numbers(&pool), [3, 1, 0, 1, 2]);
     assert!(pool.allocate(NodeChoice::Exact(node(2)), false).is_err(), "a node without memory");
     // Freed unused it is promised again; the page on node 1 can keep that promise, so the surplus one leaves.
-    pool.free(here.start).expect("was allocated");
+    pool.give_back_page(here.start).expect("was allocated");
     assert_eq!(numbers(&pool), [2, 1, 1, 0, 2]);
     check(&manager);
 }
@@ -243,7 +244,7 @@ fn wrong_frees_are_refused() {
     let large = gigantic.allocate(NodeChoice::Any, false).expect("is free");
     let mine = manager.allocate(&Request::new(Order::BLOCK)).expect("is free");
     let unused = pool.allocate(NodeChoice::Any, false).expect("is free");
-    pool.free(unused.start).expect("was allocated");
+    pool.give_back_page(unused.start).expect("was allocated");
     let refused = |pfn: Pfn| Err(PoolError::NotAllocated(pfn));
     for pfn in [
         page.start.add(1),
@@ -255,19 +256,19 @@ fn wrong_frees_are_refused() {
         Pfn(gib(6, 7).start >> 12),
         Pfn(u64::MAX),
     ] {
-        assert_eq!(pool.free(pfn), refused(pfn), "{pfn}");
+        assert_eq!(pool.give_back_page(pfn), refused(pfn), "{pfn}");
         assert_eq!(pool.commit(pfn), refused(pfn), "{pfn}");
     }
-    assert_eq!(gigantic.free(page.start), refused(page.start));
+    assert_eq!(gigantic.give_back_page(page.start), refused(page.start));
     // The manager does not take what a pool has.
     for range in [page, large, unused] {
-        let error = manager.free(range).expect_err("a pool has it");
+        let error = manager.give_back(range).expect_err("a pool has it");
         assert!(matches!(error, FreeError::NotAllocated { state: Some(State::Pool), .. }), "{error}");
     }
-    pool.free(page.start).expect("was allocated");
-    assert_eq!(pool.free(page.start), refused(page.start));
-    gigantic.free(large.start).expect("was allocated");
-    manager.free(mine).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
+    assert_eq!(pool.give_back_page(page.start), refused(page.start));
+    gigantic.give_back_page(large.start).expect("was allocated");
+    manager.give_back(mine).expect("was allocated");
     check(&manager);
 }
 
@@ -300,11 +301,11 @@ fn demotion_takes_only_what_nobody_was_promised() {
     // Of pages in use nothing is demoted.
     let used = [0, 1, 2].map(|_| gigantic.allocate(NodeChoice::Any, false).expect("is free"));
     assert_eq!(gigantic.demote(1), Err(PoolError::NothingToDemote));
-    used.iter().for_each(|page| gigantic.free(page.start).expect("was allocated"));
+    used.iter().for_each(|page| gigantic.give_back_page(page.start).expect("was allocated"));
     check(&manager);
     // What was demoted can be used and freed, and is whole again in the end.
     let page = pool.allocate(NodeChoice::Any, false).expect("is free");
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     gigantic.resize(5, &NoHelpers).expect("nobody else resizes");
     assert_eq!(numbers(&gigantic), [5, 5, 0, 0, 5]);
@@ -320,7 +321,7 @@ fn surplus_of_a_node_is_never_more_than_its_pages() {
     pool.resize_node(node(1), 3, &NoHelpers).expect("exists");
     let there = [0, 1, 2].map(|_| pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free"));
     pool.reserve(1, NodeMask::only(node(0))).expect("overcommit allows one");
-    there.iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+    there.iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!((nr_of(&pool), numbers(&pool)), ([1, 3], [4, 4, 1, 1, 3]));
     // Whatever is removed, each node's surplus stays within its pages.
     for pages in [2, 1, 0, 4, 0] {
@@ -338,7 +339,7 @@ fn pages_with_memory_errors_are_nobodys() {
         pool.resize(3, &NoHelpers).expect("nobody else resizes");
         let used = pool.allocate(NodeChoice::Any, false).expect("is free");
         let free = pool.allocate(NodeChoice::Any, false).expect("is free");
-        pool.free(free.start).expect("was allocated");
+        pool.give_back_page(free.start).expect("was allocated");
         assert_eq!(pool.poison(free.start.add(77)), Ok(Poisoned::Left));
         assert_eq!((numbers(&pool), pool.counts().leaked), ([2, 1, 0, 0, 2], 1));
         check(&manager);
@@ -346,13 +347,13 @@ fn pages_with_memory_errors_are_nobodys() {
         // In use: it goes when it is freed.
         assert_eq!(pool.poison(used.start.add(1)), Ok(Poisoned::Stays));
         assert_eq!(numbers(&pool), [2, 1, 0, 0, 2]);
-        pool.free(used.start).expect("was allocated");
+        pool.give_back_page(used.start).expect("was allocated");
         assert_eq!((numbers(&pool), pool.counts().leaked), ([1, 1, 0, 0, 1], 2));
         check(&manager);
         // Promised: it stays and is not handed out.
         pool.reserve(1, NodeMask::ALL).expect("is free");
         let last = pool.allocate(NodeChoice::Any, true).expect("is promised");
-        pool.free(last.start).expect("was allocated");
+        pool.give_back_page(last.start).expect("was allocated");
         assert_eq!(pool.poison(last.start), Ok(Poisoned::Stays));
         assert_eq!(numbers(&pool), [1, 1, 1, 0, 1]);
         assert!(pool.allocate(NodeChoice::Any, true).is_err());
@@ -380,7 +381,7 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     let pool = manager.pool(TWO);
     pool.resize(4, &NoHelpers).expect("nobody else resizes");
     let page = pool.allocate(NodeChoice::Any, false).expect("is free");
-    pool.free(page.start).expect("was allocated");
+    pool.give_back_page(page.start).expect("was allocated");
     let block = BlockNumber::containing(page.start);
     let range = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
     let pages = manager.isolate(range).expect("is a pool's");
@@ -389,7 +390,7 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     assert!(!others.contains(&page));
     assert!(pool.allocate(NodeChoice::Any, false).is_err());
     check(&manager);
-    others.iter().for_each(|page| pool.free(page.start).expect("was allocated"));
+    others.iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     check(&manager);
     assert_eq!(manager.totals().isolated_pages, 512);

@@ -10,7 +10,7 @@ use framewright::early::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::{Zone, ZoneKind};
 use framewright::{AllocateError, Reclaim, Request, Shortage};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
@@ -37,7 +37,7 @@ fn take_all(manager: &Fake, request: &Request) -> Vec<Pfn> {
 
 fn give(manager: &Fake, pages: &[Pfn]) {
     for page in pages {
-        manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+        manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
     }
 }
 
@@ -134,7 +134,7 @@ fn marks_hold_for_larger_orders_and_for_many_at_once() {
     assert_eq!(free_pages(manager), min);
     give(manager, &pages[..spare]);
     for start in taken {
-        manager.free(PfnRange::new(start.0, start.0 + 8)).expect("allocated");
+        manager.give_back(PfnRange::new(start.0, start.0 + 8)).expect("allocated");
     }
     check(manager);
 }
@@ -150,7 +150,7 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
         let pages = held.split_off(keep);
         give(manager, &pages[pages.len() / 2..]);
         for page in &pages[..pages.len() / 2] {
-            manager.free_order(*page, Order::PAGE).expect("allocated");
+            manager.give_back_order(*page, Order::PAGE).expect("allocated");
         }
         assert!(wanted.pages >= 1 && wanted.node == NodeChoice::Any && wanted.zone == ZoneKind::Normal);
         pages.len() as u64
@@ -223,7 +223,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     let hook = Hook::set(manager, move |wanted| {
         assert_eq!((wanted.node, wanted.order), (NodeChoice::Exact(node(1)), order(9)));
         others.lock().expect("no panic").pop().map_or(0, |range| {
-            manager.free(range).expect("allocated");
+            manager.give_back(range).expect("allocated");
             range.pages()
         })
     });
@@ -236,7 +236,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     assert_eq!(hook.calls(), 0);
     held.append(&mut others.lock().expect("no panic"));
     for range in held {
-        manager.free(range).expect("allocated");
+        manager.give_back(range).expect("allocated");
     }
     check(manager);
     assert_eq!(manager.totals().allocated_pages, 0);
@@ -259,7 +259,7 @@ fn a_request_inside_the_hook_does_not_ask_again() {
             let buffer = manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve");
             let page = held.lock().expect("no panic").pop();
             give(manager, page.as_slice());
-            manager.free(buffer).expect("allocated");
+            manager.give_back(buffer).expect("allocated");
             depth.store(0, Ordering::Relaxed);
             page.map_or(0, |_| 1)
         });
@@ -364,8 +364,8 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     // Others are not held back, and one free ends it, on whatever CPU and way.
     held.push(manager.allocate(&one()).expect("there are pieces").start);
     let ways: [fn(&Fake, Pfn); 3] = [
-        |manager, page| manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated"),
-        |manager, page| manager.free_order(page, Order::PAGE).expect("allocated"),
+        |manager, page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"),
+        |manager, page| manager.give_back_order(page, Order::PAGE).expect("allocated"),
         |manager, page| give(manager, &[page]),
     ];
     for way in ways {
@@ -401,7 +401,7 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
         let given = pages.split_off(keep);
         drop(pages);
         for page in &given {
-            manager.free_order(*page, Order::PAGE).expect("spare");
+            manager.give_back_order(*page, Order::PAGE).expect("spare");
         }
         given.len() as u64
     });
@@ -449,7 +449,7 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
                                     let index = usize::try_from(random(held.len() as u64)).expect("small");
                                     let page = held.swap_remove(index);
                                     own(page, true);
-                                    manager.free_order(page, Order::PAGE).expect("held");
+                                    manager.give_back_order(page, Order::PAGE).expect("held");
                                 }
                             }
                             continue;

@@ -12,7 +12,7 @@ use framewright::parameters::Pages;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -161,7 +161,7 @@ impl Model {
         assert_eq!(maps.len() as u64, totals.map_pages);
         for &page in &pages {
             model.give(PfnRange::new(page.0, page.0 + 1));
-            manager.free(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+            manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
         }
         check(manager);
         for page in maps {
@@ -336,7 +336,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 let range = held.swap_remove(index);
                 let start = range.start.0 + first % range.pages();
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
-                manager.free(piece).expect("it is held");
+                manager.give_back(piece).expect("it is held");
                 model.give(piece);
                 let rest =
                     [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
@@ -348,7 +348,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 let held: u64 = held.iter().map(|held| held.intersection(range).pages()).sum();
                 if held < pages {
                     let before = manager.totals();
-                    assert!(manager.free(range).is_err(), "{range:?} is not all allocated");
+                    assert!(manager.give_back(range).is_err(), "{range:?} is not all allocated");
                     assert_eq!(manager.totals(), before);
                 }
             }
@@ -357,7 +357,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
     }
     check(manager);
     for range in held {
-        manager.free(range).expect("it is held");
+        manager.give_back(range).expect("it is held");
     }
     check(manager);
     let totals = manager.totals();

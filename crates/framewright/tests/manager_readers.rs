@@ -6,7 +6,7 @@ use framewright::map_space::BlockNumber;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request};
-use framewright_testkit::{FakeMachine, early_of};
+use framewright_testkit::{FakeMachine, Owner, early_of};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,16 +61,18 @@ unsafe impl Platform for Gate {
         self.machine.pin()
     }
 
-    fn unpin(&self, cpu: PinnedCpu) {
-        self.machine.unpin(cpu);
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.machine.unpin(cpu) };
     }
 
     fn irq_save(&self) -> IrqState {
         self.machine.irq_save()
     }
 
-    fn irq_restore(&self, state: IrqState) {
-        self.machine.irq_restore(state);
+    unsafe fn irq_restore(&self, state: IrqState) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.machine.irq_restore(state) };
     }
 
     fn cpus(&self) -> u32 {
@@ -148,12 +150,12 @@ fn a_block_becomes_whole_when_nobody_looks_any_more() {
     let manager = bring_up();
     let page = at(&manager, 20 * 512, 1);
     let got = while_somebody_tries(&manager, page.start, 1, || {
-        manager.free(page).expect("allocated");
+        manager.give_back(page).expect("allocated");
         assert!(!manager.platform().waited.load(Ordering::Acquire), "a free waits for nobody");
         // The block was kept split; now it has to be whole.
         let whole = manager.allocate_at(page.start, Order::BLOCK, MigrateType::Movable).expect("all of it is free");
         assert!(manager.platform().waited.load(Ordering::Acquire), "its memory is ours while somebody looks at it");
-        manager.free(whole).expect("allocated");
+        manager.give_back(whole).expect("allocated");
     });
     assert!(got.is_err());
     manager.verify().expect("all in order");
@@ -169,15 +171,15 @@ fn the_links_of_a_counted_block_wait_for_who_looks() {
         for block in (8..31).filter(|&block| block != 20) {
             let whole = manager.allocate_at(BlockNumber(block).start(), Order::BLOCK, MigrateType::Movable);
             let Ok(whole) = whole else { continue };
-            manager.start_references(whole).expect("a whole block");
-            manager.freeze(whole.start, 1).expect("alone");
-            manager.free(whole).expect("allocated");
+            manager.begin_references(whole).expect("a whole block");
+            manager.freeze_references(whole.start, 1).expect("alone");
+            manager.give_back(whole).expect("allocated");
             waited |= manager.platform().waited.load(Ordering::Acquire);
         }
     });
     assert!(waited, "nobody waited");
     assert_eq!(got, Err(ReferenceError::Frozen(page.start)));
-    manager.free(page).expect("allocated");
+    manager.give_back(page).expect("allocated");
     manager.verify().expect("all in order");
 }
 
@@ -188,29 +190,29 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
     let run = at(&manager, 20 * 512, 5);
     // Where the looker stands it knows the run, and has no reference to it yet.
     for stop in 1..9 {
-        manager.start_references(run).expect("allocated");
+        manager.begin_references(run).expect("allocated");
         let tail = run.start.add(3);
         let head = PfnRange { start: run.start, end: run.start.add(1) };
         let got = while_somebody_tries(&manager, tail, stop, || {
-            if manager.put_testzero(run.start).expect("a reference").is_some() {
-                manager.free_frozen(run.start).expect("frozen");
+            if manager.give_back_testzero(run.start).expect("a reference").is_some() {
+                manager.give_back_frozen(run.start).expect("frozen");
                 let again = at(&manager, head.start.0, 1);
-                manager.start_references(again).expect("allocated");
+                manager.begin_references(again).expect("allocated");
             }
         });
         if manager.references(tail) == Ok(1) && got.is_ok() {
             // It was quicker: it has the run.
-            manager.put(tail).expect("a reference");
+            manager.give_back_reference(tail).expect("a reference");
         } else {
             assert_eq!(got, Err(ReferenceError::Frozen(tail)), "stopped at {stop}");
             assert_eq!(manager.references(head.start), Ok(1), "stopped at {stop}");
-            manager.put(head.start).expect("the last reference");
+            manager.give_back_reference(head.start).expect("the last reference");
         }
         manager.drain().expect("only good frames are cached");
         manager.verify().expect("all in order");
         assert_eq!(at(&manager, run.start.0, 5), run);
     }
-    manager.free(run).expect("allocated");
-    manager.free(keep).expect("allocated");
+    manager.give_back(run).expect("allocated");
+    manager.give_back(keep).expect("allocated");
     assert!(manager.allocate(&Request::pages(1)).is_ok());
 }

@@ -8,8 +8,8 @@ use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::{Page, PartOf, ReferenceError, Request};
-use framewright_testkit::FakeMachine;
 use framewright_testkit::model::ReferenceModel;
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,23 +37,23 @@ fn the_last_reference_frees() {
         let run = allocate(&manager, pages);
         let (first, last) = (run.start, Pfn(run.end.0 - 1));
         assert!(manager.try_get(first).is_err(), "nobody started a count");
-        manager.start_references(run).expect("allocated");
+        manager.begin_references(run).expect("allocated");
         assert_eq!(manager.references(last), Ok(1));
         assert_eq!(manager.counted_run(last), Ok(run));
         manager.try_get(last).expect("it has references");
         manager.try_get(first).expect("it has references");
         assert_eq!(manager.references(first), Ok(3));
         for _ in 0..2 {
-            manager.put(last).expect("a reference");
+            manager.give_back_reference(last).expect("a reference");
         }
         check(&manager);
         assert!(idle_pages(&manager) < idle);
-        manager.put(first).expect("the last reference");
+        manager.give_back_reference(first).expect("the last reference");
         manager.drain().expect("only good frames are cached");
         assert_eq!(idle_pages(&manager), idle, "{pages} pages");
         check(&manager);
         for pfn in [first, last] {
-            assert!(manager.try_get(pfn).is_err() && manager.put(pfn).is_err(), "it is free");
+            assert!(manager.try_get(pfn).is_err() && manager.give_back_reference(pfn).is_err(), "it is free");
         }
     }
     settle(&manager);
@@ -66,37 +66,37 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
     }
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let page = allocate(&manager, 1);
-    assert_eq!(manager.start_references(page), Err(ReferenceError::NotARun(page)));
+    assert_eq!(manager.begin_references(page), Err(ReferenceError::NotARun(page)));
     for of in [9, 10, 18] {
         let block = allocate(&manager, 1 << of);
         let last = Pfn(block.end.0 - 1);
         assert_eq!(manager.owner_word(last), Err(ReferenceError::NotCounted(last)));
-        manager.start_references(block).expect("a whole block");
-        assert_eq!(manager.start_references(block), Err(ReferenceError::Busy { pfn: block.start, references: 1 }));
+        manager.begin_references(block).expect("a whole block");
+        assert_eq!(manager.begin_references(block), Err(ReferenceError::Busy { pfn: block.start, references: 1 }));
         assert_eq!(manager.owner_word(last), Ok(0));
         manager.set_owner_word(last, 0xdead_beef).expect("counted");
         assert_eq!(manager.owner_word(block.start), Ok(0xdead_beef));
         check(&manager);
         manager.try_get(last).expect("it has references");
-        assert_eq!(manager.freeze(last, 1), Err(ReferenceError::Busy { pfn: last, references: 2 }));
-        manager.put(last).expect("a reference");
-        manager.freeze(last, 1).expect("alone");
+        assert_eq!(manager.freeze_references(last, 1), Err(ReferenceError::Busy { pfn: last, references: 2 }));
+        manager.give_back_reference(last).expect("a reference");
+        manager.freeze_references(last, 1).expect("alone");
         assert_eq!(manager.try_get(block.start), Err(ReferenceError::Frozen(block.start)));
-        manager.unfreeze(last, 3).expect("frozen");
-        assert_eq!(manager.put_testzero(last), Ok(None));
-        assert_eq!(manager.put_testzero(last), Ok(None));
-        assert_eq!(manager.put_testzero(last), Ok(Some(block)));
-        assert_eq!(manager.free_frozen(last), Ok(()));
+        manager.unfreeze_references(last, 3).expect("frozen");
+        assert_eq!(manager.give_back_testzero(last), Ok(None));
+        assert_eq!(manager.give_back_testzero(last), Ok(None));
+        assert_eq!(manager.give_back_testzero(last), Ok(Some(block)));
+        assert_eq!(manager.give_back_frozen(last), Ok(()));
         check(&manager);
         // Who has it next begins anew.
         manager.drain().expect("only good frames are cached");
         let again = manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
         assert!(manager.try_get(again.start).is_err());
-        manager.start_references(again).expect("a whole block");
+        manager.begin_references(again).expect("a whole block");
         assert_eq!(manager.owner_word(again.start), Ok(0));
-        manager.put(again.start).expect("the last reference");
+        manager.give_back_reference(again.start).expect("the last reference");
     }
-    manager.free(page).expect("allocated");
+    manager.give_back(page).expect("allocated");
     settle(&manager);
 }
 
@@ -104,9 +104,9 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
 fn a_block_that_is_freed_in_parts_loses_its_count() {
     for manager in [described(), bring_up(FakeMachine::builder().ram(mib(0, 64)).build())] {
         let block = allocate(&manager, 2048);
-        manager.start_references(block).expect("a whole block");
-        manager.freeze(block.start, 1).expect("alone");
-        manager.free(PfnRange::new(block.start.0 + 512, block.start.0 + 1024)).expect("allocated");
+        manager.begin_references(block).expect("a whole block");
+        manager.freeze_references(block.start, 1).expect("alone");
+        manager.give_back(PfnRange::new(block.start.0 + 512, block.start.0 + 1024)).expect("allocated");
         check(&manager);
         for pfn in [block.start, Pfn(block.end.0 - 1)] {
             assert_eq!(manager.references(pfn), Err(ReferenceError::NotCounted(pfn)));
@@ -114,12 +114,12 @@ fn a_block_that_is_freed_in_parts_loses_its_count() {
         let halves =
             [PfnRange::new(block.start.0, block.start.0 + 512), PfnRange::new(block.start.0 + 1024, block.end.0)];
         for half in halves {
-            manager.start_references(half).expect("each part is a whole block");
-            manager.freeze(half.start, 1).expect("alone");
-            manager.free(PfnRange::new(half.start.0 + 7, half.start.0 + 100)).expect("allocated");
+            manager.begin_references(half).expect("each part is a whole block");
+            manager.freeze_references(half.start, 1).expect("alone");
+            manager.give_back(PfnRange::new(half.start.0 + 7, half.start.0 + 100)).expect("allocated");
             check(&manager);
-            manager.free(PfnRange::new(half.start.0, half.start.0 + 7)).expect("allocated");
-            manager.free(PfnRange::new(half.start.0 + 100, half.end.0)).expect("allocated");
+            manager.give_back(PfnRange::new(half.start.0, half.start.0 + 7)).expect("allocated");
+            manager.give_back(PfnRange::new(half.start.0 + 100, half.end.0)).expect("allocated");
         }
         settle(&manager);
     }
@@ -130,16 +130,16 @@ fn a_counted_block_comes_out_of_a_cache_without_references() {
     // Large enough that a CPU's share of it is some blocks.
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 1024)).build());
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
-    manager.start_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
+    manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
     manager.set_owner_word(block, 5).expect("counted");
-    manager.put(block).expect("the last reference");
+    manager.give_back_reference(block).expect("the last reference");
     assert!(manager.cached_pages() >= 512);
     assert!(manager.try_get(block).is_err());
     let again = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
     assert_eq!(again, block);
-    manager.start_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
+    manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
     assert_eq!(manager.owner_word(block), Ok(0));
-    manager.put(block).expect("the last reference");
+    manager.give_back_reference(block).expect("the last reference");
     settle(&manager);
 }
 
@@ -149,10 +149,10 @@ fn misuse_is_an_error_and_changes_nothing() {
     let page = allocate(&manager, 1);
     let nowhere = Pfn(1 << 30);
     assert_eq!(manager.try_get(nowhere), Err(ReferenceError::NotManaged(nowhere)));
-    assert_eq!(manager.put(Pfn(u64::MAX)), Err(ReferenceError::NotManaged(Pfn(u64::MAX))));
-    assert_eq!(manager.put(page.start), Err(ReferenceError::Frozen(page.start)));
-    assert_eq!(manager.freeze(page.start, 0), Err(ReferenceError::Busy { pfn: page.start, references: 0 }));
-    assert_eq!(manager.unfreeze(page.start, 0), Err(ReferenceError::Frozen(page.start)));
+    assert_eq!(manager.give_back_reference(Pfn(u64::MAX)), Err(ReferenceError::NotManaged(Pfn(u64::MAX))));
+    assert_eq!(manager.give_back_reference(page.start), Err(ReferenceError::Frozen(page.start)));
+    assert_eq!(manager.freeze_references(page.start, 0), Err(ReferenceError::Busy { pfn: page.start, references: 0 }));
+    assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
     let frames = manager.map_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), has_array());
     // In an array no frame of the block holds descriptors, and any page may stand for such in what follows.
@@ -174,21 +174,21 @@ fn misuse_is_an_error_and_changes_nothing() {
         PfnRange::new(block.start.0, block.start.0 + 600),
     ];
     for range in wrong {
-        assert_eq!(manager.start_references(range), Err(ReferenceError::NotARun(range)));
+        assert_eq!(manager.begin_references(range), Err(ReferenceError::NotARun(range)));
     }
     let run = allocate(&manager, 4);
-    manager.start_references(PfnRange::new(run.start.0 + 1, run.start.0 + 3)).expect("a part of it");
-    let busy = manager.start_references(PfnRange::new(run.start.0 + 1, run.start.0 + 4));
+    manager.begin_references(PfnRange::new(run.start.0 + 1, run.start.0 + 3)).expect("a part of it");
+    let busy = manager.begin_references(PfnRange::new(run.start.0 + 1, run.start.0 + 4));
     assert_eq!(busy, Err(ReferenceError::Busy { pfn: run.start.add(1), references: 1 }));
     assert_eq!(
-        manager.free_frozen(run.start.add(2)),
+        manager.give_back_frozen(run.start.add(2)),
         Err(ReferenceError::Busy { pfn: run.start.add(2), references: 1 })
     );
-    manager.put(run.start.add(2)).expect("the last reference frees two pages");
-    manager.free(PfnRange::new(run.start.0, run.start.0 + 1)).expect("allocated");
-    manager.free(PfnRange::new(run.start.0 + 3, run.start.0 + 4)).expect("allocated");
-    manager.free(page).expect("allocated");
-    manager.free(block).expect("allocated");
+    manager.give_back_reference(run.start.add(2)).expect("the last reference frees two pages");
+    manager.give_back(PfnRange::new(run.start.0, run.start.0 + 1)).expect("allocated");
+    manager.give_back(PfnRange::new(run.start.0 + 3, run.start.0 + 4)).expect("allocated");
+    manager.give_back(page).expect("allocated");
+    manager.give_back(block).expect("allocated");
     settle(&manager);
 }
 
@@ -196,7 +196,7 @@ fn misuse_is_an_error_and_changes_nothing() {
 fn the_last_put_clears_what_the_owner_wrote() {
     let manager = described();
     let run = allocate(&manager, 6);
-    manager.start_references(run).expect("allocated");
+    manager.begin_references(run).expect("allocated");
     for pfn in (run.start.0..run.end.0).map(Pfn) {
         // SAFETY: the page is the test's.
         let page = unsafe { manager.page(pfn) }.expect("described");
@@ -206,12 +206,12 @@ fn the_last_put_clears_what_the_owner_wrote() {
         let expected = if tail == 0 { PartOf::Head { pages: 6 } } else { PartOf::Tail { pages_to_head: tail } };
         assert_eq!(page.part_of(), expected);
     }
-    manager.put(run.start).expect("the last reference");
+    manager.give_back_reference(run.start).expect("the last reference");
     settle(&manager);
     let again = manager.allocate_at(run.start, Order::PAGE, MigrateType::Movable).expect("free");
     // SAFETY: the page is the test's.
     assert!(unsafe { manager.page(again.start) }.is_some_and(Page::is_clear));
-    manager.free(again).expect("allocated");
+    manager.give_back(again).expect("allocated");
 }
 
 #[test]
@@ -219,10 +219,10 @@ fn references_are_counted_in_interrupts_and_without_a_lock() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager = bring_up_described(machine);
     let page = allocate(&manager, 1);
-    manager.start_references(page).expect("allocated");
+    manager.begin_references(page).expect("allocated");
     machine.interrupt(|| manager.try_get(page.start)).expect("it has references");
-    machine.interrupt(|| manager.put(page.start)).expect("a reference");
-    machine.interrupt(|| manager.put(page.start)).expect("the last reference");
+    machine.interrupt(|| manager.give_back_reference(page.start)).expect("a reference");
+    machine.interrupt(|| manager.give_back_reference(page.start)).expect("the last reference");
     settle(&manager);
 }
 
@@ -256,7 +256,7 @@ fn cpus_get_and_put_what_others_free() {
                             assert_eq!(holders[at(Pfn(pfn))].load(Ordering::Relaxed), 0, "pfn {pfn:#x} is held");
                             assert_eq!(owners[at(Pfn(pfn))].swap(1, Ordering::Relaxed), 0, "pfn {pfn:#x} twice");
                         }
-                        manager.start_references(run).expect("allocated");
+                        manager.begin_references(run).expect("allocated");
                         known.lock().expect("no panic").push(run);
                     } else {
                         let mut known = known.lock().expect("no panic");
@@ -269,9 +269,9 @@ fn cpus_get_and_put_what_others_free() {
                             known.swap_remove(index);
                             drop(known);
                             // The first reference goes; others may hold the run still.
-                            if let Some(freed) = manager.put_testzero(run.start).expect("a reference") {
+                            if let Some(freed) = manager.give_back_testzero(run.start).expect("a reference") {
                                 give_up(freed, holders, owners);
-                                manager.free_frozen(freed.start).expect("alone");
+                                manager.give_back_frozen(freed.start).expect("alone");
                             }
                         } else {
                             drop(known);
@@ -282,9 +282,9 @@ fn cpus_get_and_put_what_others_free() {
                                 holders[at(pfn)].fetch_add(1, Ordering::Relaxed);
                                 assert_eq!(owners[at(pfn)].load(Ordering::Relaxed), 1, "pfn {:#x} is free", pfn.0);
                                 holders[at(pfn)].fetch_sub(1, Ordering::Relaxed);
-                                if let Some(freed) = manager.put_testzero(pfn).expect("a reference") {
+                                if let Some(freed) = manager.give_back_testzero(pfn).expect("a reference") {
                                     give_up(freed, holders, owners);
-                                    manager.free_frozen(freed.start).expect("alone");
+                                    manager.give_back_frozen(freed.start).expect("alone");
                                 }
                             }
                         }
@@ -294,7 +294,7 @@ fn cpus_get_and_put_what_others_free() {
         }
     });
     for run in known.into_inner().expect("no panic") {
-        manager.put(run.start).expect("the last reference");
+        manager.give_back_reference(run.start).expect("the last reference");
     }
     settle(&manager);
     assert_eq!(idle_pages(&manager), idle);
@@ -350,7 +350,7 @@ proptest! {
             match step {
                 Step::Allocate { pages } => {
                     let Ok(run) = manager.allocate(&Request::pages(pages)) else { continue };
-                    match manager.start_references(run) {
+                    match manager.begin_references(run) {
                         Ok(()) => {
                             prop_assert!(inside || has_array() || pages.is_power_of_two() && pages >= 512);
                             model.started(run);
@@ -358,7 +358,7 @@ proptest! {
                         }
                         Err(error) => {
                             prop_assert!(!inside || pages > 400 && !pages.is_power_of_two(), "{}", error);
-                            manager.free(run).expect("allocated");
+                            manager.give_back(run).expect("allocated");
                         }
                     }
                 }
@@ -369,7 +369,7 @@ proptest! {
                 }
                 Step::Put { slot, offset } => {
                     if let Some((run, pfn)) = chosen(slot, offset) {
-                        let last = model.put(pfn, manager.put(pfn).is_ok());
+                        let last = model.put(pfn, manager.give_back_reference(pfn).is_ok());
                         if last {
                             runs.retain(|&other| other != run);
                         }
@@ -377,17 +377,17 @@ proptest! {
                 }
                 Step::Freeze { slot, expected } => {
                     if let Some((_, pfn)) = chosen(slot, 0) {
-                        model.froze(pfn, expected, manager.freeze(pfn, expected).is_ok());
+                        model.froze(pfn, expected, manager.freeze_references(pfn, expected).is_ok());
                     }
                 }
                 Step::Unfreeze { slot, count } => {
                     if let Some((_, pfn)) = chosen(slot, 0) {
-                        model.unfroze(pfn, count, manager.unfreeze(pfn, count).is_ok());
+                        model.unfroze(pfn, count, manager.unfreeze_references(pfn, count).is_ok());
                     }
                 }
                 Step::FreeFrozen { slot } => {
                     if let Some((run, pfn)) = chosen(slot, 0)
-                        && model.freed_frozen(pfn, manager.free_frozen(pfn).is_ok())
+                        && model.freed_frozen(pfn, manager.give_back_frozen(pfn).is_ok())
                     {
                         runs.retain(|&other| other != run);
                     }
@@ -403,10 +403,10 @@ proptest! {
         check(&manager);
         for run in runs {
             if manager.references(run.start) == Ok(0) {
-                manager.free_frozen(run.start).expect("frozen");
+                manager.give_back_frozen(run.start).expect("frozen");
             }
             while manager.references(run.start).is_ok_and(|references| references != 0) {
-                manager.put(run.start).expect("a reference");
+                manager.give_back_reference(run.start).expect("a reference");
             }
         }
         settle(&manager);

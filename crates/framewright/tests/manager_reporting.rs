@@ -9,8 +9,8 @@ use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::reporting::{Content, Pace, Phase};
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright_testkit::FakeMachine;
 use framewright_testkit::reporting::{Answer, FakeHost, JUNK, Traits};
+use framewright_testkit::{FakeMachine, Owner};
 use reporting_rig::{BASE, MS, Rig, SECOND, machine, usual, weightless};
 
 #[test]
@@ -140,7 +140,7 @@ fn what_was_not_reported_is_handed_out_first() {
         .collect();
     assert_eq!(rig.manager.reporting_counters(), before, "not one reported page was needed");
     for block in cached {
-        rig.manager.free_order(block, Order::BLOCK).expect("it is held");
+        rig.manager.give_back_order(block, Order::BLOCK).expect("it is held");
     }
     check(rig.manager);
 }
@@ -156,7 +156,7 @@ fn caches_fill_themselves_with_what_was_not_reported() {
             runs.map(|_| manager.allocate_order(order, MigrateType::Movable).expect("there is memory")).collect()
         };
         let give = |held: Vec<Pfn>| {
-            held.into_iter().rev().for_each(|start| manager.free_order(start, order).expect("it is held"));
+            held.into_iter().rev().for_each(|start| manager.give_back_order(start, order).expect("it is held"));
         };
         // All but what is held, and what the cache has besides, is reported.
         let held: Vec<Pfn> = take();

@@ -12,6 +12,7 @@ use framewright::reporting::{Acknowledged, Content, Event, Pace, Phase, Register
 use framewright::units::{Order, PfnRange};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::{AllocateError, Request};
+use framewright_testkit::Owner;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use reporting_rig::{MS, Rig, SECOND, machine, usual, weightless};
 
@@ -39,7 +40,7 @@ fn claim_and_free(rig: &Rig, isolated: PfnRange) {
         return rig.manager.unisolate(blocks(isolated)).expect("it is isolated");
     }
     let claimed = rig.manager.claim_isolated(blocks(isolated)).expect("all of it is free");
-    rig.manager.free(claimed).expect("it is held");
+    rig.manager.give_back(claimed).expect("it is held");
 }
 
 #[test]
@@ -352,11 +353,14 @@ fn who_frees_what_is_with_the_device_is_found_out() {
         for wrong in [out, PfnRange::new(out.start.0, out.start.0 + 1), PfnRange::new(out.start.0 + 3, out.start.0 + 9)]
         {
             assert!(
-                matches!(rig.manager.free(wrong), Err(FreeError::NotAllocated { .. } | FreeError::WrongSize { .. })),
+                matches!(
+                    rig.manager.give_back(wrong),
+                    Err(FreeError::NotAllocated { .. } | FreeError::WrongSize { .. })
+                ),
                 "{wrong:?}"
             );
             if !common::is_careful() && cfg!(not(debug_assertions)) {
-                let _ = rig.manager.free_order(wrong.start, Order::PAGE);
+                let _ = rig.manager.give_back_order(wrong.start, Order::PAGE);
                 assert!(rig.manager.drain().is_err());
             }
         }

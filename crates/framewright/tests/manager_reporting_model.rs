@@ -10,8 +10,8 @@ use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::{Manager, Request};
-use framewright_testkit::FakeMachine;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
+use framewright_testkit::{FakeMachine, Owner};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use reporting_rig::{BASE, MS, Rig, machine, usual, weightless};
@@ -222,9 +222,9 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
         }
         if cached {
             let order = Order::for_pages(range.pages()).expect("an order");
-            manager.free_order(range.start, order).expect("it is held");
+            manager.give_back_order(range.start, order).expect("it is held");
         } else {
-            manager.free(range).expect("it is held");
+            manager.give_back(range).expect("it is held");
         }
     };
     for operation in 0..100 * least {

@@ -10,6 +10,7 @@ use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::pools::{NodeMask, PoolError, PoolSize};
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::PfnRange;
+use framewright_testkit::PoolOwner;
 use framewright_testkit::reporting::{Answer, Traits};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -39,7 +40,7 @@ fn allocate(rig: &Rig, size: PoolSize) -> PfnRange {
 }
 
 fn free(rig: &Rig, size: PoolSize, page: PfnRange) {
-    rig.manager.pool(size).free(page.start).expect("it is in use");
+    rig.manager.pool(size).give_back_page(page.start).expect("it is in use");
 }
 
 fn told(rig: &Rig) -> u64 {
@@ -146,7 +147,7 @@ fn a_page_that_is_out_is_nobodys() {
     assert_eq!((out, pool.counts().all.free), (4 * 512, 4), "half of them");
     verify(&rig);
     for page in &held {
-        assert!(pool.free(page.start).is_err() && pool.commit(page.start).is_err());
+        assert!(pool.give_back_page(page.start).is_err() && pool.commit(page.start).is_err());
     }
     // What is left can be had; a resize takes what is there.
     let rest: Vec<PfnRange> = (0..4).map(|_| allocate(&rig, TWO)).collect();
@@ -318,7 +319,7 @@ proptest! {
                 }
                 Step::Free(which) if !held.is_empty() => {
                     let (page, reserved): (PfnRange, bool) = held.swap_remove(which % held.len());
-                    pool.free(page.start).expect("it is in use");
+                    pool.give_back_page(page.start).expect("it is in use");
                     promised += u64::from(reserved);
                 }
                 Step::Reserve(pages) => promised += if pool.reserve(pages, NodeMask::ALL).is_ok() { pages } else { 0 },

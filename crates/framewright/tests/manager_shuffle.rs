@@ -7,7 +7,7 @@ use common::{bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 
 const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";
 
@@ -48,12 +48,12 @@ fn the_statistic_tells() {
     // Where the pass works something may be.
     if !common::is_careful() {
         let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
-        manager.free(block).expect("it is held");
+        manager.give_back(block).expect("it is held");
         manager.allocate_at(block.start, Order::BLOCK, MigrateType::HighAtomic).expect("it is free");
         let half = PfnRange::new(block.start.0, block.start.0 + 256);
-        manager.free(half).expect("it is held");
+        manager.give_back(half).expect("it is held");
         assert!(manager.zones().iter().any(|zone| !manager.shuffle(zone)));
-        manager.free(PfnRange::new(half.end.0, block.end.0)).expect("it is held");
+        manager.give_back(PfnRange::new(half.end.0, block.end.0)).expect("it is held");
     }
     check(&manager);
     let plain = bring_up_with(machine(), &[], &parameters("")).expect("bring-up");
@@ -90,10 +90,10 @@ fn large_pieces_are_gathered_from_anywhere() {
     for range in held {
         let half = range.start.0 + range.pages() / 2;
         if common::is_careful() {
-            manager.free(range).expect("it is held");
+            manager.give_back(range).expect("it is held");
         } else {
-            manager.free(PfnRange::new(half, range.end.0)).expect("it is held");
-            manager.free(PfnRange::new(range.start.0, half)).expect("it is held");
+            manager.give_back(PfnRange::new(half, range.end.0)).expect("it is held");
+            manager.give_back(PfnRange::new(range.start.0, half)).expect("it is held");
         }
         check(&manager);
     }
@@ -125,13 +125,13 @@ fn traffic_of_all_orders() {
                 }
             } else if !held.is_empty() {
                 let range = held.swap_remove(random(held.len()));
-                manager.free(range).expect("it is held");
+                manager.give_back(range).expect("it is held");
             }
             if step % 50 == 0 {
                 check(&manager);
             }
         }
-        held.into_iter().for_each(|range| manager.free(range).expect("it is held"));
+        held.into_iter().for_each(|range| manager.give_back(range).expect("it is held"));
         check(&manager);
         let after = settled(&manager);
         assert_eq!(after.free_pages + after.map_pages, before.free_pages + before.map_pages);

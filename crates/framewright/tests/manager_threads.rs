@@ -7,7 +7,7 @@ use framewright::Request;
 use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::units::PfnRange;
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -57,7 +57,7 @@ fn no_block_is_owned_twice() {
                         let count = 1 + random.below(blocks - first);
                         let piece = common::part(range, first, count);
                         mark(piece, true);
-                        manager.free(piece).expect("held");
+                        manager.give_back(piece).expect("held");
                         let rest = [
                             PfnRange { start: range.start, end: piece.start },
                             PfnRange { start: piece.end, end: range.end },
@@ -67,7 +67,7 @@ fn no_block_is_owned_twice() {
                 }
                 for range in held {
                     mark(range, true);
-                    manager.free(range).expect("held");
+                    manager.give_back(range).expect("held");
                 }
             });
         }

@@ -9,7 +9,7 @@ mod model;
 use framewright::Request;
 use framewright::units::PfnRange;
 use framewright_testkit::stress::{Held, Shared, Worker};
-use model::{Memory, Model, Shape, assert_disjoint, execute, on, order, take_movable};
+use model::{Memory, Model, Owner, Shape, assert_disjoint, execute, on, order, take_movable};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn parts_of_one_run_at_every_order() {
             };
             let free = move |numbers: [u64; 2]| {
                 for range in numbers.map(part).into_iter().filter(|range| !range.is_empty()) {
-                    model.free(range).expect("it is held");
+                    model.give_back(range).expect("it is held");
                 }
             };
             let (one, other) = (on(model, 1, move || free([2, 0])), on(model, 2, move || free([1, 3])));

@@ -35,7 +35,7 @@ unsafe impl Platform for OneCpu {
     fn irq_save(&self) -> IrqState {
         IrqState(disable_interrupts())
     }
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         restore_interrupts(state.0);
     }
 }
@@ -106,16 +106,21 @@ fn run(start_info: u64) -> Result<(), Refused> {
     let before = manager.totals();
     say(format_args!("memory is up: {} of {} pages are free", before.free_pages, before.present_pages));
 
-    let page = manager.allocate(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;
-    say(format_args!("a page: {}", page.to_phys()));
-    let huge_page = manager.allocate(&Request::new(Order::BLOCK))?;
-    say(format_args!("a huge page: {}", huge_page.to_phys()));
+    // Each owns its frames, and frees them where it ends.
+    let page = manager.frames(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;
+    say(format_args!("a page: {}", page.range().to_phys()));
+    let huge_page = manager.frames(&Request::new(Order::BLOCK))?;
+    say(format_args!("a huge page: {}", huge_page.range().to_phys()));
+    // Many at once come as numbers, which prove nothing: who frees them says why that is right.
     let mut scattered = [Pfn(0); 1000];
     let count = manager.allocate_bulk(&Request::new(Order::PAGE), &mut scattered)?;
     say(format_args!("{count} pages at once, the first at {:#x}", scattered[0].address()));
-    scattered[..count].iter().try_for_each(|&page| manager.free_order(page, Order::PAGE))?;
-    manager.free(huge_page)?;
-    manager.free(page)?;
+    for &page in &scattered[..count] {
+        // SAFETY: allocated above, each once, and used by nobody.
+        unsafe { manager.free_order(page, Order::PAGE) }?;
+    }
+    huge_page.free()?;
+    page.free()?;
     // Pages that were freed wait in the CPU's cache for the next request.
     let cached = manager.drain()?;
     let is_back = manager.verify()? == before;

@@ -39,7 +39,8 @@ unsafe impl Hal for GuestHal {
     }
 
     unsafe fn dma_dealloc(address: PhysAddr, pointer: NonNull<u8>, pages: usize) -> i32 {
-        Self::dma().map_or(-1, |dma| dma.dma_dealloc(address, pointer, pages))
+        // SAFETY: `Hal` asks its callers for what the manager asks for.
+        Self::dma().map_or(-1, |dma| unsafe { dma.dma_dealloc(address, pointer, pages) })
     }
 
     unsafe fn mmio_phys_to_virt(address: PhysAddr, _: usize) -> NonNull<u8> {
@@ -72,7 +73,8 @@ unsafe impl BalloonMemory for ManagedFrames<'_> {
 
     fn give_back(&mut self, first_pfn: u64, pages: u32) {
         let range = PfnRange { start: Pfn(first_pfn), end: Pfn(first_pfn + u64::from(pages)) };
-        if let Err(error) = self.0.free(range) {
+        // SAFETY: what `take` gave to the driver, which gives back what the device has let go of (invariants 33 and 42).
+        if let Err(error) = unsafe { self.0.free(range) } {
             crate::console::log!("virtio-balloon: frames at {first_pfn:#x} are lost: {error}");
         }
     }

@@ -50,14 +50,14 @@ unsafe impl ReportDevice for BalloonDevice {
         self.balloon.capacity().min(RANGES)
     }
 
-    fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
         let mut buffers = [(0, 0); RANGES];
         for (index, range) in ranges.iter().enumerate() {
             let bytes = u32::try_from(range.size()).map_err(|_| SubmitError::Failed)?;
             *buffers.get_mut(index).ok_or(SubmitError::Failed)? = (range.start, bytes);
         }
         let buffers = buffers.get(..ranges.len()).ok_or(SubmitError::Failed)?;
-        // SAFETY: the ranges are free memory that the manager has taken out of circulation until this device says that it is done.
+        // SAFETY: passed on to the caller: the ranges are this device's until it says that it is done.
         match unsafe { self.balloon.submit(buffers) } {
             Ok(token) => {
                 self.token = Some(token);
@@ -192,7 +192,8 @@ impl<'a> Driver<'a> {
     /// A step of everything else that a balloon does; how soon the next is due, in nanoseconds.
     fn work(&mut self) -> u64 {
         let mut answer = |tag| statistics(self.manager, tag);
-        let balloon = &mut self.reporter.device().balloon;
+        // SAFETY: the device stays where it is, and this is about the balloon's other queues.
+        let balloon = &mut unsafe { self.reporter.device_mut() }.balloon;
         match balloon.work(&mut ManagedFrames(self.manager), &mut answer) {
             Ok(progress) => {
                 self.fault = None;

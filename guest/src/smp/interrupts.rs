@@ -96,7 +96,8 @@ pub fn send(cpu: &Cpu, vector: u8) {
     if let Some(apic) = apic() {
         let state = PLATFORM.irq_save();
         apic.send(cpu.apic_id(), vector);
-        PLATFORM.irq_restore(state);
+        // SAFETY: saved above, and nothing since.
+        unsafe { PLATFORM.irq_restore(state) };
         count(&this().counters.sent);
     }
 }

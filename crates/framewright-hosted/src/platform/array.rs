@@ -119,7 +119,12 @@ unsafe impl MapSpace for PageArray {
         self.is_zeroed
     }
 
-    fn populate(&self, blocks: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
+    unsafe fn populate(
+        &self,
+        blocks: BlockRange,
+        _: &mut dyn FrameSource,
+        _: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
         let (offset, bytes) = self.part(blocks).ok_or(OutOfFrames)?;
         if self.is_guarded {
             self.mapping.open(offset, bytes).map_err(|_| OutOfFrames)?;
@@ -127,11 +132,11 @@ unsafe impl MapSpace for PageArray {
         Ok(())
     }
 
-    fn prepare(&self, _: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
+    unsafe fn prepare(&self, _: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
         Ok(())
     }
 
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let Some((offset, bytes)) = self.part(blocks) else { return 0 };
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         match leaving.last_mut() {
@@ -142,7 +147,7 @@ unsafe impl MapSpace for PageArray {
         0
     }
 
-    fn flush(&self, unflushed: Unflushed) -> FrameList {
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
             // The lock is held, so that no part that is present again by then is dropped.
             let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);

@@ -415,7 +415,7 @@ unsafe impl Platform for HostedPlatform {
     }
 
     #[inline]
-    fn unpin(&self, cpu: PinnedCpu) {
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
         if !cpu.is_nested() {
             self.cpus.unpin(cpu.index());
         }
@@ -427,7 +427,7 @@ unsafe impl Platform for HostedPlatform {
     }
 
     #[inline]
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         cpus::interrupts_restore(state.0 != 0);
     }
 

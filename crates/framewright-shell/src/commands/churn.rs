@@ -7,9 +7,9 @@ use crate::shell::Shell;
 use crate::size::Size;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::sync::SpinLock;
-use framewright::units::{Order, PfnRange};
+use framewright::units::Order;
 use framewright::zone::FreeError;
-use framewright::{AllocateError, Manager, Platform, Request};
+use framewright::{AllocateError, Frames, Manager, Platform, Request};
 use framewright_stress::{Pile, PileError, Random};
 
 /// Runs that a CPU holds at most: they lie on its stack.
@@ -54,7 +54,7 @@ pub(super) fn churn<P: Platform, H: Host>(
 
 /// Allocates and frees until it is over; says how many runs there were and how many were refused.
 fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -> Result<(u64, u64), FreeError> {
-    let mut held = [PfnRange::new(0, 0); HELD];
+    let mut held = [const { None::<Frames<'_, P>> }; HELD];
     let mut random = Random::new(seed);
     let (mut allocated, mut refused) = (0, 0);
     let mut result = Ok(());
@@ -62,8 +62,8 @@ fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -
         for _ in 0..STEPS {
             let index = random.index(HELD);
             let Some(place) = held.get_mut(index) else { continue };
-            if !place.is_empty() {
-                result = manager.free(core::mem::replace(place, PfnRange::new(0, 0)));
+            if let Some(frames) = place.take() {
+                result = frames.free();
                 if result.is_err() {
                     break;
                 }
@@ -72,9 +72,9 @@ fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -
             // Small ones are many, and large ones are as much memory.
             let most = random.below(LARGEST + 1);
             let pages = 1 + random.below(1 << most);
-            match manager.allocate(&Request { fail_fast: true, ..Request::pages(pages) }) {
-                Ok(range) => {
-                    *place = range;
+            match manager.frames(&Request { fail_fast: true, ..Request::pages(pages) }) {
+                Ok(frames) => {
+                    *place = Some(frames);
                     allocated += 1;
                 }
                 Err(_) => refused += 1,
@@ -84,8 +84,8 @@ fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -
             break;
         }
     }
-    for range in held.into_iter().filter(|range| !range.is_empty()) {
-        result = result.and(manager.free(range));
+    for frames in held.into_iter().flatten() {
+        result = result.and(frames.free());
     }
     result.map(|()| (allocated, refused))
 }

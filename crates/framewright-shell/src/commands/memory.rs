@@ -3,6 +3,7 @@
 use super::{arguments, none};
 use crate::host::Host;
 use crate::io::{Failed, Io};
+use crate::owned::give_back;
 use crate::shell::Shell;
 use crate::size::Size;
 use framewright::early::NodeChoice;
@@ -110,7 +111,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
         };
         if shell.held.add(handle, taken).is_err() {
             // It was allocated just now.
-            let _ = shell.manager.free(taken);
+            let _ = give_back(shell.manager, taken);
             give_up(shell, handle);
             return Err(failed(io, (index, wanted.count), format_args!("the shell has no room to note more")));
         }
@@ -192,7 +193,7 @@ fn free_at<P: Platform, H: Host>(
             range
         }
     };
-    shell.manager.free(range).map_err(|error| cannot(io, &error))?;
+    give_back(shell.manager, range).map_err(|error| cannot(io, &error))?;
     // There is room for both ends.
     let _ = shell.held.forget(start);
     Ok(range.pages())

@@ -4,6 +4,7 @@ use super::arguments::{self, Timed};
 use super::memory::give_up;
 use crate::host::Host;
 use crate::io::{Failed, Io};
+use crate::owned::give_back;
 use crate::shell::Shell;
 use crate::size::Size;
 use framewright::sync::SpinLock;
@@ -70,7 +71,7 @@ fn take_all<P: Platform, H: Host>(
         match shell.manager.allocate(&request) {
             Ok(taken) => {
                 if shell.held.add(handle, taken).is_err() {
-                    let _ = shell.manager.free(taken);
+                    let _ = give_back(shell.manager, taken);
                     return Err(io.fail(format_args!("the shell has no room to note more runs of {order:?}")));
                 }
                 left -= order.pages();

@@ -44,25 +44,25 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
 
     fn populate(&self, blocks: BlockRange) -> FrameList {
         let mut unflushed = Unflushed::new();
-        let result = self.fixture.space().populate(blocks, &mut self.fixture.frames(), &mut unflushed);
+        let result = self.fixture.trial().populate(blocks, &mut self.fixture.frames(), &mut unflushed);
         result.unwrap_or_else(|error| panic!("populate {blocks:?}: {error}"));
-        self.fixture.space().flush(unflushed)
+        self.fixture.trial().flush(unflushed)
     }
 
     fn prepare(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        let result = self.fixture.space().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+        let result = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
         result.unwrap_or_else(|error| panic!("prepare {blocks:?}: {error}"));
-        self.free(self.fixture.space().flush(unflushed));
+        self.free(self.fixture.trial().flush(unflushed));
     }
 
     /// Prepares, evicts, flushes and frees; returns how many frames came.
     fn evict(&self, blocks: BlockRange) -> u64 {
         self.prepare(blocks);
         let mut unflushed = Unflushed::new();
-        let left = self.fixture.space().evict(blocks, &mut unflushed);
+        let left = self.fixture.trial().evict(blocks, &mut unflushed);
         assert_eq!(left, 0, "prepared blocks of {blocks:?} were left present");
-        let list = self.fixture.space().flush(unflushed);
+        let list = self.fixture.trial().flush(unflushed);
         let pages = list.pages();
         self.free(list);
         pages
@@ -187,7 +187,7 @@ fn comes_and_goes<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     check.assert_section(blocks);
     // Between eviction and flush the CPUs still use what they cached, and it must be there.
     let mut unflushed = Unflushed::new();
-    assert_eq!(check.fixture.space().evict(blocks, &mut unflushed), 0);
+    assert_eq!(check.fixture.trial().evict(blocks, &mut unflushed), 0);
     assert!(unflushed.is_stale(), "an eviction needs a flush");
     for block in blocks.start.0..blocks.end.0 {
         for (cpu, address) in check.each(block) {
@@ -195,7 +195,7 @@ fn comes_and_goes<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
             assert!(seen == 0 || seen == address as u64 ^ u64::from(check.fixture.cpus() - 1), "{seen:#x} is neither");
         }
     }
-    let list = check.fixture.space().flush(unflushed);
+    let list = check.fixture.trial().flush(unflushed);
     let expected = u64::from(blocks.blocks()) * MAP_PAGES_PER_BLOCK;
     assert!(list.pages() >= expected, "{blocks:?} gave back {} frames of {expected}", list.pages());
     check.free(list);
@@ -244,8 +244,8 @@ fn unprepared_blocks_are_kept_or_evicted_whole<F: MapSpaceFixture>(check: &Check
     let (whole, part) = (shape((0, 64)), shape((7, 29)));
     check.fill(whole);
     let mut unflushed = Unflushed::new();
-    let left = check.fixture.space().evict(part, &mut unflushed);
-    check.free(check.fixture.space().flush(unflushed));
+    let left = check.fixture.trial().evict(part, &mut unflushed);
+    check.free(check.fixture.trial().flush(unflushed));
     let present = (part.start.0..part.end.0).filter(|&block| check.is_present(block)).count();
     assert_eq!(present, left as usize, "evict did not say what it left present");
     for block in whole.start.0..whole.end.0 {
@@ -268,8 +268,8 @@ fn room_is_respected<F: MapSpaceFixture>(check: &Checker<F>) {
         for frame in filler(Unflushed::CAPACITY - room) {
             assert!(unflushed.push(PfnRange::new(frame, frame + 1)));
         }
-        let left = check.fixture.space().evict(blocks, &mut unflushed);
-        let list = check.fixture.space().flush(unflushed);
+        let left = check.fixture.trial().evict(blocks, &mut unflushed);
+        let list = check.fixture.trial().flush(unflushed);
         let came: u64 = list.runs().filter(|run| run.start.0 < 1 << 39).map(PfnRange::pages).sum();
         let gone = u64::from(blocks.blocks() - left);
         assert!(came >= gone * MAP_PAGES_PER_BLOCK, "with room for {room}: {gone} blocks gone, {came} frames came");
@@ -299,7 +299,7 @@ fn frames_are_used_again<F: MapSpaceFixture>(check: &Checker<F>) {
 
 /// Lets each call fail at every step that can fail, and looks whether anything shows.
 fn failure_changes_nothing<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
-    let space = check.fixture.space();
+    let space = check.fixture.trial();
     let populate = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| space.populate(blocks, frames, unflushed);
     let prepare = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| space.prepare(blocks, frames, unflushed);
     // From nothing.
@@ -321,13 +321,13 @@ fn failure_changes_nothing<F: MapSpaceFixture>(check: &Checker<F>, blocks: Block
 
 fn merge<F: MapSpaceFixture>(check: &Checker<F>, section: BlockRange) -> bool {
     let mut unflushed = Unflushed::new();
-    let merged = check.fixture.space().merge(section, &mut check.fixture.frames(), &mut unflushed);
+    let merged = check.fixture.trial().merge(section, &mut check.fixture.frames(), &mut unflushed);
     // Before the flush as after it.
     let is_in = |block: &u32| (section.start.0..section.end.0).contains(block);
     (FIRST..FIRST + BLOCKS_PER_CALL).filter(is_in).filter(|&block| check.is_present(block)).for_each(|block| {
         check.assert_marks(block);
     });
-    check.free(check.fixture.space().flush(unflushed));
+    check.free(check.fixture.trial().flush(unflushed));
     merged.unwrap_or(false)
 }
 
@@ -342,7 +342,7 @@ fn merging_keeps_what_is_there<F: MapSpaceFixture>(check: &Checker<F>, blocks: B
     check.free(check.populate(blocks));
     (blocks.start.0..blocks.end.0).for_each(|block| check.write_marks(block));
     let call = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
-        check.fixture.space().merge(whole, frames, unflushed).map(|_| ())
+        check.fixture.trial().merge(whole, frames, unflushed).map(|_| ())
     };
     // Where no frames are together there is never enough.
     let _ = each_failure(check, 0..3, call, || check.assert_section(whole));
@@ -371,8 +371,8 @@ fn merging_needs_room_and_all_blocks<F: MapSpaceFixture>(check: &Checker<F>) {
     for frame in (0..Unflushed::CAPACITY as u64).map(|index| (1 << 39) + 2 * index) {
         assert!(unflushed.push(PfnRange::new(frame, frame + 1)));
     }
-    let merged = check.fixture.space().merge(whole, &mut check.fixture.frames(), &mut unflushed);
-    let list = check.fixture.space().flush(unflushed);
+    let merged = check.fixture.trial().merge(whole, &mut check.fixture.frames(), &mut unflushed);
+    let list = check.fixture.trial().flush(unflushed);
     assert!(list.runs().all(|run| run.start.0 >= 1 << 39), "what did not fit came out");
     assert!(merged == Ok(false) || check.evict(whole) == 512, "a table was lost");
     check.evict(whole);
@@ -399,7 +399,7 @@ fn each_failure<F: MapSpaceFixture>(
         let mut unflushed = Unflushed::new();
         let result = call(&mut frames, &mut unflushed);
         if result.is_ok() {
-            check.free(check.fixture.space().flush(unflushed));
+            check.free(check.fixture.trial().flush(unflushed));
             return true;
         }
         assert_eq!(frames.held_pages(), 0, "failing at step {steps} kept frames");
@@ -409,7 +409,7 @@ fn each_failure<F: MapSpaceFixture>(
         if look {
             as_before();
         }
-        let list = check.fixture.space().flush(unflushed);
+        let list = check.fixture.trial().flush(unflushed);
         assert_eq!(list.pages(), 0, "failing at step {steps} set frames free");
         if look {
             as_before();

@@ -53,8 +53,9 @@ unsafe impl<S: FrameSource> FrameSource for FaultyFrames<S> {
         Some(start)
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         self.held_pages -= signed_pages(order);
-        self.inner.put_back(start, order);
+        // SAFETY: passed on to the caller: what was taken through this was taken from there.
+        unsafe { self.inner.put_back(start, order) };
     }
 }

@@ -131,11 +131,11 @@ impl<F: Walkable> History<'_, F> {
         let enough = !self.random.one_in(3);
         let limit = if enough { u64::MAX } else { self.random.below(12) };
         let mut frames = FaultyFrames::fail_after(self.fixture.frames(), limit);
-        let done = self.fixture.space().populate(blocks, &mut frames, &mut unflushed);
+        let done = self.fixture.trial().populate(blocks, &mut frames, &mut unflushed);
         assert!(done.is_ok() || frames.held_pages() == 0, "a failed call kept frames");
         assert!(done.is_ok() || !unflushed.is_stale(), "a failed call changed something");
         drop(frames);
-        self.free(self.fixture.space().flush(unflushed));
+        self.free(self.fixture.trial().flush(unflushed));
         if done.is_ok() {
             for block in self.blocks[indices(blocks)].iter_mut().filter(|block| **block == Block::Absent) {
                 *block = Block::Fresh;
@@ -146,16 +146,16 @@ impl<F: Walkable> History<'_, F> {
     fn evict(&mut self, blocks: BlockRange, prepare: bool) {
         if prepare {
             let mut unflushed = Unflushed::new();
-            let done = self.fixture.space().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
-            self.free(self.fixture.space().flush(unflushed));
+            let done = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+            self.free(self.fixture.trial().flush(unflushed));
             if done.is_err() {
                 return;
             }
         }
         let present = self.blocks[indices(blocks)].iter().filter(|block| **block != Block::Absent).count();
         let mut unflushed = Unflushed::new();
-        let left = self.fixture.space().evict(blocks, &mut unflushed) as usize;
-        self.free(self.fixture.space().flush(unflushed));
+        let left = self.fixture.trial().evict(blocks, &mut unflushed) as usize;
+        self.free(self.fixture.trial().flush(unflushed));
         // Everything was flushed before, so there was room for all, and what is left was not prepared.
         assert!(left == 0 || !prepare && left == present, "{left} of {present} blocks in {blocks:?} were left");
         if left == 0 {
@@ -167,14 +167,14 @@ impl<F: Walkable> History<'_, F> {
         let mut unflushed = Unflushed::new();
         if self.random.one_in(2) {
             // Without a frame nothing changes, which is seen below.
-            let _ = self.fixture.space().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+            let _ = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
         } else {
             let section = whole(blocks.start.0 / BLOCKS_PER_CALL);
             let all = self.blocks[indices(section)].iter().all(|block| *block != Block::Absent);
-            let merged = self.fixture.space().merge(section, &mut self.fixture.frames(), &mut unflushed);
+            let merged = self.fixture.trial().merge(section, &mut self.fixture.frames(), &mut unflushed);
             assert!(all || merged != Ok(true), "an absent block was merged");
         }
-        self.free(self.fixture.space().flush(unflushed));
+        self.free(self.fixture.trial().flush(unflushed));
     }
 
     /// Reads and writes a block's word on every CPU.

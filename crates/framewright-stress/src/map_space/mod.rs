@@ -5,19 +5,32 @@ mod contract;
 mod fault;
 mod faulty;
 mod history;
+mod trial;
 
 pub use contract::map_space_contract;
 pub use fault::AccessFault;
 pub use faulty::FaultyFrames;
 pub use history::{Translation, Walkable, map_space_history};
+pub use trial::TrialSpace;
 
 use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::PfnRange;
 
 /// A [`MapSpace`] together with what the suite needs to look at it from outside. It describes at least the first 2 GiB.
-pub trait MapSpaceFixture {
+///
+/// # Safety
+/// The implementer promises that the space is there for the suite: nobody else calls for it while a suite runs, no Rust reference leads
+/// into its array, and `load` and `store` cope with whatever is mapped there; and that [`free`](Self::free) leaves alone what it is not owed.
+pub unsafe trait MapSpaceFixture {
     /// What is tested.
     fn space(&self) -> &dyn MapSpace;
+    /// The same, to call what only its owner may call.
+    fn trial(&self) -> TrialSpace<'_>
+    where
+        Self: Sized,
+    {
+        TrialSpace::of(self)
+    }
     /// Where its frames come from.
     fn frames(&self) -> impl FrameSource;
     /// Takes back frames that came out of a flush.
@@ -50,7 +63,8 @@ impl<T: Walkable> Walkable for &T {
     }
 }
 
-impl<T: MapSpaceFixture> MapSpaceFixture for &T {
+// SAFETY: the promises of what is referred to.
+unsafe impl<T: MapSpaceFixture> MapSpaceFixture for &T {
     fn space(&self) -> &dyn MapSpace {
         (**self).space()
     }

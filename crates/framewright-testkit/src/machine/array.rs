@@ -165,7 +165,7 @@ unsafe impl MapSpace for FakeArray {
         self.is_zeroed
     }
 
-    fn populate(
+    unsafe fn populate(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -210,7 +210,9 @@ unsafe impl MapSpace for FakeArray {
         })();
         let Some((upper, section)) = all else {
             for range in taken.iter().rev() {
-                frames.put_back(range.start, Order::for_pages(range.pages()).ok_or(OutOfFrames)?);
+                let order = Order::for_pages(range.pages()).ok_or(OutOfFrames)?;
+                // SAFETY: taken by this call, which has changed nothing.
+                unsafe { frames.put_back(range.start, order) };
             }
             return Err(OutOfFrames);
         };
@@ -231,7 +233,7 @@ unsafe impl MapSpace for FakeArray {
         Ok(())
     }
 
-    fn prepare(
+    unsafe fn prepare(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -254,7 +256,7 @@ unsafe impl MapSpace for FakeArray {
         Ok(())
     }
 
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let (number, range) = in_section(blocks);
         let mut state = self.lock();
         let (mut gone, mut left) = (Vec::new(), 0);
@@ -302,7 +304,7 @@ unsafe impl MapSpace for FakeArray {
         u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    fn flush(&self, unflushed: Unflushed) -> FrameList {
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         self.lock().flushes += u64::from(unflushed.is_stale());
         // SAFETY: the process's translations changed at once, for all its threads (invariant 12).
         unsafe { unflushed.into_flushed() }

@@ -270,7 +270,7 @@ unsafe impl Platform for FakeMachine {
         PinnedCpu::new(self.cpus.pin())
     }
 
-    fn unpin(&self, cpu: PinnedCpu) {
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
         count(&self.counters.unpin);
         self.cpus.unpin(cpu.index());
     }
@@ -280,7 +280,7 @@ unsafe impl Platform for FakeMachine {
         IrqState(self.cpus.irq_save())
     }
 
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         count(&self.counters.irq_restore);
         self.cpus.irq_restore(state.0);
     }

@@ -74,7 +74,8 @@ impl FakePaging {
     ) -> Result<Self, OutOfFrames> {
         let zero = frames.take(Order::PAGE).ok_or(OutOfFrames)?;
         let Some(absent) = frames.take(Order::PAGE) else {
-            frames.put_back(zero, Order::PAGE);
+            // SAFETY: taken just now, and nothing names it.
+            unsafe { frames.put_back(zero, Order::PAGE) };
             return Err(OutOfFrames);
         };
         for address in (zero.address()..zero.add(1).address()).step_by(8) {
@@ -186,7 +187,8 @@ impl Taken<'_> {
 
     fn put_back(self) -> OutOfFrames {
         for &(start, order) in self.runs.iter().rev() {
-            self.frames.put_back(start, order);
+            // SAFETY: taken by this call, which stores no entry before it has all.
+            unsafe { self.frames.put_back(start, order) };
         }
         OutOfFrames
     }
@@ -361,7 +363,7 @@ unsafe impl MapSpace for FakePaging {
         NonNull::without_provenance(NonZeroUsize::new(BASE).expect("not zero"))
     }
 
-    fn populate(
+    unsafe fn populate(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -371,7 +373,7 @@ unsafe impl MapSpace for FakePaging {
         self.tables(&mut lock(&self.state)).populate(section, blocks, frames, unflushed)
     }
 
-    fn prepare(
+    unsafe fn prepare(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -381,12 +383,12 @@ unsafe impl MapSpace for FakePaging {
         self.tables(&mut lock(&self.state)).prepare(section, &blocks, frames, unflushed)
     }
 
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let Some((section, blocks)) = in_section(blocks) else { return 0 };
         self.tables(&mut lock(&self.state)).evict(section, blocks, unflushed)
     }
 
-    fn merge(
+    unsafe fn merge(
         &self,
         section: BlockRange,
         _frames: &mut dyn FrameSource,
@@ -396,7 +398,7 @@ unsafe impl MapSpace for FakePaging {
         Ok(self.tables(&mut lock(&self.state)).merge(section, &blocks, unflushed))
     }
 
-    fn flush(&self, unflushed: Unflushed) -> FrameList {
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
             let mut state = lock(&self.state);
             state.tlbs.iter_mut().for_each(Tlb::flush);

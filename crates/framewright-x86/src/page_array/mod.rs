@@ -320,7 +320,7 @@ unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
         NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
     }
 
-    fn populate(
+    unsafe fn populate(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -333,7 +333,7 @@ unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
         }
     }
 
-    fn prepare(
+    unsafe fn prepare(
         &self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
@@ -343,12 +343,12 @@ unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
         section.prepare(&blocks, frames, unflushed)
     }
 
-    fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         let Some((section, blocks)) = self.part(blocks) else { return 0 };
         section.evict(&blocks, unflushed)
     }
 
-    fn merge(
+    unsafe fn merge(
         &self,
         section: BlockRange,
         frames: &mut dyn FrameSource,
@@ -358,7 +358,7 @@ unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
         if section::is_whole(&blocks) { section.merge(frames, unflushed) } else { Ok(false) }
     }
 
-    fn flush(&self, unflushed: Unflushed) -> FrameList {
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
             self.flush_changed(unflushed.changed(), unflushed.has_tables());
         }

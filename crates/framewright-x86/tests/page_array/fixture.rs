@@ -54,22 +54,22 @@ impl Fixture {
     /// Populates and flushes.
     pub fn populate(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        self.array.populate(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
-        self.pool.free(self.array.flush(unflushed));
+        self.trial().populate(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
+        self.pool.free(self.trial().flush(unflushed));
     }
 
     /// Prepares and flushes.
     pub fn prepare(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        self.array.prepare(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
-        self.pool.free(self.array.flush(unflushed));
+        self.trial().prepare(blocks, &mut &self.pool, &mut unflushed).expect("the pool is large");
+        self.pool.free(self.trial().flush(unflushed));
     }
 
     /// Evicts all of `blocks`, flushes, and says how many frames came.
     pub fn evict(&self, blocks: BlockRange) -> u64 {
         let mut unflushed = Unflushed::new();
-        assert_eq!(self.array.evict(blocks, &mut unflushed), 0);
-        let list = self.array.flush(unflushed);
+        assert_eq!(self.trial().evict(blocks, &mut unflushed), 0);
+        let list = self.trial().flush(unflushed);
         let pages = list.pages();
         self.pool.free(list);
         pages
@@ -81,7 +81,8 @@ impl Fixture {
     }
 }
 
-impl MapSpaceFixture for Fixture {
+// SAFETY: the tables are this fixture's, CPUs of software are all that look at the array, and the pool checks what it takes back.
+unsafe impl MapSpaceFixture for Fixture {
     fn space(&self) -> &dyn MapSpace {
         &self.array
     }

@@ -2,10 +2,10 @@
 
 use crate::cpus::Forgets;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};
-use framewright::map_space::{BlockRange, MapSpace, OutOfFrames, Unflushed};
+use framewright::map_space::{BlockRange, OutOfFrames, Unflushed};
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright_testkit::contract::contract_pool;
-use framewright_testkit::{AccessFault, FaultyFrames};
+use framewright_testkit::{AccessFault, FaultyFrames, MapSpaceFixture};
 use framewright_x86::page_table::PageSize;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -66,7 +66,7 @@ impl Run {
     }
 
     fn flush(&mut self) {
-        let list = self.fixture.array.flush(std::mem::take(&mut self.unflushed));
+        let list = self.fixture.trial().flush(std::mem::take(&mut self.unflushed));
         self.fixture.pool.free(list);
         self.waiting = 0;
     }
@@ -109,9 +109,9 @@ impl Run {
         let before = self.fixture.pool.outstanding();
         let (room, tables, outside) = (self.unflushed.room(), array.counts().tables, array.counts().merges);
         let result = match call {
-            0 => array.populate(blocks, &mut source, &mut self.unflushed),
-            1 => array.prepare(blocks, &mut source, &mut self.unflushed),
-            _ => array.merge(blocks, &mut source, &mut self.unflushed).map(|_| ()),
+            0 => self.fixture.trial().populate(blocks, &mut source, &mut self.unflushed),
+            1 => self.fixture.trial().prepare(blocks, &mut source, &mut self.unflushed),
+            _ => self.fixture.trial().merge(blocks, &mut source, &mut self.unflushed).map(|_| ()),
         };
         if result.is_err() {
             assert_eq!(source.held_pages(), 0, "a failed call kept frames");
@@ -179,7 +179,7 @@ impl Run {
             let size = fixture.translate(BASE + u64::from(block) * BLOCK_BYTES).map(|(_, size, _)| size);
             size == Some(PageSize::Medium)
         });
-        let left = fixture.array.evict(blocks, &mut self.unflushed) as usize;
+        let left = fixture.trial().evict(blocks, &mut self.unflushed) as usize;
         let counts = fixture.array.counts();
         self.waiting += usize::try_from(counts.evicted_pages - evicted + (tables - counts.tables)).expect("few");
         let is_present = |block: u32| {

@@ -12,7 +12,7 @@ use fixture::{BASE, BLOCK_BYTES, Fixture, root};
 use framewright::map_space::{BlockRange, MapSpace, Unflushed};
 use framewright::units::{Order, Pfn};
 use framewright_testkit::contract::contract_pool;
-use framewright_testkit::stress::map_space::map_space_history;
+use framewright_testkit::stress::map_space::{TrialSpace, map_space_history};
 use framewright_testkit::{FaultyFrames, MapSpaceFixture, map_space_contract};
 use framewright_x86::page_array::{ArrayError, ArrayPlace, PageArray};
 use framewright_x86::page_table::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
@@ -136,17 +136,19 @@ fn the_last_section_of_a_large_machine_works() {
     assert_eq!(cpus.load(0, address), Ok(0));
     let mut unflushed = Unflushed::new();
     let block = BlockRange::new(last, last + 1);
-    array.populate(block, &mut &pool, &mut unflushed).expect("frames");
-    pool.free(array.flush(unflushed));
+    // SAFETY: nobody else has the array, and CPUs of software are all that look at it.
+    let trial = unsafe { TrialSpace::new(&array) };
+    trial.populate(block, &mut &pool, &mut unflushed).expect("frames");
+    pool.free(trial.flush(unflushed));
     cpus.store(0, address, 7).expect("present");
     assert_eq!(cpus.load(1, address), Ok(7));
     assert_eq!(array.range().end, BASE + (640 << 30));
     // Beyond the end nothing is described, and nothing happens.
     let beyond = BlockRange::new(last + 1, last + 2);
     let mut unflushed = Unflushed::new();
-    assert!(array.populate(beyond, &mut &pool, &mut unflushed).is_err());
-    assert_eq!(array.prepare(beyond, &mut &pool, &mut unflushed), Ok(()));
-    assert_eq!(array.evict(beyond, &mut unflushed), 0);
+    assert!(trial.populate(beyond, &mut &pool, &mut unflushed).is_err());
+    assert_eq!(trial.prepare(beyond, &mut &pool, &mut unflushed), Ok(()));
+    assert_eq!(trial.evict(beyond, &mut unflushed), 0);
     assert!(!unflushed.is_stale());
     assert!(cpus.load(0, usize::try_from(array.range().end).expect("64 bits")).is_err());
 }
@@ -190,9 +192,9 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     let entries = || (0..512).map(|index| memory.read(table, index)).collect::<Vec<Entry>>();
     let before = entries();
     let mut unflushed = Unflushed::new();
-    assert_eq!(fixture.array.evict(whole, &mut unflushed), 0);
+    assert_eq!(fixture.trial().evict(whole, &mut unflushed), 0);
     assert_eq!(entries(), before);
-    let list = fixture.array.flush(unflushed);
+    let list = fixture.trial().flush(unflushed);
     assert_eq!(list.pages(), 512 - 8 + 1);
     fixture.pool.free(list);
     assert_eq!(fixture.pool.outstanding(), fixture.resting);
@@ -210,8 +212,8 @@ fn a_section_is_merged_where_it_is_or_moves() {
     fixture.prepare(BlockRange::new(128, 129));
     let merge = || {
         let mut unflushed = Unflushed::new();
-        assert_eq!(fixture.array.merge(whole, &mut &fixture.pool, &mut unflushed), Ok(true));
-        let list = fixture.array.flush(unflushed);
+        assert_eq!(fixture.trial().merge(whole, &mut &fixture.pool, &mut unflushed), Ok(true));
+        let list = fixture.trial().flush(unflushed);
         let pages = list.pages();
         fixture.pool.free(list);
         pages
@@ -243,13 +245,13 @@ fn flushes_are_as_small_as_the_change() {
     // Blocks here and there: a range each, as long as there are few.
     let mut unflushed = Unflushed::new();
     for block in [70, 72, 75] {
-        assert_eq!(fixture.array.evict(BlockRange::new(block, block + 1), &mut unflushed), 0);
+        assert_eq!(fixture.trial().evict(BlockRange::new(block, block + 1), &mut unflushed), 0);
     }
-    fixture.pool.free(fixture.array.flush(unflushed));
+    fixture.pool.free(fixture.trial().flush(unflushed));
     assert_eq!(fixture.cpus.asked(), [Asked::Ranges(3, 24)]);
     // Nothing changed, nothing flushed.
     fixture.prepare(BlockRange::new(64, 128));
-    fixture.pool.free(fixture.array.flush(Unflushed::new()));
+    fixture.pool.free(fixture.trial().flush(Unflushed::new()));
     assert_eq!(fixture.cpus.asked(), []);
     let counts = fixture.array.counts();
     assert_eq!((counts.flushes, counts.full_flushes), (4, 1));

@@ -4,10 +4,10 @@ use crate::cpus::Asked;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};
 use crate::order;
 use crate::table_memory::Memory;
-use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
+use framewright::map_space::{BlockRange, FrameSource, Unflushed};
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright_testkit::FramePool;
 use framewright_testkit::contract::contract_pool;
+use framewright_testkit::{FramePool, MapSpaceFixture};
 use framewright_x86::page_table::{Entry, PageSize, TableMemory, index_of};
 
 /// The section in which these tests work.
@@ -27,7 +27,7 @@ fn with_room(room: usize) -> Unflushed {
 
 /// Flushes and frees what is not filler; returns how many frames that were.
 fn flush(fixture: &Fixture, unflushed: Unflushed) -> u64 {
-    let list = fixture.array.flush(unflushed);
+    let list = fixture.trial().flush(unflushed);
     let runs: Vec<PfnRange> = list.runs().filter(|run| run.start.0 < FILLER).collect();
     fixture.pool.free_runs(&runs);
     runs.into_iter().map(PfnRange::pages).sum()
@@ -42,9 +42,10 @@ unsafe impl FrameSource for UpTo<'_> {
         let Self(mut pool, largest) = *self;
         if order > largest { None } else { pool.take(order) }
     }
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         let Self(mut pool, _) = *self;
-        pool.put_back(start, order);
+        // SAFETY: passed on to the caller.
+        unsafe { pool.put_back(start, order) };
     }
 }
 
@@ -64,7 +65,7 @@ impl Fixture {
 
     fn populate_small(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        self.array.populate(blocks, &mut UpTo(&self.pool, order(3)), &mut unflushed).expect("frames");
+        self.trial().populate(blocks, &mut UpTo(&self.pool, order(3)), &mut unflushed).expect("frames");
         flush(self, unflushed);
     }
 
@@ -74,10 +75,10 @@ impl Fixture {
         fixture.populate_small(BlockRange::new(128, 130));
         // The two parts follow one another or not; room for each run and none for the table.
         let mut unflushed = with_room(2);
-        assert_eq!(fixture.array.evict(BlockRange::new(128, 129), &mut unflushed), 0);
+        assert_eq!(fixture.trial().evict(BlockRange::new(128, 129), &mut unflushed), 0);
         flush(&fixture, unflushed);
         let mut unflushed = with_room(1);
-        assert_eq!(fixture.array.evict(BlockRange::new(129, 130), &mut unflushed), 0);
+        assert_eq!(fixture.trial().evict(BlockRange::new(129, 130), &mut unflushed), 0);
         assert_eq!(flush(&fixture, unflushed), 8);
         assert_eq!((fixture.tables(), fixture.pool.outstanding()), (1, fixture.resting + 1));
         fixture.cpus.asked();
@@ -91,11 +92,11 @@ fn a_large_page_stays_where_there_is_no_room_for_its_run() {
     fixture.populate(WHOLE);
     let before = fixture.translate(ADDRESS);
     let mut unflushed = with_room(0);
-    assert_eq!(fixture.array.evict(WHOLE, &mut unflushed), 64);
+    assert_eq!(fixture.trial().evict(WHOLE, &mut unflushed), 64);
     assert_eq!(flush(&fixture, unflushed), 0);
     assert_eq!(fixture.translate(ADDRESS), before);
     let mut unflushed = with_room(1);
-    assert_eq!(fixture.array.evict(WHOLE, &mut unflushed), 0);
+    assert_eq!(fixture.trial().evict(WHOLE, &mut unflushed), 0);
     assert_eq!(flush(&fixture, unflushed), 512);
 }
 
@@ -103,7 +104,7 @@ fn a_large_page_stays_where_there_is_no_room_for_its_run() {
 fn an_empty_table_waits_for_room_and_then_goes_with_a_flush() {
     let fixture = Fixture::with_empty_table();
     let mut unflushed = Unflushed::new();
-    assert_eq!(fixture.array.evict(BlockRange::new(150, 151), &mut unflushed), 0);
+    assert_eq!(fixture.trial().evict(BlockRange::new(150, 151), &mut unflushed), 0);
     assert_eq!(flush(&fixture, unflushed), 1);
     // No page is stale, but the steps of walks are: one page at least must be named.
     assert_eq!(fixture.cpus.asked(), [Asked::Ranges(1, 8)]);
@@ -115,7 +116,7 @@ fn a_large_page_replaces_an_empty_table_if_there_is_room_for_it() {
     for (room, small) in [(0, true), (1, false)] {
         let fixture = Fixture::with_empty_table();
         let mut unflushed = with_room(room);
-        fixture.array.populate(WHOLE, &mut &fixture.pool, &mut unflushed).expect("frames");
+        fixture.trial().populate(WHOLE, &mut &fixture.pool, &mut unflushed).expect("frames");
         assert_eq!(flush(&fixture, unflushed), room as u64);
         let (_, size, _) = fixture.translate(ADDRESS).expect("mapped");
         assert_eq!((size == PageSize::Small, fixture.tables()), (small, u64::from(small)));
@@ -129,7 +130,7 @@ fn a_split_is_flushed_although_every_page_stays_where_it_is() {
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate(WHOLE);
     let mut unflushed = Unflushed::new();
-    fixture.array.prepare(BlockRange::new(130, 131), &mut &fixture.pool, &mut unflushed).expect("a frame");
+    fixture.trial().prepare(BlockRange::new(130, 131), &mut &fixture.pool, &mut unflushed).expect("a frame");
     assert_eq!(unflushed.changed(), Some(&[WHOLE][..]));
     flush(&fixture, unflushed);
 }
@@ -142,7 +143,7 @@ fn one_run_that_is_not_aligned_moves_when_it_is_merged() {
     let last = fixture.translate(ADDRESS + 511 * 4096).expect("mapped").0;
     assert_eq!((last - first, first.is_multiple_of(2 << 20)), (511 * 4096, false), "the pool gives one run");
     let mut unflushed = Unflushed::new();
-    assert_eq!(fixture.array.merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
+    assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
     assert_eq!(flush(&fixture, unflushed), 513);
     let (moved, size, _) = fixture.translate(ADDRESS).expect("mapped");
     assert_eq!((moved.is_multiple_of(2 << 20), size), (true, PageSize::Medium));
@@ -157,18 +158,18 @@ fn a_merge_needs_room_for_what_moves_and_for_the_table() {
     let outstanding = fixture.pool.outstanding();
     for room in [0, 1] {
         let mut unflushed = with_room(room);
-        assert_eq!(fixture.array.merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(false));
+        assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(false));
         assert_eq!(flush(&fixture, unflushed), 0);
         assert_eq!((fixture.tables(), fixture.pool.outstanding()), (1, outstanding));
     }
     let mut unflushed = with_room(2);
-    assert_eq!(fixture.array.merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
+    assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
     assert_eq!(flush(&fixture, unflushed), 513);
     // Only the table, where the frames stay.
     fixture.prepare(BlockRange::new(128, 129));
     for (room, merged) in [(0, false), (1, true)] {
         let mut unflushed = with_room(room);
-        assert_eq!(fixture.array.merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(merged));
+        assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(merged));
         assert_eq!(flush(&fixture, unflushed), room as u64);
     }
 }

@@ -38,7 +38,7 @@ unsafe impl Platform for Board {
     fn irq_save(&self) -> IrqState {
         IrqState(0)
     }
-    fn irq_restore(&self, _: IrqState) {}
+    unsafe fn irq_restore(&self, _: IrqState) {}
 }
 
 fn bring_up() -> Result<Manager<Board>, Box<dyn Error>> {

@@ -11,7 +11,7 @@
 //! #     fn direct(&self, pa: u64) -> NonNull<u8> { NonNull::new((DIRECT_MAP + pa) as *mut u8).unwrap() }
 //! #     fn pin(&self) -> framewright::PinnedCpu { framewright::PinnedCpu::new(0) }
 //! #     fn irq_save(&self) -> framewright::IrqState { framewright::IrqState(0) }
-//! #     fn irq_restore(&self, _: framewright::IrqState) {}
+//! #     unsafe fn irq_restore(&self, _: framewright::IrqState) {}
 //! # }
 //! # const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 //! use framewright::adapters::virtio::Dma;
@@ -33,7 +33,8 @@
 //!         dma().dma_alloc(pages, direction)
 //!     }
 //!     unsafe fn dma_dealloc(paddr: PhysAddr, vaddr: NonNull<u8>, pages: usize) -> i32 {
-//!         dma().dma_dealloc(paddr, vaddr, pages)
+//!         // SAFETY: `Hal` asks its callers for what the manager asks for.
+//!         unsafe { dma().dma_dealloc(paddr, vaddr, pages) }
 //!     }
 //!     unsafe fn mmio_phys_to_virt(paddr: PhysAddr, _size: usize) -> NonNull<u8> {
 //!         NonNull::new((DIRECT_MAP + paddr) as *mut u8).expect("the direct map is not at 0")
@@ -92,10 +93,14 @@ impl<'a, P: Platform> Dma<'a, P> {
     ///
     /// # Errors
     /// When the pages are not all in use; nothing has then changed.
-    pub fn free(&self, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody uses them any more, no device either.
+    pub unsafe fn free(&self, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
         let start = Pfn::containing(start);
         let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
-        self.manager.free(range)
+        // SAFETY: passed on to the caller.
+        unsafe { self.manager.free(range) }
     }
 
     /// `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never handed out, so no memory is at 0.
@@ -105,9 +110,14 @@ impl<'a, P: Platform> Dma<'a, P> {
     }
 
     /// `Hal::dma_dealloc`: 0, or -1 when the pages were not in use. `virtio-drivers` panics on the latter.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
     #[must_use]
-    pub fn dma_dealloc(&self, paddr: PhysAddr, _vaddr: NonNull<u8>, pages: usize) -> i32 {
-        if self.free(paddr, pages).is_ok() { 0 } else { REFUSED }
+    pub unsafe fn dma_dealloc(&self, paddr: PhysAddr, _vaddr: NonNull<u8>, pages: usize) -> i32 {
+        // SAFETY: passed on to the caller.
+        let freed = unsafe { self.free(paddr, pages) };
+        if freed.is_ok() { 0 } else { REFUSED }
     }
 
     /// Only what the direct map shows can be zeroed, so its end limits the request as the device does.

@@ -46,8 +46,8 @@ unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
         let mut start = self.allocate_order(order, MigrateType::Unmovable).ok()?;
         // A mapper writes tables through the direct map. Almost always that is whole; while it is being built, the frame is chosen with care.
         if start.add(order.pages()).address() > limit {
-            // Allocated just now and nobody else's, so that this cannot fail.
-            let _ = self.free_order(start, order);
+            // SAFETY: allocated just now, and nobody else knows of it (invariant 42). So this cannot fail either.
+            let _ = unsafe { self.free_order(start, order) };
             let request = Request { migrate_type: MigrateType::Unmovable, max_address: limit, ..Request::new(order) };
             start = self.allocate(&request).ok()?.start;
         }
@@ -63,7 +63,8 @@ unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
 impl<P: Platform, S: PageSize> FrameDeallocator<S> for &Manager<P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = Pfn::containing(frame.start_address().as_u64());
-        let freed = self.free_order(start, const { order_of::<S>() });
+        // SAFETY: passed on to the caller, who gives up an unused frame (invariant 42).
+        let freed = unsafe { self.free_order(start, const { order_of::<S>() }) };
         debug_assert!(freed.is_ok(), "a frame was given back that is not in use: {freed:?}");
     }
 }

@@ -142,10 +142,7 @@ impl<P: Platform> Manager<P> {
     }
 
     fn event(&self, place: Place) -> Event {
-        let cpu = self.platform.pin();
-        let event = Event { place, cpu: cpu.index(), now_ns: self.platform.now_ns() };
-        self.platform.unpin(cpu);
-        event
+        self.pinned(|cpu| Event { place, cpu, now_ns: self.platform.now_ns() })
     }
 
     /// The part of a range that can be written to.

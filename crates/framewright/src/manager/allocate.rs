@@ -341,9 +341,7 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn local_node(&self) -> NodeId {
-        let cpu = self.platform.pin();
-        let node = self.platform.cpu_node(cpu.index());
-        self.platform.unpin(cpu);
+        let node = self.pinned(|cpu| self.platform.cpu_node(cpu));
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }
 
@@ -376,8 +374,11 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and nobody uses them any more.
     #[track_caller]
-    pub fn free(&self, range: PfnRange) -> Result<(), FreeError> {
+    pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }

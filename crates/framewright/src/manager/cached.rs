@@ -73,10 +73,17 @@ impl<P: Platform> Manager<P> {
     /// The zone that the calling CPU's cache keeps frames of.
     #[inline]
     fn near_zone(&self) -> Option<&'static Zone> {
+        self.pinned(|cpu| self.caches.get(cpu as usize).and_then(|cache| self.zones.get(cache.zone)))
+    }
+
+    /// Calls `work` with the number of the CPU on which it then runs to its end.
+    #[inline]
+    pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
         let cpu = self.platform.pin();
-        let zone = self.caches.get(cpu.index() as usize).and_then(|cache| self.zones.get(cache.zone));
-        self.platform.unpin(cpu);
-        zone
+        let result = work(cpu.index());
+        // SAFETY: pinned here just now; what `work` pinned it has unpinned.
+        unsafe { self.platform.unpin(cpu) };
+        result
     }
 
     /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, but this may be had yet, or a debug aid is on.
@@ -96,17 +103,14 @@ impl<P: Platform> Manager<P> {
     /// Calls `work` with the CPU's cache, unless somebody else is in it.
     #[inline]
     pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
-        let cpu = self.platform.pin();
-        let result = match self.caches.get(cpu.index() as usize) {
+        self.pinned(|cpu| match self.caches.get(cpu as usize) {
             Some(cache) if cache.ownership.enter() => {
                 let result = work(cache);
                 cache.ownership.leave();
                 Some(result)
             }
             _ => None,
-        };
-        self.platform.unpin(cpu);
-        result
+        })
     }
 
     /// From the near zone, above its low mark if it has that; then from the others; then by all other means.
@@ -177,9 +181,12 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`FreeError`].
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns these frames, and nobody uses them any more.
     #[inline]
     #[track_caller]
-    pub fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+    pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_allocated(start, order).map_err(|error| self.explained(error))?;
         }
@@ -385,7 +392,7 @@ impl<P: Platform> Manager<P> {
         self.draining.store(false, Ordering::Release);
         // The model wakes those who wait when a CPU lets something of the platform go.
         #[cfg(loom)]
-        self.platform.unpin(self.platform.pin());
+        self.pinned(drop);
         Some(drained)
     }
 

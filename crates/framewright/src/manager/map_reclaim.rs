@@ -7,7 +7,7 @@ mod owned;
 
 use super::{Manager, Request};
 use crate::block::MigrateType;
-use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, MapSpace, Unflushed};
+use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, MapSpace, OutOfFrames, Unflushed};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -108,7 +108,7 @@ unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
         Some(taken.start)
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         // It was allocated just now, so that this cannot fail.
         let _ = self.manager.free_bare(PfnRange { start, end: start.add(order.pages()) });
         self.taken_pages -= order.pages();
@@ -136,7 +136,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and is counted.
-    pub fn reclaim_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about, until it returns, and no reference to a descriptor of theirs is used any more.
+    pub unsafe fn reclaim_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
@@ -156,7 +159,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`MapError`].
-    pub fn restore_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about, until it returns.
+    pub unsafe fn restore_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
@@ -209,9 +215,7 @@ impl<P: Platform> Manager<P> {
         let mut ready = Batch::new();
         for piece in batch.take() {
             let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
-            let prepared = self
-                .section_locks
-                .with(self.platform, piece.section(), || space.prepare(piece.blocks, &mut frames, &mut unflushed));
+            let prepared = self.prepare_piece(space, piece, &mut frames, &mut unflushed);
             if prepared.is_ok() {
                 change.spent_pages += frames.taken_pages;
                 ready.push(piece);
@@ -241,8 +245,35 @@ impl<P: Platform> Manager<P> {
         change
     }
 
+    fn prepare_piece(
+        &self,
+        space: &dyn MapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors were taken out of use under the zone
+        // lock, and whoever looked at them is out (invariants 22 and 42).
+        let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), prepare)
+    }
+
     fn evict_piece(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> u32 {
-        self.section_locks.with(self.platform, piece.section(), || space.evict(piece.blocks, unflushed))
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are described again (invariants 22 and 42).
+        let evict = || unsafe { space.evict(piece.blocks, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), evict)
+    }
+
+    fn fill_piece(
+        &self,
+        space: &dyn MapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are described again (invariants 22 and 42).
+        let populate = || unsafe { space.populate(piece.blocks, frames, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), populate)
     }
 
     fn populate_batch(&self, space: &dyn MapSpace, batch: &mut Batch) -> MapChange {
@@ -254,9 +285,7 @@ impl<P: Platform> Manager<P> {
                 change += self.flush(space, &mut unflushed);
             }
             let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
-            let populated = self
-                .section_locks
-                .with(self.platform, piece.section(), || space.populate(piece.blocks, &mut frames, &mut unflushed));
+            let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
             if populated.is_ok() {
                 change.spent_pages += frames.taken_pages;
                 change.blocks += u64::from(piece.blocks.blocks());
@@ -274,9 +303,7 @@ impl<P: Platform> Manager<P> {
     /// Undoes a piece that could be made absent in part only.
     fn populate_piece(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> MapChange {
         let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
-        let populated = self
-            .section_locks
-            .with(self.platform, piece.section(), || space.populate(piece.blocks, &mut frames, unflushed));
+        let populated = self.fill_piece(space, piece, &mut frames, unflushed);
         let mut change = self.flush(space, unflushed);
         if populated.is_ok() {
             change.spent_pages += frames.taken_pages;
@@ -290,7 +317,8 @@ impl<P: Platform> Manager<P> {
     /// Flushes what is due, and frees what that sets free.
     fn flush(&self, space: &dyn MapSpace, unflushed: &mut Unflushed) -> MapChange {
         let mut change = MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
-        let list = space.flush(core::mem::take(unflushed));
+        // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
+        let list = unsafe { space.flush(core::mem::take(unflushed)) };
         for run in list.runs() {
             // Page tables of bring-up were never managed: they stay reserved.
             if self.free_bare(run).is_ok() {

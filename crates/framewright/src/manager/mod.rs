@@ -2,6 +2,30 @@
 //!
 //! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
 //! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//!
+//! # Owning memory
+//!
+//! **Memory is owned by number, and taking it away by number is unsafe.** A [`Pfn`](crate::units::Pfn) or a [`PfnRange`] is a number that
+//! anybody can write down: having it proves nothing. So
+//!
+//! * taking memory is safe ([`Manager::allocate`] and all its like, [`Pool::allocate`], [`Manager::claim_isolated`]): whoever is given a range owns
+//!   it, and may pass it on to others, or forget it, which leaks it;
+//! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`: [`Manager::free`],
+//!   [`free_order`](Manager::free_order), [`put`](Manager::put), [`put_testzero`](Manager::put_testzero),
+//!   [`free_frozen`](Manager::free_frozen), [`freeze`](Manager::freeze), [`unfreeze`](Manager::unfreeze),
+//!   [`start_references`](Manager::start_references), [`reclaim_map`](Manager::reclaim_map), [`restore_map`](Manager::restore_map),
+//!   [`Pool::free`], and those of the [adapters](crate::adapters).
+//!
+//! The contract is one for all of them. **The caller owns every frame that it names**: this manager gave it to the caller, by an
+//! allocation, by a claim, or by a reference (for what is done with that reference), or its owner passed it on. **And nobody uses it
+//! afterwards**: no Rust reference leads into it, no translation names it, no device writes to it. Where a call leaves the caller the
+//! owner, the second half does not apply, and its documentation says so.
+//!
+//! Wrong arguments are answered with an error as far as they are found, and nothing has then changed. What is not found (a frame that
+//! was freed and is somebody else's by now cannot be told from one's own) is what the contract excludes.
+//!
+//! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the number away only by name
+//! ([`Frames::into_range`]). Who keeps page tables or lists of millions of frames works with numbers and says why each free is right.
 
 mod aided;
 mod allocate;
@@ -10,7 +34,9 @@ mod cached;
 mod isolate;
 mod map_reclaim;
 mod memory_map;
+mod misuse;
 mod node_clock;
+mod owned;
 mod pages;
 mod plan;
 mod pools;
@@ -23,6 +49,7 @@ pub use bring_up::{BringUp, BringUpError, BringUpFailed};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
+pub use owned::Frames;
 pub(crate) use pools::Loan;
 pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};

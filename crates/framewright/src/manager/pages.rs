@@ -21,7 +21,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Safety
     /// The page, or another one of its 2 MiB block, stays allocated for as long as the reference is used: when the last is freed the block becomes whole, and its
-    /// memory somebody else's.
+    /// memory somebody else's. Nobody reclaims the map of the page's block meanwhile.
     #[must_use]
     pub unsafe fn page(&self, pfn: Pfn) -> Option<&Page> {
         let (zone, segment, offset) = self.place_of(pfn)?;

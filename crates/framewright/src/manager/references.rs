@@ -111,7 +111,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`ReferenceError::NotARun`], [`NotManaged`](ReferenceError::NotManaged), [`Busy`](ReferenceError::Busy) when there is a count already. Nothing has then changed.
-    pub fn start_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns `range`. From now on its references do.
+    pub unsafe fn start_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
         let not_a_run = ReferenceError::NotARun(range);
         if range.is_empty() {
             return Err(not_a_run);
@@ -147,7 +150,8 @@ impl<P: Platform> Manager<P> {
             match self.try_get_once(pfn)? {
                 Got::Reference => return Ok(()),
                 Got::Nothing => return Err(ReferenceError::Frozen(pfn)),
-                Got::Another(head) => self.put(head)?,
+                // SAFETY: it was got just now, and nobody else knows of it (invariants 23 and 42).
+                Got::Another(head) => unsafe { self.put(head) }?,
             }
         }
     }
@@ -178,7 +182,11 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`ReferenceError::Frozen`] when there is none to put; [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
-    pub fn put(&self, pfn: Pfn) -> Result<(), ReferenceError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller has a reference, and does not use the memory through it any more.
+    #[track_caller]
+    pub unsafe fn put(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         let put = self.with_target(pfn, |target| {
             let last = references::put(target.count)?;
             if last {
@@ -197,7 +205,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn put_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
+    ///
+    /// # Safety
+    /// As [`put`](Self::put).
+    pub unsafe fn put_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
         let put =
             self.with_target(pfn, |target| references::put(target.count).map(|last| last.then_some(target.run)))?;
         put.map_err(|_| ReferenceError::Frozen(pfn))
@@ -207,7 +218,12 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`ReferenceError::Busy`] when it is not frozen; as [`put`](Self::put).
-    pub fn free_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze their count or put the last reference, and nobody uses them any
+    /// more.
+    #[track_caller]
+    pub unsafe fn free_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         let (references, run) = self.with_target(pfn, |target| {
             let references = target.count.load(Ordering::Relaxed);
             if references == 0 {
@@ -222,7 +238,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`ReferenceError::Busy`] when the count is another; as [`try_get`](Self::try_get).
-    pub fn freeze(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): all `expected` references are the caller's.
+    pub unsafe fn freeze(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
         let frozen = self.with_target(pfn, |target| references::freeze(target.count, expected))?;
         frozen.map_err(|references| ReferenceError::Busy { pfn, references })
     }
@@ -231,7 +250,11 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`ReferenceError::Busy`] when it is not frozen; [`Frozen`](ReferenceError::Frozen) when `count` is zero, which changes nothing.
-    pub fn unfreeze(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze their count or put the last reference. From now on `count`
+    /// references do.
+    pub unsafe fn unfreeze(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
             Ok(()) => Ok(()),
             Err(0) => Err(ReferenceError::Frozen(pfn)),
@@ -274,13 +297,19 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Frees frames whose count just became zero, so that they are the caller's alone; of single pages the descriptor is cleared already.
+    #[track_caller]
     fn free_run(&self, run: PfnRange) -> Result<(), ReferenceError> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
         let order = Order::for_pages(run.pages());
         let order = order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
-        let freed = order.map_or_else(|| self.free(run), |order| self.free_order(run.start, order));
+        let freed = match order {
+            // SAFETY: by the promise of who put the last reference or froze the count nobody has these frames but us (invariants 23 and 42).
+            Some(order) => unsafe { self.free_order(run.start, order) },
+            // SAFETY: as above (invariants 23 and 42).
+            None => unsafe { self.free(run) },
+        };
         freed.map_err(ReferenceError::NotFreed)
     }
 
@@ -330,7 +359,8 @@ impl<P: Platform> Manager<P> {
     fn with_interrupts_off<R>(&self, body: impl FnOnce() -> R) -> R {
         let irq = self.platform.irq_save();
         let result = body();
-        self.platform.irq_restore(irq);
+        // SAFETY: saved here just now; what `body` saved it has restored.
+        unsafe { self.platform.irq_restore(irq) };
         result
     }
 }

@@ -208,10 +208,13 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     let mut unflushed = Unflushed::new();
     for (done, section) in sections().enumerate() {
         let mut runs = runs_of(section, without.blocks_of(section));
-        let populated = runs.try_for_each(|blocks| space.populate(blocks, &mut frames, &mut unflushed));
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet (invariants 28 and 42).
+        let mut populate = |blocks| unsafe { space.populate(blocks, &mut frames, &mut unflushed) };
+        let populated = runs.try_for_each(&mut populate);
         if unflushed.room() == 0 || populated.is_err() {
             // What left the tables came from this memory and is not used again.
-            let _ = space.flush(core::mem::take(&mut unflushed));
+            // SAFETY: filled above by this space (invariant 12).
+            let _ = unsafe { space.flush(core::mem::take(&mut unflushed)) };
         }
         if let Err(error) = populated {
             let handed_pages = frames.handed_pages;
@@ -220,7 +223,8 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         }
     }
     // One flush for all of them: nobody has looked at the array yet.
-    let _ = space.flush(unflushed);
+    // SAFETY: filled above by this space (invariant 12).
+    let _ = unsafe { space.flush(unflushed) };
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
@@ -237,8 +241,10 @@ fn give_part_back<P: Platform>(
     for section in sections {
         let mut unflushed = Unflushed::new();
         // A whole section that is one mapping needs no preparation; what cannot be made absent shows in the sum.
-        let _ = space.evict(blocks_of(section), &mut unflushed);
-        returned_pages += space.flush(unflushed).pages();
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet (invariants 28 and 42).
+        let _ = unsafe { space.evict(blocks_of(section), &mut unflushed) };
+        // SAFETY: filled just now by this space (invariant 12).
+        returned_pages += unsafe { space.flush(unflushed) }.pages();
     }
     if !memory.is_empty() && returned_pages == handed_pages {
         // It was allocated just now, so that this cannot fail; if it did, it would stay reserved.
@@ -297,7 +303,7 @@ unsafe impl FrameSource for Frames {
         Some(Pfn(start))
     }
 
-    fn put_back(&mut self, start: Pfn, order: Order) {
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         // What was not given last is lost until all of the memory is given back.
         if start.0 + order.pages() == self.below && order >= Order::BLOCK {
             self.below = start.0;
@@ -405,7 +411,8 @@ mod tests {
         assert_eq!(page, Some(Pfn(1535)));
         assert_eq!(frames.take(Order::BLOCK), Some(Pfn(512)));
         assert_eq!(frames.take(Order::BLOCK), None, "a page of it is gone");
-        frames.put_back(Pfn(1535), Order::PAGE);
+        // SAFETY: taken above, and nobody uses it.
+        unsafe { frames.put_back(Pfn(1535), Order::PAGE) };
         assert_eq!(frames.take(Order::BLOCK), Some(Pfn(1024)));
         assert_eq!(frames.handed_pages, 1024);
         assert_eq!(frames.take(Order::PAGE), None);

@@ -83,7 +83,12 @@ pub unsafe trait ReportDevice {
     ///
     /// # Errors
     /// See [`SubmitError`]. Then the device has none of the ranges.
-    fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError>;
+    ///
+    /// # Safety
+    /// The caller owns the frames of all `ranges` (invariant 42) and nobody uses them, until this fails, [`poll`](Self::poll) has returned
+    /// anything but [`Progress::Pending`], or [`reset`](Self::reset) has returned true: their content may be gone from now on. No other
+    /// submission is out.
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError>;
 
     /// What became of the last submission. Asked while one is out, again and again; the first answer that is not [`Progress::Pending`] ends it.
     fn poll(&mut self) -> Progress;

@@ -11,7 +11,7 @@
 //! // SAFETY: nothing is ever discarded.
 //! unsafe impl ReportDevice for Discard {
 //!     fn capacity(&self) -> usize { 32 }
-//!     fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> { Ok(()) }
+//!     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> { Ok(()) }
 //!     fn poll(&mut self) -> Progress { Progress::Done(Acknowledged::ALL) }
 //!     fn reset(&mut self) -> bool { true }
 //! }

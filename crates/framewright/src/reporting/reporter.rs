@@ -239,8 +239,18 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.order
     }
 
-    /// The device, to see to its interrupts or to look at it.
-    pub const fn device(&mut self) -> &mut D {
+    /// The device, to look at it.
+    #[must_use]
+    pub const fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to see to its interrupts.
+    ///
+    /// # Safety
+    /// The device stays where it is: another in its place would answer for memory that this one has (invariant 35). Nothing of
+    /// [`ReportDevice`] is called on it: the answer to a submission is the reporter's to hear.
+    pub const unsafe fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
@@ -452,7 +462,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.range_count = count;
         // From here on the device may have the memory, also if it unwinds.
         self.registration.in_use = true;
-        match self.device.submit(&self.ranges[..count]) {
+        // SAFETY: these frames are in the state *reporting* or in use by this loan: nobody's until the device has answered (invariant 35), and one
+        // submission is out at a time.
+        match unsafe { self.device.submit(&self.ranges[..count]) } {
             Ok(()) => {
                 self.out = Some((source, now_ns));
                 add(&self.registration.reporting.tally.calls, 1);

@@ -7,7 +7,7 @@ use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeArray, FakeMachine, Owner};
 use std::collections::BTreeMap;
 
 /// A manager and a tally of what it must hold.
@@ -143,7 +143,7 @@ pub fn random_pieces(manager: &Fake, rounds: u32, most: usize, wanted: impl Fn(u
                 held.insert(start.0, of);
             }
         } else if let Some((&start, &of)) = held.range((seed >> 20) % end..).next().or(held.iter().next()) {
-            manager.free_order(Pfn(start), order(of)).expect("held");
+            manager.give_back_order(Pfn(start), order(of)).expect("held");
             held.remove(&start);
         }
         if round % 50 == 0 {
@@ -151,7 +151,7 @@ pub fn random_pieces(manager: &Fake, rounds: u32, most: usize, wanted: impl Fn(u
         }
     }
     for (start, of) in held {
-        manager.free_order(Pfn(start), order(of)).expect("held");
+        manager.give_back_order(Pfn(start), order(of)).expect("held");
     }
     manager.drain().expect("good frames");
     check(manager);

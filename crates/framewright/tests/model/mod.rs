@@ -9,6 +9,7 @@ use framewright::block::MigrateType;
 use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use framewright::zone::FreeError;
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
@@ -26,6 +27,26 @@ const TABLE_PAGES: u64 = 64;
 
 /// The machine's manager.
 pub type Model = Manager<Machine>;
+
+/// What gives frames back: the same as in the testkit, which is not there for the model checkers.
+pub trait Owner {
+    /// `Manager::free`.
+    fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
+    /// `Manager::free_order`.
+    fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
+}
+
+impl Owner for Model {
+    fn give_back(&self, range: PfnRange) -> Result<(), FreeError> {
+        // SAFETY: an execution owns all memory of its machine and touches none of it (invariant 42).
+        unsafe { self.free(range) }
+    }
+
+    fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        // SAFETY: as above (invariant 42).
+        unsafe { self.free_order(start, order) }
+    }
+}
 
 #[cfg(loom)]
 loom::thread_local! {
@@ -137,7 +158,7 @@ unsafe impl Platform for Machine {
         PinnedCpu::new(this_cpu())
     }
 
-    fn unpin(&self, cpu: PinnedCpu) {
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
         assert_eq!(cpu.index(), this_cpu(), "unpinned on another CPU");
         self.ring();
     }
@@ -146,7 +167,7 @@ unsafe impl Platform for Machine {
         IRQ_DEPTH.with(|depth| IrqState(depth.replace(depth.get() + 1)))
     }
 
-    fn irq_restore(&self, state: IrqState) {
+    unsafe fn irq_restore(&self, state: IrqState) {
         IRQ_DEPTH.with(|depth| {
             assert_eq!(depth.get(), state.0 + 1, "interrupts restored out of order");
             depth.set(state.0);
@@ -193,7 +214,7 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     let held_pages: u64 = held.iter().map(|range| range.pages()).sum();
     assert_eq!(model.totals().free_pages + model.cached_pages() + held_pages, free, "pages are lost or there twice");
     for range in held {
-        model.free(range).expect("it is held");
+        model.give_back(range).expect("it is held");
     }
     settle(model, free);
     // SAFETY: nobody has it any more.
@@ -279,7 +300,7 @@ pub fn take_movable(model: &Model, of: u8) -> Option<PfnRange> {
 
 /// Gives back what [`take`] gave.
 pub fn give(model: &Model, range: PfnRange) {
-    model.free_order(range.start, Order::for_pages(range.pages()).expect("an order")).expect("it is held");
+    model.give_back_order(range.start, Order::for_pages(range.pages()).expect("an order")).expect("it is held");
 }
 
 /// Everything that can be had of one type.

@@ -5,8 +5,8 @@ use super::common::{self, Fake, bring_up_with, check, mib, parameters};
 use framewright::Request;
 use framewright::reporting::{Content, Event, Reporter};
 use framewright::units::{Order, PfnRange};
-use framewright_testkit::FakeMachine;
 use framewright_testkit::reporting::{FakeHost, FakeReportDevice, Traits};
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Arc;
 
 pub const MS: u64 = 1_000_000;
@@ -110,7 +110,7 @@ impl Rig {
     }
 
     pub fn free(&self, range: PfnRange) {
-        self.manager.free(range).expect("it is held");
+        self.manager.give_back(range).expect("it is held");
     }
 
     /// All of memory in blocks of `order`, as far as there are any.

@@ -66,8 +66,7 @@ impl<P: Platform> Manager<P> {
     fn prepare_owned(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> MapChange {
         let mut change = MapChange::default();
         let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
-        let prepare = || space.prepare(piece.blocks, &mut frames, unflushed);
-        if self.section_locks.with(self.platform, piece.section(), prepare).is_ok() {
+        if self.prepare_piece(space, piece, &mut frames, unflushed).is_ok() {
             change.spent_pages = frames.taken_pages;
         } else {
             // Only a section in one mapping needs a frame, and of that all blocks are present.

@@ -79,7 +79,10 @@ impl<P: Platform> Pool<'_, P> {
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
-    pub fn free(&self, page: Pfn) -> Result<(), PoolError> {
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the page, which [`allocate`](Self::allocate) returned, and nobody uses it any more.
+    pub unsafe fn free(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
         let (manager, size, zone) = (self.manager, self.size, place.zone);
         let leaves = {

@@ -37,17 +37,29 @@ pub struct PoolBatch<'a> {
 
 /// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees, by several
 /// threads at once for different pages.
+///
+/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it gives away descriptors by the numbers in the batch.
 pub trait PoolMaps: Sync {
     /// The pages will be in the pool right after this. Says how many frames came back to the free memory, which makes a resize that was short go on. A page whose
     /// descriptors cannot be given up stays as it is and joins the pool all the same.
-    fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
+    ///
+    /// # Safety
+    /// The caller owns all pages of the batch until this returns (invariant 42), and no reference to a descriptor of theirs is used any more.
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
 
     /// The pages will be free memory right after this. Cannot fail.
-    fn before_free(&self, batch: &PoolBatch<'_>);
+    ///
+    /// # Safety
+    /// The caller owns all pages of the batch until this returns (invariant 42).
+    unsafe fn before_free(&self, batch: &PoolBatch<'_>);
 
     /// The pages will be divided into smaller ones, which come to [`before_publish`](Self::before_publish) next.
-    fn before_demotion(&self, batch: &PoolBatch<'_>) {
-        self.before_free(batch);
+    ///
+    /// # Safety
+    /// As [`before_free`](Self::before_free).
+    unsafe fn before_demotion(&self, batch: &PoolBatch<'_>) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.before_free(batch) };
     }
 }
 
@@ -222,7 +234,8 @@ impl<P: Platform> Manager<P> {
             } else if let Some(frames) = frames {
                 zone.disown_from_pool(self.platform, one.first);
                 // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
-                leaked += u64::from(self.free(frames).is_err());
+                // SAFETY: the page left its pool, where nobody had it, and is in no list: it is ours alone (invariants 37 and 42).
+                leaked += u64::from(unsafe { self.free(frames) }.is_err());
             }
         }
         leaked
@@ -282,14 +295,19 @@ impl<P: Platform> Manager<P> {
         let mut returned = 0;
         let mut tell = |runs: &[PfnRange]| {
             let batch = PoolBatch { size, runs, at_boot };
+            // Pages on their way into a pool or out of it are in no list, and nobody but us has them or sees them (invariant 37).
             match (moment, maps) {
-                (Moment::Publish, Some(maps)) => returned += maps.before_publish(&batch),
-                (Moment::Free, Some(maps)) => maps.before_free(&batch),
-                (Moment::Demotion, Some(maps)) => maps.before_demotion(&batch),
+                // SAFETY: as said (invariant 42).
+                (Moment::Publish, Some(maps)) => returned += unsafe { maps.before_publish(&batch) },
+                // SAFETY: as said (invariant 42).
+                (Moment::Free, Some(maps)) => unsafe { maps.before_free(&batch) },
+                // SAFETY: as said (invariant 42).
+                (Moment::Demotion, Some(maps)) => unsafe { maps.before_demotion(&batch) },
                 (Moment::Publish, None) if give_up => returned += self.give_up_map(zone, runs.iter().copied()),
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {
-                    let change = self.restore_map(runs).unwrap_or_default();
+                    // SAFETY: as said (invariant 42).
+                    let change = unsafe { self.restore_map(runs) }.unwrap_or_default();
                     self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
                 }
                 (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
