@@ -44,6 +44,7 @@ pub struct Calls {
     pub cpu_barrier: u64,
     pub now_ns: u64,
     pub relax: u64,
+    pub cpu_node: u64,
 }
 
 #[derive(Default)]
@@ -56,6 +57,7 @@ struct Counters {
     cpu_barrier: AtomicU64,
     now_ns: AtomicU64,
     relax: AtomicU64,
+    cpu_node: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -177,6 +179,7 @@ impl FakeMachine {
             cpu_barrier: load(&counters.cpu_barrier),
             now_ns: load(&counters.now_ns),
             relax: load(&counters.relax),
+            cpu_node: load(&counters.cpu_node),
         }
     }
 
@@ -294,6 +297,7 @@ unsafe impl Platform for FakeMachine {
     }
 
     fn cpu_node(&self, cpu: u32) -> NodeId {
+        count(&self.counters.cpu_node);
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
     }
 

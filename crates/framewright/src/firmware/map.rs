@@ -1,10 +1,15 @@
 //! From what firmware says to a sorted, disjoint, page-granular memory map.
 //!
-//! [`MapBuilder`] takes ranges in any order and state and keeps them sorted and disjoint **in bytes**: the most
+//! [`MapBuilder`] takes ranges in any order and state and makes them sorted and disjoint **in bytes**: the most
 //! restrictive kind wins on every byte. [`MapBuilder::finish`] then rounds to frames. Both work in storage that the caller
 //! gives, because nothing can be allocated yet.
+//!
+//! What comes in ascending order is appended. Anything else waits behind the sorted ranges until somebody looks, as long as the storage
+//! is large enough for whatever they make together (`merge`): so the work grows with `n log n`, whatever firmware says.
 
 use super::MemoryKind;
+use super::merge::{Merger, merge};
+use super::steps::Steps;
 use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use core::fmt;
 
@@ -68,13 +73,18 @@ impl core::error::Error for MapError {}
 #[derive(Debug)]
 pub struct MapBuilder<'a> {
     entries: &'a mut [MapRange],
+    /// Entries that are sorted and disjoint.
     len: usize,
+    /// Entries after them that are as they came.
+    waiting: usize,
+    steps: Steps,
 }
 
 impl<'a> MapBuilder<'a> {
-    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries.
+    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries. With fewer, if they do, ranges that
+    /// do not ascend are slow when there are thousands: each moves all others.
     pub fn new(storage: &'a mut [MapRange]) -> Self {
-        Self { entries: storage, len: 0 }
+        Self { entries: storage, len: 0, waiting: 0, steps: Steps::new() }
     }
 
     /// Adds `size_bytes` bytes from `start`; an empty range is accepted and means nothing.
@@ -89,7 +99,51 @@ impl<'a> MapBuilder<'a> {
         let Some(end) = end else {
             return Err(MapError::BeyondAddressSpace { start, size_bytes });
         };
-        self.cover(PhysRange::new(start, end), |old| Some(old.map_or(kind, |old| old.max(kind))))
+        let new = MapRange { range: PhysRange::new(start, end), kind };
+        if self.append(new) || self.put_off(new) {
+            return Ok(());
+        }
+        self.settle();
+        // There may be room for it to wait now that the others have become fewer.
+        if self.append(new) || self.put_off(new) {
+            return Ok(());
+        }
+        self.cover(new.range, |old| Some(old.map_or(kind, |old| old.max(kind))))
+    }
+
+    /// Puts a range behind all others, if it belongs there.
+    fn append(&mut self, new: MapRange) -> bool {
+        if self.waiting != 0 || self.len == self.entries.len() {
+            return false;
+        }
+        let last = self.len.checked_sub(1).map(|last| self.entries[last].range.end);
+        if last.is_some_and(|end| new.range.start < end) {
+            return false;
+        }
+        Merger { out: &mut self.entries[..], len: &mut self.len }.push(new);
+        self.steps.count(1);
+        true
+    }
+
+    /// Lets a range wait, if there is room for all that it and the others can make together: `n` ranges have at most `2 * n - 1`
+    /// intervals between their edges.
+    fn put_off(&mut self, new: MapRange) -> bool {
+        let ranges = self.len + self.waiting + 1;
+        let fits = 2 * ranges <= self.entries.len();
+        if fits {
+            self.entries[ranges - 1] = new;
+            self.waiting += 1;
+            self.steps.count(1);
+        }
+        fits
+    }
+
+    /// Brings what waits to its place.
+    fn settle(&mut self) {
+        if self.waiting != 0 {
+            let ranges = self.len + core::mem::take(&mut self.waiting);
+            self.len = merge(self.entries, ranges, &self.steps);
+        }
     }
 
     /// Makes everything at and above `limit` that is memory of any kind disappear (the parameter `mem=`).
@@ -100,12 +154,19 @@ impl<'a> MapBuilder<'a> {
         if limit >= PHYSICAL_ADDRESS_END {
             return Ok(());
         }
+        self.settle();
         self.cover(PhysRange::new(limit, PHYSICAL_ADDRESS_END), |old| old.filter(|kind| !kind.shrinks()))
     }
 
     /// The ranges so far: sorted and disjoint, in bytes.
     #[must_use]
-    pub fn ranges(&self) -> &[MapRange] {
+    pub fn ranges(&mut self) -> &[MapRange] {
+        self.settle();
+        self.settled()
+    }
+
+    /// The ranges, when none waits.
+    fn settled(&self) -> &[MapRange] {
         &self.entries[..self.len]
     }
 
@@ -114,19 +175,20 @@ impl<'a> MapBuilder<'a> {
     /// # Errors
     /// [`MapError::Empty`], [`MapError::NoUsableMemory`], [`MapError::TooManyRanges`].
     pub fn finish(mut self) -> Result<MemoryMap<'a>, MapError> {
-        if self.len == 0 {
+        if self.len + self.waiting == 0 {
             return Err(MapError::Empty);
         }
         // Frame 0 stays unused because address 0 means failure to too many callers, and 640 KiB..1 MiB holds video memory
-        // and ROMs whatever firmware says (SPEC 8.1; Linux does the same).
+        // and ROMs whatever firmware says (Linux does the same).
         self.add(0, PAGE_SIZE, MemoryKind::Reserved)?;
         self.add(0xa_0000, 0x6_0000, MemoryKind::Reserved)?;
+        self.settle();
         self.round_to_frames();
         let map = MemoryMap { ranges: &self.entries[..self.len] };
         if map.ranges.iter().any(|entry| entry.kind.is_usable()) { Ok(map) } else { Err(MapError::NoUsableMemory) }
     }
 
-    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole.
+    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole. Nothing waits.
     fn cover(
         &mut self,
         range: PhysRange,
@@ -137,7 +199,7 @@ impl<'a> MapBuilder<'a> {
         }
         self.cut(range.start);
         self.cut(range.end);
-        let mut index = self.ranges().partition_point(|entry| entry.range.end <= range.start);
+        let mut index = self.settled().partition_point(|entry| entry.range.end <= range.start);
         let mut position = range.start;
         while position < range.end {
             let next = (index < self.len).then(|| self.entries[index].range).filter(|next| next.start < range.end);
@@ -166,11 +228,12 @@ impl<'a> MapBuilder<'a> {
     /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything changes, and exact, so that
     /// `n` ranges never need more than the `2 * n - 1` intervals between their edges.
     fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
-        let inside = |at: u64| self.ranges().iter().any(|entry| entry.range.start < at && at < entry.range.end);
+        self.steps.count(3 * self.len as u64);
+        let inside = |at: u64| self.settled().iter().any(|entry| entry.range.start < at && at < entry.range.end);
         let mut needed = usize::from(inside(range.start)) + usize::from(inside(range.end));
         if fills_holes {
             let mut position = range.start;
-            for entry in self.ranges().iter().filter(|entry| !entry.range.intersection(range).is_empty()) {
+            for entry in self.settled().iter().filter(|entry| !entry.range.intersection(range).is_empty()) {
                 needed += usize::from(position < entry.range.start);
                 position = entry.range.end;
             }
@@ -181,7 +244,7 @@ impl<'a> MapBuilder<'a> {
 
     /// Makes `at` a boundary between entries.
     fn cut(&mut self, at: u64) {
-        let index = self.ranges().partition_point(|entry| entry.range.end <= at);
+        let index = self.settled().partition_point(|entry| entry.range.end <= at);
         if index < self.len && self.entries[index].range.start < at {
             let whole = self.entries[index];
             self.entries[index].range.end = at;
@@ -202,18 +265,11 @@ impl<'a> MapBuilder<'a> {
 
     /// Joins neighbours that touch and have one kind.
     fn join(&mut self) {
+        self.steps.count(self.len as u64);
         let mut kept = 0;
         for index in 0..self.len {
             let entry = self.entries[index];
-            if kept > 0 {
-                let last = &mut self.entries[kept - 1];
-                if last.kind == entry.kind && last.range.end == entry.range.start {
-                    last.range.end = entry.range.end;
-                    continue;
-                }
-            }
-            self.entries[kept] = entry;
-            kept += 1;
+            Merger { out: &mut self.entries[..], len: &mut kept }.push(entry);
         }
         self.len = kept;
     }
@@ -273,15 +329,7 @@ impl Rounder<'_> {
     }
 
     fn emit(&mut self, range: PhysRange, kind: MemoryKind) {
-        if self.len > 0 {
-            let last = &mut self.entries[self.len - 1];
-            if last.kind == kind && last.range.end == range.start {
-                last.range.end = range.end;
-                return;
-            }
-        }
-        self.entries[self.len] = MapRange { range, kind };
-        self.len += 1;
+        Merger { out: &mut self.entries[..], len: &mut self.len }.push(MapRange { range, kind });
     }
 }
 
@@ -308,5 +356,76 @@ impl<'a> MemoryMap<'a> {
     #[must_use]
     pub fn present_end(self) -> u64 {
         self.ranges.iter().rev().find(|entry| entry.kind.is_present()).map_or(0, |entry| entry.range.end)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const COUNT: u64 = 20_000;
+
+    /// Steps for ranges that begin where `start` says, and the map that they make.
+    fn steps_of(start: impl Fn(u64) -> u64, capacity: usize) -> (u64, usize) {
+        let mut storage = vec![MapRange::EMPTY; capacity];
+        let mut builder = MapBuilder::new(&mut storage);
+        for number in 0..COUNT {
+            let kind = [MemoryKind::Conventional, MemoryKind::Reserved][usize::from(number % 3 == 0)];
+            builder.add(start(number), 0x1800, kind).expect("there is room");
+        }
+        let ranges = builder.ranges().len();
+        (builder.steps.counted(), ranges)
+    }
+
+    #[test]
+    fn work_grows_with_ranges_and_not_with_their_square() {
+        let at = |place: u64| (1 << 20) + place * 0x2000;
+        let most = COUNT * (u64::from(COUNT.ilog2()) + 8);
+        let capacity = usize::try_from(2 * COUNT + 5).expect("small");
+        for (name, order) in [
+            ("ascending", (|number| number) as fn(u64) -> u64),
+            ("descending", |number| COUNT - 1 - number),
+            ("from both ends", |number| if number % 2 == 0 { number / 2 } else { COUNT - 1 - number / 2 }),
+            ("mixed", |number| number * 7919 % COUNT),
+        ] {
+            let (steps, ranges) = steps_of(|number| at(order(number)), capacity);
+            assert_eq!(ranges as u64, COUNT, "{name}");
+            assert!(steps <= most, "{name}: {steps} steps");
+        }
+        // All overlap.
+        let (steps, _) = steps_of(|number| (1 << 20) + number * 7919 % COUNT * 0x100, capacity);
+        assert!(steps <= most, "overlapping: {steps} steps");
+        // Ascending ranges need no more entries than there are.
+        let (steps, _) = steps_of(at, usize::try_from(COUNT).expect("small"));
+        assert!(steps <= most, "ascending, in little storage: {steps} steps");
+    }
+
+    /// Looked at after each or only at the end, the map is the same, and what does not fit is the same.
+    #[test]
+    fn what_waits_makes_no_difference() {
+        let mut seed = 3_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut refused = 0;
+        for round in 0..2000 {
+            let capacity = usize::try_from(random(24)).expect("small");
+            let ranges: Vec<_> = (0..random(16))
+                .map(|_| (random(64), 1 + random(20), MemoryKind::ALL[usize::try_from(random(9)).expect("small")]))
+                .collect();
+            let (mut one, mut other) = (vec![MapRange::EMPTY; capacity], vec![MapRange::EMPTY; capacity]);
+            let (mut looked, mut waited) = (MapBuilder::new(&mut one), MapBuilder::new(&mut other));
+            for &(start, size, kind) in &ranges {
+                let result = looked.add(start, size, kind);
+                assert_eq!(waited.add(start, size, kind), result, "round {round}");
+                refused += u32::from(result.is_err());
+                let _ = looked.ranges();
+            }
+            assert_eq!(looked.ranges(), waited.ranges(), "round {round}: {ranges:?}");
+        }
+        assert!(refused > 1000);
     }
 }

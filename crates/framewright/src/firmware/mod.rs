@@ -5,7 +5,9 @@
 
 mod kind;
 mod map;
+mod merge;
 mod overlay;
+mod steps;
 mod topology;
 
 pub use kind::MemoryKind;

@@ -159,16 +159,19 @@ impl<'a> Topology<'a> {
         if range.is_empty() {
             return Ok(());
         }
-        for known in &self.ranges[..self.len] {
+        // Claims are sorted and disjoint, so that those which `range` meets lie together.
+        let claims = &self.ranges[..self.len];
+        let first = claims.partition_point(|known| known.range.end <= range.start);
+        let met = &claims[first..];
+        let met = &met[..met.partition_point(|known| known.range.start < range.end)];
+        for known in met.iter().filter(|known| known.node != node) {
             let both = known.range.intersection(range);
-            if !both.is_empty() && known.node != node {
-                return Err(TopologyError::OverlappingNodes { first: known.node, second: node, range: both });
-            }
+            return Err(TopologyError::OverlappingNodes { first: known.node, second: node, range: both });
         }
         // Within one node, what is already claimed keeps its flag; only the uncovered parts are new.
         let mut parts = 0;
         let mut position = range.start;
-        for known in self.ranges[..self.len].iter().filter(|known| !known.range.intersection(range).is_empty()) {
+        for known in met {
             parts += usize::from(position < known.range.start);
             position = known.range.end;
         }

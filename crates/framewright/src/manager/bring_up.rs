@@ -560,8 +560,8 @@ fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platfor
 #[inline(never)]
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
-    let home = |cpu: u32| {
-        let node = nodes.get(platform.cpu_node(cpu).index()).or(nodes.first());
+    let home = |node: NodeId| {
+        let node = nodes.get(node.index()).or(nodes.first());
         let near = node
             .into_iter()
             .flat_map(|node| node.fallback)
@@ -569,14 +569,22 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
     };
     // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
-    let sharers = |node| (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == node).count().max(1) as u64;
-    // Neighbouring CPUs are nearly always on one node.
-    let mut last = (usize::MAX, 0);
+    let mut sharers = [0_u32; MAX_NODES];
+    (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
+    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again is short.
+    let mut last: Option<(NodeId, usize)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
-        let Some(slot) = home(cpu) else { continue };
-        if last.0 != slot {
-            last = (slot, zones[slot].final_managed_pages() / sharers(zones[slot].id().node));
-        }
-        *cache = CpuCache::new(slot, zones[slot].span(), last.1);
+        let node = platform.cpu_node(cpu);
+        let slot = match last {
+            Some((of, slot)) if of == node => slot,
+            _ => {
+                let Some(slot) = home(node) else { continue };
+                last = Some((node, slot));
+                slot
+            }
+        };
+        let zone = &zones[slot];
+        let share = zone.final_managed_pages() / u64::from(sharers[zone.id().node.index()].max(1));
+        *cache = CpuCache::new(slot, zone.span(), share);
     }
 }

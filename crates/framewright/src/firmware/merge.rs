@@ -1,0 +1,69 @@
+//! Ranges in any order become sorted and disjoint, in the storage that they lie in.
+
+use super::steps::Steps;
+use super::{MapRange, MemoryKind};
+use crate::units::PhysRange;
+
+/// Ranges that are written one behind the other, neighbours that touch and have one kind as one.
+pub(super) struct Merger<'a> {
+    pub(super) out: &'a mut [MapRange],
+    pub(super) len: &'a mut usize,
+}
+
+impl Merger<'_> {
+    pub(super) fn push(&mut self, new: MapRange) {
+        if let Some(last) = self.len.checked_sub(1).map(|last| &mut self.out[last])
+            && last.kind == new.kind
+            && last.range.end == new.range.start
+        {
+            last.range.end = new.range.end;
+            return;
+        }
+        self.out[*self.len] = new;
+        *self.len += 1;
+    }
+}
+
+/// How far the ranges of each kind reach that began at or before the place where the walk is.
+struct Reach([u64; MemoryKind::ALL.len()]);
+
+impl Reach {
+    /// Writes the ranges from `start` to `end`, where no range begins in between: the most restrictive kind that reaches
+    /// there, then what it leaves. Each turn but the last ends where a range does.
+    fn write(&self, start: u64, end: u64, out: &mut Merger<'_>, steps: &Steps) {
+        let mut position = start;
+        while position < end {
+            steps.count(1);
+            let worst = MemoryKind::ALL.into_iter().rev().find(|&kind| self.0[kind as usize] > position);
+            let Some(kind) = worst else { return };
+            let next = self.0[kind as usize].min(end);
+            out.push(MapRange { range: PhysRange::new(position, next), kind });
+            position = next;
+        }
+    }
+}
+
+/// Makes the first `ranges` entries sorted and disjoint; on every byte the most restrictive kind wins. Returns how many there are then. The
+/// storage has at least twice as many entries as there are ranges: `i` ranges make fewer than `2 * i`, so what is written from the
+/// front never reaches what is still to be read at the back.
+pub(super) fn merge(entries: &mut [MapRange], ranges: usize, steps: &Steps) -> usize {
+    // Without a second array: sorting in place keeps no order of equals, which need none.
+    entries[..ranges].sort_unstable_by(|one, other| {
+        steps.count(1);
+        one.range.start.cmp(&other.range.start)
+    });
+    let back = entries.len() - ranges;
+    entries.copy_within(..ranges, back);
+    let mut reach = Reach([0; MemoryKind::ALL.len()]);
+    let (mut len, mut position) = (0, 0);
+    for index in back..entries.len() {
+        let MapRange { range, kind } = entries[index];
+        let mut out = Merger { out: &mut *entries, len: &mut len };
+        reach.write(position, range.start, &mut out, steps);
+        position = range.start;
+        let end = &mut reach.0[kind as usize];
+        *end = range.end.max(*end);
+    }
+    reach.write(position, u64::MAX, &mut Merger { out: entries, len: &mut len }, steps);
+    len
+}
