@@ -141,3 +141,23 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
         machine.check(again);
     });
 }
+
+/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later drain, and must not take it for that of an earlier one.
+#[test]
+fn a_quiet_that_is_over_does_not_come_back() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let failed = machine.search();
+        assert_eq!(failed, Some(1), "the machine is empty and nobody frees");
+        let asker = Arc::clone(&machine);
+        let asker = thread::spawn(move || {
+            let is_over = asker.quiet.number().is_none();
+            let number = asker.quiet.number();
+            assert!(!is_over || number != failed, "what ended is there again");
+        });
+        machine.free_to_zone();
+        machine.quiet.begin_drain();
+        machine.quiet.end_drain();
+        asker.join().expect("no panic");
+    });
+}

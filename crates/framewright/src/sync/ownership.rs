@@ -38,14 +38,18 @@ impl Ownership {
     /// For the owner, pinned: whether it may go in. An interrupt handler that finds its own CPU inside may not.
     #[inline]
     pub fn enter(&self) -> bool {
+        // Relaxed: only this CPU writes it, and it sees its own stores.
         if self.busy.load(Ordering::Relaxed) {
             return false;
         }
+        // Relaxed: the drainer's barrier on all CPUs makes it visible, see the module documentation.
         self.busy.store(true, Ordering::Relaxed);
         order_store_before_load();
         // Acquire pairs with the Release in `give_back`: what the drainer did is seen.
         if self.revoked.load(Ordering::Acquire) {
-            self.busy.store(false, Ordering::Relaxed);
+            // Release pairs with the Acquire in `wait`, as in `leave`: this may be the store that the drainer finds, over the
+            // one of an earlier `leave`, and it has to carry what was done before that.
+            self.busy.store(false, Ordering::Release);
             return false;
         }
         true
@@ -60,12 +64,13 @@ impl Ownership {
 
     /// For a drainer, of which there is one at a time: keeps the owner out from the next barrier on.
     pub fn revoke(&self) {
-        // Release: an owner that is kept out sees that somebody drains.
+        // Release pairs with the Acquire in `enter`: an owner that is kept out sees that somebody drains.
         self.revoked.store(true, Ordering::Release);
     }
 
     /// For the drainer, after the barrier: waits until the owner is out. The data is the drainer's then.
     pub fn wait<P: Platform>(&self, platform: &P) {
+        // Acquire pairs with both Releases of `busy`: what the owner did is done.
         while self.busy.load(Ordering::Acquire) {
             platform.relax();
         }
@@ -73,6 +78,7 @@ impl Ownership {
 
     /// For the drainer: the owner may go in again.
     pub fn give_back(&self) {
+        // Release pairs with the Acquire in `enter`: what the drainer did is seen.
         self.revoked.store(false, Ordering::Release);
     }
 }

@@ -34,6 +34,8 @@ impl Quiet {
     #[inline]
     #[must_use]
     pub fn wants_attention(&self) -> bool {
+        // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the module documentation. Who
+        // asks `number` instead acquires there.
         self.attention.load(Ordering::Relaxed) != 0
     }
 
@@ -49,29 +51,36 @@ impl Quiet {
 
     #[cold]
     fn end(&self) {
+        // Relaxed: who finds no mark concludes nothing, and as a read-modify-write it hands on what `begin_drain` released.
         self.attention.fetch_and(!QUIET, Ordering::Relaxed);
     }
 
     /// A drain begins: before the barrier, and one drain at a time.
     pub fn begin_drain(&self) {
+        // Relaxed: published by the next line; drainers follow one another by the lock of the caller.
         self.begun.fetch_add(1, Ordering::Relaxed);
-        self.attention.fetch_or(QUIET, Ordering::Relaxed);
+        // Release pairs with the Acquire in `number`: who finds the mark finds that this drain has begun, and does not take
+        // the mark for that of an earlier one, whose end he knows.
+        self.attention.fetch_or(QUIET, Ordering::Release);
     }
 
     /// The drain is over.
     pub fn end_drain(&self) {
-        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in the zones.
+        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in the zones. Relaxed: only
+        // this drainer changes `begun` meanwhile.
         self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// The number of the quiet: there is one when a drain has ended, no other has begun, and nothing was freed since it began.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
-        // Acquire: the mark is looked at first, then which drain it is of.
+        // Acquire pairs with the Release in `begin_drain`: the mark is looked at first, then which drain it is of.
         if self.attention.load(Ordering::Acquire) & QUIET == 0 {
             return None;
         }
+        // Acquire pairs with the Release in `end_drain`.
         let ended = self.ended.load(Ordering::Acquire);
+        // Relaxed: no older than the mark, by the first Acquire; a newer one only ends the quiet.
         (self.begun.load(Ordering::Relaxed) == ended).then_some(ended)
     }
 }
