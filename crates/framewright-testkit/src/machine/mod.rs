@@ -44,6 +44,7 @@ pub struct Calls {
     pub cpu_barrier: u64,
     pub now_ns: u64,
     pub relax: u64,
+    pub yield_now: u64,
 }
 
 #[derive(Default)]
@@ -56,6 +57,7 @@ struct Counters {
     cpu_barrier: AtomicU64,
     now_ns: AtomicU64,
     relax: AtomicU64,
+    yield_now: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -177,6 +179,7 @@ impl FakeMachine {
             cpu_barrier: load(&counters.cpu_barrier),
             now_ns: load(&counters.now_ns),
             relax: load(&counters.relax),
+            yield_now: load(&counters.yield_now),
         }
     }
 
@@ -324,6 +327,12 @@ unsafe impl Platform for FakeMachine {
     fn relax(&self) {
         count(&self.counters.relax);
         // A thread that is no real CPU may have been taken off it by the host while it holds the lock.
+        std::thread::yield_now();
+    }
+
+    fn yield_now(&self) {
+        count(&self.counters.yield_now);
+        self.cpus.assert_may_yield();
         std::thread::yield_now();
     }
 
