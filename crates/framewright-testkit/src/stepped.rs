@@ -199,6 +199,10 @@ unsafe impl Platform for SteppedMachine {
         self.call(Platform::relax);
     }
 
+    fn yield_now(&self) {
+        self.call(Platform::yield_now);
+    }
+
     fn map_space(&self) -> Option<&dyn MapSpace> {
         self.call(Platform::map_space)
     }

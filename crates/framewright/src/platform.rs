@@ -116,7 +116,9 @@ pub unsafe trait Platform: Sync + 'static {
         self.cpus()
     }
 
-    /// Whether the calling context may wait for other CPUs (no lock held, interrupts on).
+    /// Whether the calling context may wait for other CPUs and for other tasks: no lock is held, interrupts are on, and the
+    /// task may lose its CPU in [`yield_now`](Self::yield_now), so that another, preempted in the middle of the manager, comes
+    /// to its end.
     fn can_wait(&self) -> bool {
         false
     }
@@ -136,9 +138,18 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
-    /// Called in every turn of a busy wait.
+    /// Called in every turn of a busy wait, from any context: what is waited for is a CPU that is at work, or a task on another
+    /// CPU that is pinned or has interrupts off, and so comes soon. Must not sleep.
     fn relax(&self) {
         core::hint::spin_loop();
+    }
+
+    /// Called in every turn of a wait for another task, whatever CPU it is on and however long it takes: only where
+    /// [`can_wait`](Self::can_wait) is true, and not pinned. A kernel with preemption lets others run here, those of lower
+    /// priority included: it yields, or sleeps for a while. The default busily waits, which is right where no task ever takes
+    /// the CPU from another.
+    fn yield_now(&self) {
+        self.relax();
     }
 
     /// The page array's address range. `None`: pages live inside split blocks only.

@@ -15,14 +15,14 @@ use std::ptr::NonNull;
 /// A CPU that only waits.
 struct Waiter;
 
-// SAFETY: nothing but `relax` is called.
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not used.
 unsafe impl Platform for Waiter {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         unreachable!("nobody reads address {pa:#x}")
     }
 
     fn pin(&self) -> PinnedCpu {
-        unreachable!("nobody pins")
+        PinnedCpu::new(0)
     }
 
     fn irq_save(&self) -> IrqState {
@@ -73,7 +73,7 @@ impl Shared {
         self.ownership.revoke();
         fence(Ordering::SeqCst);
         self.ownership.wait(&Waiter);
-        self.add();
+        self.ownership.alone(&Waiter, || self.add());
         self.ownership.give_back();
     }
 
@@ -128,5 +128,27 @@ fn an_interrupt_handler_keeps_out_of_its_own_cpu() {
             shared.ownership.leave();
         }
         drainer.join().unwrap();
+    });
+}
+
+#[test]
+fn two_drainers_at_a_time_and_the_owner() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Shared::new();
+        let owner = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || u32::from(shared.use_once()))
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.drain())
+        };
+        shared.drain();
+        let used = owner.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(shared.total(), used + 2);
+        assert!(shared.use_once(), "after both gave it back the owner may go in");
     });
 }

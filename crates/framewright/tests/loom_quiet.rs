@@ -15,14 +15,14 @@ use std::ptr::NonNull;
 /// A CPU that only waits.
 struct Waiter;
 
-// SAFETY: nothing but `relax` is called.
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not used.
 unsafe impl Platform for Waiter {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         unreachable!("nobody reads address {pa:#x}")
     }
 
     fn pin(&self) -> PinnedCpu {
-        unreachable!("nobody pins")
+        PinnedCpu::new(0)
     }
 
     fn irq_save(&self) -> IrqState {
@@ -80,15 +80,17 @@ impl Machine {
 
     /// Drains and searches; the number of the quiet when nothing was found.
     fn search(&self) -> Option<u64> {
-        self.quiet.begin_drain();
+        let drain = self.quiet.begin_drain();
         self.ownership.revoke();
         fence(Ordering::SeqCst);
         self.ownership.wait(&Waiter);
-        // SAFETY: the owner is out.
-        let drained = self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
-        *self.zone.lock().expect("no panic") += drained;
+        self.ownership.alone(&Waiter, || {
+            // SAFETY: the owner is out, and other drainers are.
+            let drained = self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
+            *self.zone.lock().expect("no panic") += drained;
+        });
         self.ownership.give_back();
-        self.quiet.end_drain();
+        self.quiet.end_drain(drain);
         let number = self.quiet.number();
         let found = *self.zone.lock().expect("no panic");
         number.filter(|_| found == 0)
@@ -140,4 +142,43 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
         machine.check(first);
         machine.check(again);
     });
+}
+
+/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later drain, and must not take it for that of an earlier one.
+#[test]
+fn a_quiet_that_is_over_does_not_come_back() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let failed = machine.search();
+        assert_eq!(failed, Some(1), "the machine is empty and nobody frees");
+        let asker = Arc::clone(&machine);
+        let asker = thread::spawn(move || {
+            let is_over = asker.quiet.number().is_none();
+            let number = asker.quiet.number();
+            assert!(!is_over || number != failed, "what ended is there again");
+        });
+        machine.free_to_zone();
+        machine.quiet.end_drain(machine.quiet.begin_drain());
+        asker.join().expect("no panic");
+    });
+}
+
+#[test]
+fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
+    for into_cache in [true, false] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let machine = Machine::new();
+            let owner = Arc::clone(&machine);
+            let owner = thread::spawn(move || if into_cache { owner.free() } else { owner.free_to_zone() });
+            let other = Arc::clone(&machine);
+            let other = thread::spawn(move || other.search());
+            let failed = machine.search();
+            owner.join().expect("no panic");
+            let failed_there = other.join().expect("no panic");
+            machine.check(failed);
+            machine.check(failed_there);
+        });
+    }
 }

@@ -485,6 +485,10 @@ unsafe impl Platform for HostedPlatform {
             std::thread::yield_now();
         }
     }
+
+    fn yield_now(&self) {
+        std::thread::yield_now();
+    }
 }
 
 #[cold]

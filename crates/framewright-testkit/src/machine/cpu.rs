@@ -147,6 +147,11 @@ impl CpuSet {
         self.current_state().1.irq_depth.load(Ordering::Relaxed) == 0
     }
 
+    /// Fails when the calling thread is pinned or has interrupts off.
+    pub(super) fn assert_may_yield(self: &Arc<Self>) {
+        self.assert_movable(self.current());
+    }
+
     pub(super) fn assert_quiet(&self) {
         for cpu in 0..self.len() {
             self.assert_movable(cpu);

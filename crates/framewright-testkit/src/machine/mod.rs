@@ -45,6 +45,7 @@ pub struct Calls {
     pub now_ns: u64,
     pub relax: u64,
     pub cpu_node: u64,
+    pub yield_now: u64,
 }
 
 #[derive(Default)]
@@ -58,6 +59,7 @@ struct Counters {
     now_ns: AtomicU64,
     relax: AtomicU64,
     cpu_node: AtomicU64,
+    yield_now: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -180,6 +182,7 @@ impl FakeMachine {
             now_ns: load(&counters.now_ns),
             relax: load(&counters.relax),
             cpu_node: load(&counters.cpu_node),
+            yield_now: load(&counters.yield_now),
         }
     }
 
@@ -328,6 +331,12 @@ unsafe impl Platform for FakeMachine {
     fn relax(&self) {
         count(&self.counters.relax);
         // A thread that is no real CPU may have been taken off it by the host while it holds the lock.
+        std::thread::yield_now();
+    }
+
+    fn yield_now(&self) {
+        count(&self.counters.yield_now);
+        self.cpus.assert_may_yield();
         std::thread::yield_now();
     }
 

@@ -360,7 +360,14 @@ impl<P: Platform> Manager<P> {
         let segment = segment::find(self.directory, block).ok_or(not_free)?;
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
-        let taken = attempt().or_else(|| if self.grow_at(zone, wanted) { attempt() } else { None }).ok_or(not_free)?;
+        // Asked first: others may bring it up between the attempt and the look.
+        let is_withheld = Self::is_withheld(zone, wanted);
+        let mut taken = attempt();
+        if taken.is_none() && is_withheld {
+            self.grow_at(zone, wanted);
+            taken = attempt();
+        }
+        let taken = taken.ok_or(not_free)?;
         // What is left of a block that was taken apart may have another type now, which somebody waits for.
         self.pressure.quiet.stir();
         if self.pressure.quiet.wants_attention() {

@@ -28,7 +28,6 @@ use crate::page::{CpuCache, Descriptors, Partial, Room};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::reporting::Reporting;
-use crate::sync::atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
@@ -286,7 +285,6 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             sole: same.and_then(|zone| zones.get(zone)),
-            draining: AtomicBool::new(false),
             pressure: Pressure::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),

@@ -4,13 +4,13 @@
 //! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
 use super::allocate::{Mark, Search};
+use super::memory_map::Growth;
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
-use crate::sync::atomic::Ordering;
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
@@ -154,8 +154,13 @@ impl<P: Platform> Manager<P> {
         if start.is_none() && cache.reuse(order, migrate_type) {
             return cache.get(order, migrate_type);
         }
-        if start.is_none() && self.grow(home, order.pages(), Pfn(u64::MAX)) {
-            start = from(home, Mark::Low, u32::MAX);
+        if start.is_none() {
+            match self.grow_inside(home, order.pages()) {
+                Growth::Grown => start = from(home, Mark::Low, u32::MAX),
+                // Outside of the cache it can be waited for, and is nearer than another zone.
+                Growth::Busy => return None,
+                Growth::NothingLeft => {}
+            }
         }
         if start.is_none() {
             // Little of other zones, as it goes back to them one by one.
@@ -359,55 +364,44 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }
-        // A second one at the same time has nothing to do but to wait: what is in the first one's hands is neither cached nor free.
-        self.drain_all().unwrap_or_else(|| {
-            self.wait_for_drain();
-            Ok(0)
-        })
+        self.drain_all()
     }
 
-    /// Waits until nobody empties all caches.
-    pub(super) fn wait_for_drain(&self) {
-        // Acquire pairs with the Release at the end of a drain: what that freed is seen.
-        while self.draining.load(Ordering::Acquire) {
-            self.platform.relax();
-        }
-    }
-
-    /// Empties the caches of all CPUs, where waiting for them is allowed; nothing when somebody else does so already.
-    pub(super) fn drain_all(&self) -> Option<Result<u64, FreeError>> {
-        // Acquire and Release: drainers follow one another. Who comes second writes nothing.
-        self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    /// Empties the caches of all CPUs, where waiting for them is allowed. Several may do so at a time: none waits for a drain
+    /// as a whole, whose task may have been preempted.
+    pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
         self.pressure.count_drain();
-        self.pressure.quiet.begin_drain();
+        let number = self.pressure.quiet.begin_drain();
+        let (mut pages, mut wrong) = (0, None);
+        self.with_all_caches(&mut |cache| match self.drain_cache(cache) {
+            Ok(drained) => pages += drained,
+            Err(error) => wrong = wrong.or(Some(error)),
+        });
+        self.pressure.quiet.end_drain(number);
+        wrong.map_or(Ok(pages), Err)
+    }
+
+    /// Calls `body` for each CPU's cache while it is ours, where waiting for CPUs is allowed. `body` is pinned and short.
+    pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
-        let mut drained = Ok(0);
         for cache in self.caches {
             cache.ownership.wait(self.platform);
-            drained = join(drained, self.drain_cache(cache));
+            cache.ownership.alone(self.platform, || body(cache));
             cache.ownership.give_back();
         }
-        self.pressure.quiet.end_drain();
-        self.draining.store(false, Ordering::Release);
-        // The model wakes those who wait when a CPU lets something of the platform go.
-        #[cfg(loom)]
-        self.pinned(drop);
-        Some(drained)
     }
 
     /// Empties the calling CPU's cache.
     pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
         let drained = self.inside(|cache| {
-            let all = self.platform.cpus() == 1;
-            if all {
-                self.pressure.count_drain();
-                self.pressure.quiet.begin_drain();
+            if self.platform.cpus() != 1 {
+                return self.drain_cache(cache);
             }
+            self.pressure.count_drain();
+            let number = self.pressure.quiet.begin_drain();
             let drained = self.drain_cache(cache);
-            if all {
-                self.pressure.quiet.end_drain();
-            }
+            self.pressure.quiet.end_drain(number);
             drained
         });
         drained.unwrap_or(Ok(0))

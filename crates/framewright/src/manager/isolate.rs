@@ -7,7 +7,6 @@ use super::Manager;
 use crate::map_space::BlockRange;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
 use crate::units::PfnRange;
 use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
@@ -187,18 +186,7 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() == 1 {
             return self.inside(|cache| body(cache)).is_some();
         }
-        // Acquire and Release: drainers follow one another.
-        while self.draining.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.platform.relax();
-        }
-        self.caches.iter().for_each(|cache| cache.ownership.revoke());
-        self.platform.cpu_barrier();
-        for cache in self.caches {
-            cache.ownership.wait(self.platform);
-            body(cache);
-            cache.ownership.give_back();
-        }
-        self.draining.store(false, Ordering::Release);
+        self.with_all_caches(body);
         true
     }
 

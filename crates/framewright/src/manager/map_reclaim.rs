@@ -66,6 +66,8 @@ impl fmt::Display for MapError {
 impl core::error::Error for MapError {}
 
 /// One caller at a time changes a section's translations ([`MapSpace`] asks for that). A bit for every 64th section.
+///
+/// Who has a bit may lose its CPU, as [`MapSpace`] may sleep; so who waits for it lets other tasks run.
 pub(super) struct SectionLocks(AtomicU64);
 
 impl SectionLocks {
@@ -75,8 +77,9 @@ impl SectionLocks {
 
     fn with<P: Platform, R>(&self, platform: &P, section: u32, work: impl FnOnce() -> R) -> R {
         let bit = 1 << (section % 64);
+        // Acquire pairs with the Release below, through the changes of other bits: who follows sees the tables.
         while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
-            platform.relax();
+            platform.yield_now();
         }
         let result = work();
         self.0.fetch_and(!bit, Ordering::Release);

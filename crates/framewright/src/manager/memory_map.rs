@@ -4,7 +4,7 @@ use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, MapSpace};
-use crate::memory_map::{ArrayMemory, Sections, deferred_sections};
+use crate::memory_map::{ArrayMemory, SectionState, Sections, deferred_sections};
 use crate::page::{Array, Fill};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
@@ -291,6 +291,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
+    /// Waits until nothing of the zone is withheld. Who has a section is pinned, so that this ends.
     fn wait_for_sections(&self, zone: &Zone) {
         while zone.sections().are_left() {
             self.platform.relax();
@@ -328,42 +329,70 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4). Whether it is worth looking again. Any context: where waiting is not
-    /// allowed, sections that others are busy with do not count.
+    /// allowed, sections that others are busy with do not count. Not for who is in a cache: see [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(super) fn grow(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
-        let sections = zone.sections();
-        if !sections.are_left() {
+        let before = zone.sections().left();
+        if before == 0 {
             return false;
         }
-        let given = zone.grow(self.platform, pages, max);
-        if given != 0 {
-            self.note_growth(zone, given);
-            return true;
-        }
-        // What is left is in the hands of others.
-        if !self.platform.can_wait() {
-            return false;
-        }
-        let before = sections.left();
-        while before != 0 && sections.left() == before && sections.is_busy() {
-            self.platform.relax();
-        }
-        sections.left() != before
+        // Where nothing was given, what is left is in the hands of others, or lies above.
+        self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
     }
 
-    /// Brings up the withheld memory among `frames`. Whether there was any.
+    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited for.
     #[cold]
-    pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) -> bool {
-        let mut given = 0;
-        let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
-        for section in BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
-            given += zone.bring_up_sections(self.platform, section..section + 1);
+    #[inline(never)]
+    pub(super) fn grow_inside(&self, zone: &Zone, pages: u64) -> Growth {
+        if !zone.sections().are_left() {
+            return Growth::NothingLeft;
         }
+        if self.grow_alone(zone, pages, Pfn(u64::MAX)) {
+            Growth::Grown
+        } else if self.platform.can_wait() {
+            Growth::Busy
+        } else {
+            Growth::NothingLeft
+        }
+    }
+
+    fn grow_alone(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let given = zone.grow(self.platform, pages, max);
         if given != 0 {
             self.note_growth(zone, given);
         }
         given != 0
+    }
+
+    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left when it was looked last.
+    /// Whether one is. Who has a section is pinned, so that this ends.
+    fn wait_for_others(&self, zone: &Zone, before: u32) -> bool {
+        let sections = zone.sections();
+        if self.platform.can_wait() {
+            while sections.left() == before && sections.is_busy() {
+                self.platform.relax();
+            }
+        }
+        sections.left() != before
+    }
+
+    /// Whether memory among `frames` is withheld.
+    pub(super) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+        zone.sections().are_left()
+            && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
+    }
+
+    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where waiting is allowed.
+    #[cold]
+    pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
+        let given = zone.bring_up_sections(self.platform, sections_of(frames));
+        if given != 0 {
+            self.note_growth(zone, given);
+        }
+        while self.platform.can_wait() && Self::is_withheld(zone, frames) {
+            self.platform.relax();
+        }
     }
 
     fn note_growth(&self, zone: &Zone, pages: u64) {
@@ -371,6 +400,23 @@ impl<P: Platform> Manager<P> {
         self.pressure.quiet.stir();
         self.note_all_memory();
     }
+}
+
+/// What came of growing a zone for a CPU's cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// There is more now.
+    Grown,
+    /// Others bring up what is left; who is not in a cache can wait for it.
+    Busy,
+    /// There is no more, or none to wait for.
+    NothingLeft,
+}
+
+/// The sections of a range that is not empty.
+fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
+    let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
+    BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
 }
 
 /// A node as jobs number it.

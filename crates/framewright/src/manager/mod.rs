@@ -64,7 +64,6 @@ use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::reporting::Reporting;
 use crate::sync::SpinLock;
-use crate::sync::atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
@@ -123,8 +122,6 @@ pub struct Manager<P: Platform> {
     caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
     sole: Option<&'static Zone>,
-    /// Somebody empties all caches.
-    draining: AtomicBool,
     pressure: Pressure,
     debug: Debug,
     isolations: SpinLock<Isolations>,

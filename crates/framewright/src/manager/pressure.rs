@@ -22,8 +22,6 @@ const RECLAIM_TASKS: usize = 16;
 const FAILURES: usize = 4;
 /// The same for usual requests, one place for some orders.
 const USUAL_FAILURES: usize = 8;
-/// How often somebody else's drain is waited for before the request goes on without one of its own.
-const DRAIN_TRIES: u32 = 8;
 /// Who is in the hook on a platform that cannot tell its tasks apart.
 const SOMEBODY: u64 = u64::MAX;
 
@@ -340,19 +338,11 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they are known to be empty. Bad frames that are found there do not
     /// keep the good ones back.
     fn drain_for_more(&self) {
-        if self.platform.cpus() == 1 || !self.platform.can_wait() {
-            if self.pressure.quiet.number().is_none() {
-                let _ = self.drain_own();
-            }
+        if self.pressure.quiet.number().is_some() {
             return;
         }
-        for _ in 0..DRAIN_TRIES {
-            if self.pressure.quiet.number().is_some() || self.drain_all().is_some() {
-                return;
-            }
-            // Somebody else drains, and may have passed the cache that has what we lack: wait, and look again.
-            self.wait_for_drain();
-        }
+        let own = self.platform.cpus() == 1 || !self.platform.can_wait();
+        let _ = if own { self.drain_own() } else { self.drain_all() };
     }
 }
 
@@ -401,8 +391,7 @@ mod tests {
         let is_lost = |pressure: &Pressure, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;
         assert!(!is_lost(&pressure, 9, movable));
-        pressure.quiet.begin_drain();
-        pressure.quiet.end_drain();
+        pressure.quiet.end_drain(pressure.quiet.begin_drain());
         assert!(!is_lost(&pressure, 9, movable), "nothing has failed yet");
         let key = near(9, 1, movable);
         let word = key.usual(pressure.quiet.number().expect("quiet")).expect("usual");

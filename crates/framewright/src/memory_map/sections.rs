@@ -87,25 +87,28 @@ impl Sections {
     /// Whether some section is not done.
     #[inline]
     pub(crate) fn are_left(&self) -> bool {
-        // Acquire: who sees that all are done sees their memory.
+        // Acquire pairs with the Releases in `finish`: who sees that all are done sees their memory.
         self.left.load(Ordering::Acquire) != 0
     }
 
     /// Sections that are not done.
     pub(crate) fn left(&self) -> u32 {
+        // Acquire as above.
         self.left.load(Ordering::Acquire)
     }
 
     /// Whether somebody initialises one now.
     pub(crate) fn is_busy(&self) -> bool {
         self.claimed.iter().zip(self.done).any(|(claimed, done)| {
-            // In this order: what is done was claimed before.
+            // In this order: what is done was claimed before. Acquire pairs with the Release in `finish`; Relaxed: a claim
+            // says nothing of memory.
             let done = done.load(Ordering::Acquire);
             claimed.load(Ordering::Relaxed) & !done != 0
         })
     }
 
     pub(crate) fn state(&self, section: u32) -> SectionState {
+        // Acquire pairs with the Release in `finish`.
         let is_set = |map| self.bit(map, section).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
         match (is_set(self.claimed), is_set(self.done)) {
             (_, true) => SectionState::Done,
@@ -116,7 +119,7 @@ impl Sections {
 
     /// Makes a deferred section busy, for the caller alone. False when it is not deferred.
     pub(crate) fn claim(&self, section: u32) -> bool {
-        // The bit orders nothing: what the section's memory is was written at bring-up, and what is made of it is published under the zone lock.
+        // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up, and what is made of it is published under the zone lock.
         // The load spares those who look for something left the atomic operation.
         self.bit(self.claimed, section).is_some_and(|(word, bit)| {
             word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
@@ -126,6 +129,7 @@ impl Sections {
     /// Claims the lowest section that is deferred, if it lies before section `end`.
     pub(crate) fn claim_next(&self, end: u32) -> Option<u32> {
         loop {
+            // Relaxed: a hint that never passes a section that can be claimed; the claim itself decides.
             let next = self.next.load(Ordering::Relaxed);
             let found =
                 (next..self.range.end.min(end)).find(|&section| self.state(section) == SectionState::Deferred)?;
@@ -139,8 +143,10 @@ impl Sections {
     /// A busy section's memory can be handed out. By who claimed it.
     pub(crate) fn finish(&self, section: u32) {
         if let Some((word, bit)) = self.bit(self.done, section) {
-            word.fetch_or(bit, Ordering::Release);
+            // Release, both: pair with the Acquires of those who look whether a section is done. In this order: who finds it
+            // not busy any more finds that fewer are left, and looks for its memory.
             self.left.fetch_sub(1, Ordering::Release);
+            word.fetch_or(bit, Ordering::Release);
         }
     }
 }

@@ -7,18 +7,23 @@
 //!
 //! The same word says whether anything else has to be done besides an operation's work, so that all of it together is one branch.
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
 
 /// A drain has begun and nothing was freed since.
-const QUIET: u32 = 1;
+const QUIET: u64 = 1;
 /// Something looks at every operation.
-const WATCHED: u32 = 2;
+const WATCHED: u64 = 2;
+/// Above both: how many drains have begun.
+const BEGUN: u64 = 4;
 
 /// See the module documentation.
+///
+/// Several may drain at a time. The mark and the number of the drain that made it are one word, so that nobody takes the mark
+/// of one drain for that of another.
 pub struct Quiet {
-    attention: AtomicU32,
-    begun: AtomicU64,
+    attention: AtomicU64,
+    /// The latest drain that has ended.
     ended: AtomicU64,
 }
 
@@ -27,14 +32,16 @@ impl Quiet {
     #[must_use]
     pub fn new(watched: bool) -> Self {
         let attention = if watched { WATCHED } else { 0 };
-        Self { attention: AtomicU32::new(attention), begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
+        Self { attention: AtomicU64::new(attention), ended: AtomicU64::new(0) }
     }
 
     /// Whether an operation has anything to care for besides its work.
     #[inline]
     #[must_use]
     pub fn wants_attention(&self) -> bool {
-        self.attention.load(Ordering::Relaxed) != 0
+        // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the module documentation. Who
+        // asks for the number instead acquires what he needs there.
+        self.attention.load(Ordering::Relaxed) & (QUIET | WATCHED) != 0
     }
 
     /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the cache that it comes into.
@@ -49,29 +56,37 @@ impl Quiet {
 
     #[cold]
     fn end(&self) {
+        // Relaxed: who finds no mark concludes nothing.
         self.attention.fetch_and(!QUIET, Ordering::Relaxed);
     }
 
-    /// A drain begins: before the barrier, and one drain at a time.
-    pub fn begin_drain(&self) {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        self.attention.fetch_or(QUIET, Ordering::Relaxed);
+    /// A drain begins: before the barrier. Returns its number, for [`end_drain`](Self::end_drain).
+    pub fn begin_drain(&self) -> u64 {
+        let marked = |old: u64| (old | QUIET) + BEGUN;
+        let mut old = self.attention.load(Ordering::Relaxed);
+        // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible to those who free.
+        while let Err(now) =
+            self.attention.compare_exchange_weak(old, marked(old), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            old = now;
+        }
+        marked(old) / BEGUN
     }
 
-    /// The drain is over.
-    pub fn end_drain(&self) {
-        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in the zones.
-        self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Release);
+    /// The drain of that number is over.
+    pub fn end_drain(&self, number: u64) {
+        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in the zones. One that began
+        // later may have ended before.
+        self.ended.fetch_max(number, Ordering::Release);
     }
 
     /// The number of the quiet: there is one when a drain has ended, no other has begun, and nothing was freed since it began.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
-        // Acquire: the mark is looked at first, then which drain it is of.
-        if self.attention.load(Ordering::Acquire) & QUIET == 0 {
-            return None;
-        }
+        // Acquire pairs with the Release in `end_drain`. First, so that what is found next was so after that drain had ended.
         let ended = self.ended.load(Ordering::Acquire);
-        (self.begun.load(Ordering::Relaxed) == ended).then_some(ended)
+        // Relaxed: nothing is read because of it, and who knows of a free or of a later drain finds no older word.
+        let attention = self.attention.load(Ordering::Relaxed);
+        (attention & QUIET != 0 && attention / BEGUN == ended).then_some(ended)
     }
 }

@@ -8,6 +8,7 @@
 
 use super::atomic::{AtomicU32, Ordering, fence};
 use crate::platform::Platform;
+use core::marker::PhantomData;
 
 /// See the module documentation. A cache line of its own, as all CPUs write it.
 #[repr(align(64))]
@@ -35,7 +36,7 @@ impl Readers {
         // Either the word that is loaded next is the changed one, or `wait` sees this.
         self.inside.fetch_add(1, Ordering::SeqCst);
         Self::order_for_the_model();
-        Reading { readers: self }
+        Reading { readers: self, stays: PhantomData }
     }
 
     /// The processor has one total order of these; the model checker has it for fences only.
@@ -57,9 +58,22 @@ impl Readers {
     }
 }
 
-/// Somebody is inside.
+/// Somebody is inside, with interrupts off, so that it stays where it is:
+///
+/// ```compile_fail,E0277
+/// # use framewright::sync::Readers;
+/// fn leaves<T: Send>(_: T) {}
+/// leaves(Readers::new().enter());
+/// ```
+/// ```
+/// # use framewright::sync::Readers;
+/// fn leaves<T: Send>(_: T) {}
+/// leaves(Readers::new());
+/// ```
 pub struct Reading<'a> {
     readers: &'a Readers,
+    /// Makes it neither `Send` nor `Sync`.
+    stays: PhantomData<*mut ()>,
 }
 
 impl Reading<'_> {
@@ -72,6 +86,7 @@ impl Reading<'_> {
 impl Drop for Reading<'_> {
     #[inline]
     fn drop(&mut self) {
+        // Release pairs with the Acquire in `wait`.
         self.readers.inside.fetch_sub(1, Ordering::Release);
     }
 }

@@ -9,6 +9,7 @@ use super::atomic::{AtomicBool, Ordering};
 use crate::platform::{IrqState, Platform};
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 /// Most turns of one wait before the lock is looked at again. The model checker tries every interleaving of every turn, and
@@ -72,7 +73,8 @@ impl<T> SpinLock<T> {
     #[inline]
     fn lock_from<'a, P: Platform>(&'a self, platform: &'a P, mut wait: u32) -> SpinGuard<'a, T, P> {
         let irq = platform.irq_save();
-        // Acquire pairs with the Release store in SpinGuard::drop.
+        // Acquire pairs with the Release store in SpinGuard::drop. Relaxed, also where the flag is looked at: who does not get
+        // the lock reads nothing.
         while self.locked.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             for _ in 0..wait {
                 platform.relax();
@@ -82,7 +84,7 @@ impl<T> SpinLock<T> {
                 platform.relax();
             }
         }
-        SpinGuard { lock: self, platform, irq }
+        SpinGuard { lock: self, platform, irq, stays: PhantomData }
     }
 
     /// The lock if it is open: for a short way that has a long one beside it, which need then not carry what waiting takes.
@@ -90,6 +92,7 @@ impl<T> SpinLock<T> {
     pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
         let irq = platform.irq_save();
         // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release store in SpinGuard::drop.
+        // Relaxed: who does not get the lock reads nothing.
         if self.locked.0.load(Ordering::Relaxed)
             || self.locked.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -97,15 +100,50 @@ impl<T> SpinLock<T> {
             unsafe { platform.irq_restore(irq) };
             return None;
         }
-        Some(SpinGuard { lock: self, platform, irq })
+        Some(SpinGuard { lock: self, platform, irq, stays: PhantomData })
     }
 }
 
 /// The lock is held and interrupts are off while this lives.
+///
+/// It stays on the thread that took it: interrupts come on again where they went off. So it does not go to another thread,
+///
+/// ```compile_fail,E0277
+/// # use framewright::sync::{SpinGuard, SpinLock};
+/// fn leaves<T: Send>(_: T) {}
+/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {
+///     leaves(lock.lock(platform));
+/// }
+/// ```
+///
+/// and no other thread looks through it, which would let two of them at a `Cell` in it at once:
+///
+/// ```compile_fail,E0277
+/// # use framewright::sync::{SpinGuard, SpinLock};
+/// fn is_shared<T: Sync>(_: &T) {}
+/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<std::cell::Cell<u32>>, platform: &'a P) {
+///     is_shared(&lock.lock(platform));
+/// }
+/// ```
+///
+/// What it guards does both, where its type allows:
+///
+/// ```
+/// # use framewright::sync::{SpinGuard, SpinLock};
+/// fn leaves<T: Send>(_: T) {}
+/// fn is_shared<T: Sync>(_: &T) {}
+/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {
+///     leaves(lock);
+///     is_shared(&*lock.lock(platform));
+///     leaves(*lock.lock(platform));
+/// }
+/// ```
 pub struct SpinGuard<'a, T, P: Platform> {
     lock: &'a SpinLock<T>,
     platform: &'a P,
     irq: IrqState,
+    /// Makes it neither `Send` nor `Sync`.
+    stays: PhantomData<*mut T>,
 }
 
 impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
@@ -140,6 +178,7 @@ impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
 
 impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
     fn drop(&mut self) {
+        // Release pairs with the Acquires of those who take it.
         self.lock.locked.0.store(false, Ordering::Release);
         // SAFETY: saved when this guard was made, on this CPU; no lock is taken inside a lock, so that nothing is left to restore that was saved since
         // (invariant 11).

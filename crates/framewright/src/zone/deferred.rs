@@ -27,11 +27,11 @@ impl Zone {
         self.sections.state(number)
     }
 
-    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds some left. Returns how many pages that gave. Any context.
+    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds
+    /// some left. Returns how many pages that gave. Any context.
     pub(crate) fn bring_up_sections<P: Platform>(&self, platform: &P, sections: impl Iterator<Item = u32>) -> u64 {
         sections
-            .filter(|&section| self.sections.claim(section))
-            .map(|section| self.bring_up_claimed(platform, section))
+            .filter_map(|section| self.bring_up_one(platform, || self.sections.claim(section).then_some(section)))
             .sum()
     }
 
@@ -41,11 +41,23 @@ impl Zone {
         let end = u32::try_from(max.0.div_ceil(SECTION_PAGES)).unwrap_or(u32::MAX);
         let mut given = 0;
         while given < pages
-            && let Some(section) = self.sections.claim_next(end)
+            && let Some(more) = self.bring_up_one(platform, || self.sections.claim_next(end))
         {
-            given += self.bring_up_claimed(platform, section);
+            given += more;
         }
         given
+    }
+
+    /// Brings up the section that `claim` claims, if it does; how many pages that gave.
+    ///
+    /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a section in its hands: whoever
+    /// waits for one waits for a CPU that is at work, not for a task (invariant 42). Linux has interrupts off meanwhile
+    /// (`deferred_grow_zone` in `mm/mm_init.c`).
+    fn bring_up_one<P: Platform>(&self, platform: &P, claim: impl FnOnce() -> Option<u32>) -> Option<u64> {
+        let cpu = platform.pin();
+        let pages = claim().map(|section| self.bring_up_claimed(platform, section));
+        platform.unpin(cpu);
+        pages
     }
 
     /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for the first time, and less code is faster then.

@@ -105,6 +105,7 @@ struct Resizing<'a>(&'a AtomicU64);
 
 impl Drop for Resizing<'_> {
     fn drop(&mut self) {
+        // Release pairs with the Acquire in `start_resizing`.
         self.0.store(0, Ordering::Release);
     }
 }
@@ -165,13 +166,15 @@ impl<P: Platform> Manager<P> {
         let can_wait = self.platform.can_wait();
         let task = if can_wait { self.platform.current_task() } else { None };
         let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
-        // Acquire and Release: resizes follow one another.
+        // Acquire pairs with the Release when `Resizing` is dropped: resizes follow one another. Relaxed: a task knows its own
+        // number, and that of another decides nothing.
         while let Err(owner) = self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             // A resize inside the reclaim hook of a resize would wait for itself.
             if !can_wait || me == SOMEBODY || owner == me {
                 return Err(PoolError::Busy);
             }
-            self.platform.relax();
+            // It takes long, and its task may have lost its CPU.
+            self.platform.yield_now();
         }
         Ok(Resizing(&self.pools.resizer))
     }
