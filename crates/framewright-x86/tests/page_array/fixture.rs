@@ -42,7 +42,12 @@ impl Fixture {
     pub fn with(pool: FramePool, ranged_flush_pages: u64, forgets: Forgets) -> Self {
         let root = root(&pool);
         let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, forgets);
-        Self::of(pool, cpus, ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false }, ranged_flush_pages)
+        Self::of(
+            pool,
+            cpus,
+            ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false },
+            ranged_flush_pages,
+        )
     }
 
     /// With global pages, on CPUs with so many contexts.
