@@ -179,7 +179,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         }
     }
     if let Some(wait) = options.balloon_test
-        && !balloon::test(&manager, &parameters, wait)
+        && !balloon::test(&manager, &parameters, map, wait)
     {
         return Ok(Ending::Crash);
     }
@@ -214,7 +214,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         // The balloon is worn out.
         finish(&options, &manager, None);
     } else {
-        balloon::with_reports(&manager, &parameters, |driver| finish(&options, &manager, driver));
+        balloon::with_reports(&manager, &parameters, map, |driver| finish(&options, &manager, driver));
     }
     plain_line(format_args!("@end"));
     Ok(Ending::Success)

@@ -1,9 +1,9 @@
-//! One page of memory that a device sees too. The only `unsafe` memory access of this crate.
+//! One page of memory that a device sees too. What is read here is the device's word and nothing else: whatever the driver trusts is in its own fields or in
+//! [`Private`](crate::private::Private) memory.
 //!
 //! All access is atomic, because the device may read and write at any time, and numbers are in the byte order of virtio, the little one.
 
 use core::marker::PhantomData;
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
@@ -27,21 +27,6 @@ impl<H: Hal> DmaPage<H> {
         let (physical, pointer) = H::dma_alloc(1, direction);
         // That is how `dma_alloc` says so.
         (physical != 0).then(|| Self { physical, pointer, hal: PhantomData })
-    }
-
-    /// Takes the page apart, so that two numbers stand for it: its physical address, and its pointer as a number.
-    pub fn into_parts(self) -> (PhysAddr, usize) {
-        let page = ManuallyDrop::new(self);
-        (page.physical, page.pointer.as_ptr().expose_provenance())
-    }
-
-    /// Puts a page together again.
-    ///
-    /// # Safety
-    /// The numbers came from [`into_parts`](Self::into_parts) of this type and are used once.
-    pub unsafe fn from_parts(physical: PhysAddr, pointer: usize) -> Option<Self> {
-        let pointer = NonNull::new(core::ptr::with_exposed_provenance_mut(pointer))?;
-        Some(Self { physical, pointer, hal: PhantomData })
     }
 
     /// Where the device sees it.
@@ -78,12 +63,6 @@ impl<H: Hal> DmaPage<H> {
         let place = self.place(offset, 8).cast().as_ptr();
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
-    }
-
-    pub fn load_u64(&self, offset: usize) -> u64 {
-        let place = self.place(offset, 8).cast().as_ptr();
-        // SAFETY: as above.
-        u64::from_le(unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Relaxed))
     }
 
     /// Everything stored before is seen by a device that sees this.

@@ -4,13 +4,14 @@ use crate::dma::DmaPage;
 use crate::error::{DeviceFault, StartError};
 use crate::features::{Features, FreeContent, QueueKind};
 use crate::inflation::{BalloonMemory, Inflation};
+use crate::private::PrivateMemory;
 use crate::report::{Completion, MOST_RANGES, Reports, SubmitError, Token};
 use crate::ring::{Buffer, MOST_DESCRIPTORS, Ring};
 use crate::statistics::{self, Statistic};
 use core::fmt;
 use core::mem::ManuallyDrop;
+use virtio_drivers::BufferDirection;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
-use virtio_drivers::{BufferDirection, Hal};
 
 /// Fields of the configuration space, each of 32 bits.
 const TARGET: usize = 0;
@@ -64,7 +65,7 @@ enum State {
 }
 
 /// Everything in memory that the device is told of.
-struct Queues<H: Hal> {
+struct Queues<H: PrivateMemory> {
     inflation: Inflation<H>,
     statistics: Option<(Ring<H>, DmaPage<H>)>,
     /// Never used, but a host that offers hints expects the queue.
@@ -72,7 +73,7 @@ struct Queues<H: Hal> {
     reports: Option<Reports<H>>,
 }
 
-impl<H: Hal> Queues<H> {
+impl<H: PrivateMemory> Queues<H> {
     fn rings(&mut self) -> impl Iterator<Item = &mut Ring<H>> {
         let [inflate, deflate] = self.inflation.rings();
         let statistics = self.statistics.as_mut().map(|(ring, _)| ring);
@@ -84,7 +85,7 @@ impl<H: Hal> Queues<H> {
 /// A virtio balloon.
 ///
 /// Dropping it resets the device. Frames that are then in the balloon are lost; [`stop`](Self::stop) gives them back first.
-pub struct Balloon<H: Hal, T: Transport> {
+pub struct Balloon<H: PrivateMemory, T: Transport> {
     /// Only dropped when the device is known not to use them.
     queues: ManuallyDrop<Queues<H>>,
     transport: T,
@@ -106,7 +107,7 @@ struct Relief {
     goal_pages: u32,
 }
 
-impl<H: Hal, T: Transport> Balloon<H, T> {
+impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     /// Resets the device, agrees on features, sets up queues and starts it.
     ///
     /// # Errors
@@ -395,7 +396,7 @@ impl<H: Hal, T: Transport> Balloon<H, T> {
     }
 }
 
-impl<H: Hal, T: Transport> fmt::Debug for Balloon<H, T> {
+impl<H: PrivateMemory, T: Transport> fmt::Debug for Balloon<H, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held_pages = self.queues.inflation.held_pages();
         f.debug_struct("Balloon")
@@ -406,7 +407,7 @@ impl<H: Hal, T: Transport> fmt::Debug for Balloon<H, T> {
     }
 }
 
-impl<H: Hal, T: Transport> Drop for Balloon<H, T> {
+impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
     fn drop(&mut self) {
         self.transport.set_status(DeviceStatus::empty());
         if reset_completes(&self.transport) {
@@ -438,7 +439,7 @@ fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Feat
     accepted
 }
 
-fn make_queues<H: Hal, T: Transport>(
+fn make_queues<H: PrivateMemory, T: Transport>(
     features: Features,
     transport: &mut T,
     settings: Settings,

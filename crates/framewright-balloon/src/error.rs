@@ -11,9 +11,17 @@ pub enum StartError {
     NotABalloon(DeviceType),
     /// It speaks only the protocol before version 1.
     Legacy,
+    /// It reaches memory otherwise than by physical address and as CPUs do, which this driver does not
+    /// know: it is behind an IOMMU, or the guest's memory is hidden from it, or it is real hardware.
+    NeedsPlatform {
+        /// It offers VIRTIO_F_ACCESS_PLATFORM.
+        access: bool,
+        /// It offers VIRTIO_F_ORDER_PLATFORM.
+        order: bool,
+    },
     /// It does not complete its reset.
     ResetPending,
-    /// It does not accept what it has offered itself; a device behind an IOMMU does that.
+    /// It does not accept what it has offered itself.
     FeaturesRefused {
         /// What was asked of it.
         asked: u64,
@@ -38,6 +46,14 @@ impl fmt::Display for StartError {
         match self {
             Self::NotABalloon(kind) => write!(f, "the virtio device is no balloon but {kind:?}"),
             Self::Legacy => f.write_str("the virtio balloon offers no version 1 of the protocol"),
+            Self::NeedsPlatform { access, order } => {
+                let features = match (access, order) {
+                    (true, true) => "ACCESS_PLATFORM and ORDER_PLATFORM",
+                    (true, false) => "ACCESS_PLATFORM",
+                    (false, _) => "ORDER_PLATFORM",
+                };
+                write!(f, "the virtio balloon asks for {features}, which is not supported: it is left alone")
+            }
             Self::ResetPending => f.write_str("the virtio balloon does not complete its reset"),
             Self::FeaturesRefused { asked } => {
                 write!(f, "the virtio balloon refuses features {asked:#x}, which it has offered")

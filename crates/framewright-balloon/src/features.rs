@@ -25,6 +25,12 @@ bitflags::bitflags! {
     }
 }
 
+/// The device reaches memory as the platform lets it (ACCESS_PLATFORM): addresses are an IOMMU's, or
+/// memory must be shared with it first.
+const ACCESS_PLATFORM: u64 = 1 << 33;
+/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those between CPUs.
+const ORDER_PLATFORM: u64 = 1 << 36;
+
 /// What the kernel's free pages hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeContent {
@@ -90,10 +96,22 @@ impl Features {
     ///
     /// Whatever has a queue is accepted where it is offered, used or not: devices number queues by what they offer. Only reporting may be turned down, because its
     /// queue is the last.
+    ///
+    /// A device that offers what changes how it reaches memory is refused: the driver names frames and
+    /// reported ranges by physical address and orders its stores as between CPUs, so that such a device
+    /// would reach other memory than was meant, or none. A device may go on although the driver has not
+    /// accepted these bits (virtio 1.2, 6.1), so leaving them out is not enough.
     pub(crate) fn accept(offered: u64, content: FreeContent) -> Result<Self, StartError> {
         let mut features = Self::from_bits_truncate(offered);
         if !features.contains(Self::VERSION_1) {
             return Err(StartError::Legacy);
+        }
+        let needed = offered & (ACCESS_PLATFORM | ORDER_PLATFORM);
+        if needed != 0 {
+            return Err(StartError::NeedsPlatform {
+                access: needed & ACCESS_PLATFORM != 0,
+                order: needed & ORDER_PLATFORM != 0,
+            });
         }
         if content == FreeContent::Any {
             features.remove(Self::PAGE_POISON);

@@ -3,6 +3,7 @@
 use crate::dma::DmaPage;
 use crate::error::DeviceFault;
 use crate::ledger::{Ledger, Run};
+use crate::private::PrivateMemory;
 use crate::ring::{Buffer, Ring, Used};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
@@ -47,7 +48,7 @@ impl Request {
 }
 
 /// The two queues for pages, and what is in the balloon.
-pub struct Inflation<H: Hal> {
+pub struct Inflation<H: PrivateMemory> {
     inflate: Ring<H>,
     deflate: Ring<H>,
     /// The frame numbers of the request on its way.
@@ -56,7 +57,7 @@ pub struct Inflation<H: Hal> {
     request: Option<Request>,
 }
 
-impl<H: Hal> Inflation<H> {
+impl<H: PrivateMemory> Inflation<H> {
     /// `None` when there is no memory.
     pub fn new(inflate: Ring<H>, deflate: Ring<H>) -> Option<Self> {
         let list = DmaPage::new(BufferDirection::DriverToDevice)?;

@@ -1,18 +1,10 @@
-//! Which frames are in the balloon: a stack of runs, in pages from [`Hal::dma_alloc`] that no device is told of.
+//! Which frames are in the balloon: a stack of runs, in memory that no device reaches ([`PrivateMemory`]), because frames are given back by what is read here.
 //!
-//! One page holds 509 runs of up to 512 frames, so that a balloon of 2 MiB pieces costs 4 KiB for nearly 1 GiB.
+//! One page holds 510 runs of up to 512 frames, so that a balloon of 2 MiB pieces costs 4 KiB for nearly 1 GiB.
 
-use crate::dma::DmaPage;
-use virtio_drivers::{BufferDirection, Hal};
+use crate::private::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
-/// A page: how many runs it has, where the next older page is (physical address and pointer), then the runs.
-const COUNT: usize = 0;
-const OLDER: usize = 8;
-const RUNS: usize = 24;
-const RUN_BYTES: usize = 8;
-const RUNS_IN_PAGE: u64 = 509;
-/// A run in 8 bytes: its first frame, and above that how many frames.
-const PFN_BITS: u32 = 40;
+const RUNS_IN_PAGE: usize = 510;
 
 /// Neighbouring frames, at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,15 +13,38 @@ pub struct Run {
     pub pages: u32,
 }
 
+/// A run as it is written down.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    first_pfn: u32,
+    pages: u32,
+}
+
+impl Written {
+    fn run(self) -> Run {
+        Run { first_pfn: self.first_pfn.into(), pages: self.pages }
+    }
+}
+
+/// Runs that were written down together, at least one once the page is in use.
+struct Page<H: PrivateMemory> {
+    older: Option<Private<H, Page<H>>>,
+    count: usize,
+    runs: [Written; RUNS_IN_PAGE],
+}
+
 /// A stack of runs.
-pub struct Ledger<H: Hal> {
-    /// The page that has room, with older ones behind it. Every page has at least one run.
-    newest: Option<DmaPage<H>>,
+pub struct Ledger<H: PrivateMemory> {
+    /// The page that has room, with older ones behind it.
+    newest: Option<Private<H, Page<H>>>,
     pages: u64,
 }
 
-impl<H: Hal> Ledger<H> {
+impl<H: PrivateMemory> Ledger<H> {
+    const FITS: () = assert!(size_of::<Page<H>>() == PRIVATE_PAGE_BYTES, "as many runs as a page holds");
+
     pub const fn new() -> Self {
+        let () = Self::FITS;
         Self { newest: None, pages: 0 }
     }
 
@@ -38,47 +53,41 @@ impl<H: Hal> Ledger<H> {
         self.pages
     }
 
-    /// Puts a run on top. False when there is no memory to write it down.
+    /// Puts a run on top. False when there is no memory to write it down, or its first frame's number
+    /// has more than 32 bits.
     pub fn push(&mut self, run: Run) -> bool {
-        let full = self.newest.as_ref().is_none_or(|page| page.load_u64(COUNT) == RUNS_IN_PAGE);
-        if full {
-            let Some(page) = DmaPage::new(BufferDirection::DriverToDevice) else { return false };
-            if let Some(older) = self.newest.take() {
-                let (physical, pointer) = older.into_parts();
-                page.store_u64(OLDER, physical);
-                page.store_u64(OLDER + 8, pointer as u64);
-            }
+        let Ok(first_pfn) = u32::try_from(run.first_pfn) else { return false };
+        if self.newest.as_ref().is_none_or(|page| page.count == RUNS_IN_PAGE) {
+            let empty = Page { older: None, count: 0, runs: [Written::default(); RUNS_IN_PAGE] };
+            let Some(mut page) = Private::new(empty) else { return false };
+            page.older = self.newest.take();
             self.newest = Some(page);
         }
-        let Some(page) = &self.newest else { return false };
-        let count = page.load_u64(COUNT);
-        write(page, count, run);
-        page.store_u64(COUNT, count + 1);
+        let Some(page) = &mut self.newest else { return false };
+        let Page { count, runs, .. } = &mut **page;
+        let Some(place) = runs.get_mut(*count) else { return false };
+        *place = Written { first_pfn, pages: run.pages };
+        *count += 1;
         self.pages += u64::from(run.pages);
         true
     }
 
     /// Takes up to `most_pages` frames, which is at least one: the end of the run on top.
     pub fn pop(&mut self, most_pages: u32) -> Option<Run> {
-        let page = self.newest.as_ref()?;
-        let last = page.load_u64(COUNT).checked_sub(1)?;
-        let run = read(page, last);
+        let page = self.newest.as_mut()?;
+        let last = page.count.checked_sub(1)?;
+        let written = page.runs.get_mut(last)?;
+        let run = written.run();
         let taken = run.pages.min(most_pages);
         let left = run.pages - taken;
-        if left > 0 {
-            write(page, last, Run { pages: left, ..run });
-        } else if last > 0 {
-            page.store_u64(COUNT, last);
-        } else {
-            let older = (page.load_u64(OLDER), page.load_u64(OLDER + 8));
-            self.newest = if older.0 == 0 {
-                None
-            } else {
-                let pointer = usize::try_from(older.1).unwrap_or(0);
-                // SAFETY: `push` wrote down these parts of a page that it took apart, and they are read once, because the page that holds them goes away
-                // here (invariant 33).
-                unsafe { DmaPage::from_parts(older.0, pointer) }
-            };
+        written.pages = left;
+        if left == 0 {
+            page.count = last;
+            if last == 0 {
+                // Assigned before the empty page is dropped, which so has none behind it.
+                let older = page.older.take();
+                self.newest = older;
+            }
         }
         self.pages -= u64::from(taken);
         Some(Run { first_pfn: run.first_pfn + u64::from(left), pages: taken })
@@ -86,32 +95,17 @@ impl<H: Hal> Ledger<H> {
 
     /// Runs from the top down, as far as the newest page goes.
     pub fn top(&self) -> impl Iterator<Item = Run> {
-        let page = self.newest.as_ref();
-        let count = page.map_or(0, |page| page.load_u64(COUNT));
-        (0..count).rev().zip(core::iter::repeat(page)).filter_map(|(index, page)| Some(read(page?, index)))
+        let runs = self.newest.as_ref().and_then(|page| page.runs.get(..page.count)).unwrap_or_default();
+        runs.iter().rev().map(|written| written.run())
     }
 }
 
-impl<H: Hal> Drop for Ledger<H> {
+impl<H: PrivateMemory> Drop for Ledger<H> {
     fn drop(&mut self) {
-        // Frames that are in the balloon to the end are lost, the pages that name them are not.
-        while self.pop(u32::MAX).is_some() {}
+        // Frames that are in the balloon to the end are lost, the pages that name them are not. One after
+        // the other: who drops the newest drops all behind it on the stack of the calls.
+        while let Some(mut page) = self.newest.take() {
+            self.newest = page.older.take();
+        }
     }
-}
-
-/// Where run `index` of a page is.
-fn place(index: u64) -> usize {
-    // A page whose count is not ours is never read; at the worst this names its last run.
-    let index = index.min(RUNS_IN_PAGE - 1);
-    RUNS + RUN_BYTES * usize::try_from(index).unwrap_or(0)
-}
-
-fn write<H: Hal>(page: &DmaPage<H>, index: u64, run: Run) {
-    page.store_u64(place(index), run.first_pfn | u64::from(run.pages) << PFN_BITS);
-}
-
-fn read<H: Hal>(page: &DmaPage<H>, index: u64) -> Run {
-    let value = page.load_u64(place(index));
-    let pages = u32::try_from(value >> PFN_BITS).unwrap_or(0);
-    Run { first_pfn: value & ((1 << PFN_BITS) - 1), pages }
 }

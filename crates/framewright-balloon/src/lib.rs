@@ -1,6 +1,8 @@
 //! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
 //!
-//! It stands on `virtio-drivers`, from which it takes the transport and [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright. [`Balloon`] does
+//! It stands on `virtio-drivers`, from which it takes the transport and [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright but a page now and then that no device
+//! reaches ([`PrivateMemory`]). What a device says or writes is checked and never trusted with memory: no host can make it give back a frame that was not in the balloon.
+//! [`Balloon`] does
 //! * free page reporting, as a device that is given ranges and asked later: [`Balloon::capacity`], [`submit`](Balloon::submit), [`poll`](Balloon::poll),
 //!   [`reset`](Balloon::reset);
 //! * inflation and deflation towards the host's target, and statistics, one bounded step a call: [`Balloon::work`]. Memory comes from a [`BalloonMemory`], in pieces
@@ -48,6 +50,7 @@ mod features;
 mod inflation;
 mod ledger;
 pub mod pci;
+mod private;
 mod report;
 mod ring;
 mod statistics;
@@ -56,6 +59,7 @@ pub use driver::{Balloon, Progress, Settings};
 pub use error::{DeviceFault, StartError};
 pub use features::{Features, FreeContent, QueueKind};
 pub use inflation::BalloonMemory;
+pub use private::{PRIVATE_PAGE_BYTES, PrivateMemory};
 pub use report::{BadAnswer, Completion, MOST_RANGES, SubmitError, Token};
 pub use statistics::Statistic;
 

@@ -1,7 +1,11 @@
-//! Where the balloon is on the PCI buses.
+//! Where the balloon is on the PCI buses, and where its registers are.
 
+use crate::PAGE_SIZE;
+use core::fmt;
 use virtio_drivers::transport::DeviceType;
-use virtio_drivers::transport::pci::bus::{Command, ConfigurationAccess, DeviceFunction, HeaderType, PciRoot};
+use virtio_drivers::transport::pci::bus::{
+    Command, ConfigurationAccess, DeviceFunction, HeaderType, PciError, PciRoot,
+};
 use virtio_drivers::transport::pci::virtio_device_type;
 
 /// The register of a bridge that holds its bus numbers; the bus behind it is in the second byte.
@@ -33,6 +37,105 @@ pub fn find<C: ConfigurationAccess>(access: &C) -> Option<DeviceFunction> {
     None
 }
 
+/// A range of a device's registers in memory, from one base address register (BAR).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registers {
+    /// Number of the base address register.
+    pub number: usize,
+    /// First physical address.
+    pub address: u64,
+    /// Bytes, at least one; `address + bytes` does not wrap.
+    pub bytes: u64,
+}
+
+impl Registers {
+    /// First and last address of the whole pages that they lie in.
+    fn pages(&self) -> (u64, u64) {
+        (self.address & !(PAGE_SIZE - 1), (self.address + (self.bytes - 1)) | (PAGE_SIZE - 1))
+    }
+}
+
+impl fmt::Display for Registers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.address.saturating_add(self.bytes.saturating_sub(1));
+        write!(f, "BAR {} at {:#x}..={last:#x}", self.number, self.address)
+    }
+}
+
+/// Why a device's registers cannot be used. Nothing of the device has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegistersError {
+    /// PCI says something impossible.
+    Pci(PciError),
+    /// They reach beyond the last address.
+    Wrap {
+        /// Number of the base address register.
+        number: usize,
+        /// First address.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// They lie, in whole or in part, in the same pages as memory: writing to them would write to it.
+    OverMemory(Registers),
+    /// Two ranges lie in the same pages.
+    Overlap(Registers, Registers),
+}
+
+impl fmt::Display for RegistersError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pci(error) => error.fmt(f),
+            Self::Wrap { number, address, bytes } => {
+                write!(f, "BAR {number}: {bytes:#x} bytes from {address:#x} on reach beyond the last address")
+            }
+            Self::OverMemory(registers) => write!(f, "{registers} lies over memory; the device is left alone"),
+            Self::Overlap(first, second) => write!(f, "{first} and {second} overlap; the device is left alone"),
+        }
+    }
+}
+
+impl core::error::Error for RegistersError {}
+
+/// Where the device's registers are, by number of base address register; `None` where there are no
+/// registers in memory or firmware has given them no place.
+///
+/// A place is what firmware or the host wrote down, and whoever maps it maps whatever is there. So
+/// `is_memory` is asked for each range of whole pages of 4096 bytes, first and last address, whether any of it is
+/// memory. To be called before anything is mapped and before [`enable`].
+///
+/// # Errors
+/// See [`RegistersError`].
+pub fn registers<C: ConfigurationAccess>(
+    access: &mut C,
+    place: DeviceFunction,
+    is_memory: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<[Option<Registers>; 6], RegistersError> {
+    // SAFETY: nobody else has access meanwhile.
+    let mut root = PciRoot::new(unsafe { access.unsafe_clone() });
+    let mut found = [None; 6];
+    for (number, bar) in root.bars(place).map_err(RegistersError::Pci)?.into_iter().enumerate() {
+        let memory = bar.and_then(|bar| bar.memory_address_size());
+        let Some((address, bytes)) = memory.filter(|&(address, bytes)| address != 0 && bytes != 0) else { continue };
+        if address.checked_add(bytes).is_none() {
+            return Err(RegistersError::Wrap { number, address, bytes });
+        }
+        let registers = Registers { number, address, bytes };
+        let (first, last) = registers.pages();
+        if is_memory(first, last) {
+            return Err(RegistersError::OverMemory(registers));
+        }
+        for other in found.iter().flatten().copied() {
+            let (other_first, other_last) = Registers::pages(&other);
+            if first <= other_last && other_first <= last {
+                return Err(RegistersError::Overlap(other, registers));
+            }
+        }
+        found[number] = Some(registers);
+    }
+    Ok(found)
+}
+
 /// Lets the device answer to memory accesses and access memory itself, and keeps it from the interrupt line: the driver looks by itself.
 pub fn enable<C: ConfigurationAccess>(access: &mut C, place: DeviceFunction) {
     let command = Command::from_bits_retain(u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0));
@@ -53,14 +156,18 @@ mod tests {
     const BRIDGE: u32 = 0x0001_0000;
 
     /// By bus, device, function and number.
-    type Registers = BTreeMap<(u8, u8, u8, u8), u32>;
+    type Words = BTreeMap<(u8, u8, u8, u8), u32>;
 
     #[derive(Clone, Default)]
-    struct Buses(Rc<RefCell<Registers>>);
+    struct Buses {
+        words: Rc<RefCell<Words>>,
+        /// Bits of words that can be written; all, where nothing is said.
+        masks: Rc<RefCell<Words>>,
+    }
 
     impl Buses {
         fn set(&self, place: (u8, u8, u8), register: u8, value: u32) {
-            self.0.borrow_mut().insert((place.0, place.1, place.2, register), value);
+            self.words.borrow_mut().insert((place.0, place.1, place.2, register), value);
         }
 
         fn device(&self, place: (u8, u8, u8), vendor: u16, device: u16) {
@@ -76,13 +183,16 @@ mod tests {
 
     impl ConfigurationAccess for Buses {
         fn read_word(&self, place: DeviceFunction, register: u8) -> u32 {
-            let registers = self.0.borrow();
+            let words = self.words.borrow();
             let absent = if register == 0 { u32::MAX } else { 0 };
-            *registers.get(&(place.bus, place.device, place.function, register)).unwrap_or(&absent)
+            *words.get(&(place.bus, place.device, place.function, register)).unwrap_or(&absent)
         }
 
         fn write_word(&mut self, place: DeviceFunction, register: u8, value: u32) {
-            self.set((place.bus, place.device, place.function), register, value);
+            let name = (place.bus, place.device, place.function, register);
+            let mask = self.masks.borrow().get(&name).copied().unwrap_or(u32::MAX);
+            let kept = self.read_word(place, register) & !mask;
+            self.words.borrow_mut().insert(name, kept | value & mask);
         }
 
         unsafe fn unsafe_clone(&self) -> Self {
@@ -108,6 +218,69 @@ mod tests {
             buses.device((2, 7, 0), 0x1af4, device);
             assert_eq!(find(&buses), Some(DeviceFunction { bus: 2, device: 7, function: 0 }));
         }
+    }
+
+    const DEVICE: (u8, u8, u8) = (0, 3, 0);
+    const PLACE: DeviceFunction = DeviceFunction { bus: 0, device: 3, function: 0 };
+
+    impl Buses {
+        /// A device with 64-bit registers in memory: number, address, bytes (a power of two).
+        fn with_bars(bars: &[(u8, u64, u64)]) -> Self {
+            let buses = Self::default();
+            buses.device(DEVICE, 0x1af4, 0x1045);
+            for number in 0..6 {
+                // Without registers there is nothing to write.
+                buses.masks.borrow_mut().insert((0, 3, 0, 0x10 + 4 * number), 0);
+            }
+            for &(number, address, bytes) in bars {
+                let halves = |value: u64| [(value & 0xffff_fff0) as u32, (value >> 32) as u32];
+                for (half, (value, mask)) in (0..).zip(halves(address).into_iter().zip(halves(!(bytes - 1)))) {
+                    let register = 0x10 + 4 * (number + half);
+                    buses.set(DEVICE, register, if half == 0 { value | 0b1100 } else { value });
+                    buses.masks.borrow_mut().insert((0, 3, 0, register), mask);
+                }
+            }
+            buses
+        }
+    }
+
+    #[test]
+    fn registers_over_memory_are_refused_and_the_device_is_left_alone() {
+        // Memory below 2 GiB and from 4 GiB to 6 GiB.
+        let mut is_memory = |first: u64, last: u64| first < 2 << 30 || first < 6 << 30 && last >= 4 << 30;
+        let at = |number, address, bytes| Registers { number, address, bytes };
+        for (bars, expected) in [
+            (&[(4, 0xfe00_0000, 0x4000)][..], Ok([None, None, None, None, Some(at(4, 0xfe00_0000, 0x4000)), None])),
+            (
+                &[(0, 6 << 30, 1 << 20), (4, 0xfe00_0000, 0x4000)],
+                Ok([Some(at(0, 6 << 30, 1 << 20)), None, None, None, Some(at(4, 0xfe00_0000, 0x4000)), None]),
+            ),
+            // Not placed by firmware.
+            (&[(4, 0, 0x4000)], Ok([None; 6])),
+            (&[(4, 0x20_0000, 0x4000)], Err(RegistersError::OverMemory(at(4, 0x20_0000, 0x4000)))),
+            (&[(4, 4 << 30, 0x4000)], Err(RegistersError::OverMemory(at(4, 4 << 30, 0x4000)))),
+            // It begins in memory and ends behind it; smaller than a page, and beside memory in it.
+            (&[(0, 0, 16), (2, 4 << 30, 4 << 30)], Err(RegistersError::OverMemory(at(2, 4 << 30, 4 << 30)))),
+            (&[(2, (6 << 30) - 64, 16)], Err(RegistersError::OverMemory(at(2, (6 << 30) - 64, 16)))),
+            (
+                &[(0, 0xfe00_0000, 0x4000), (4, 0xfe00_2000, 0x1000)],
+                Err(RegistersError::Overlap(at(0, 0xfe00_0000, 0x4000), at(4, 0xfe00_2000, 0x1000))),
+            ),
+            (
+                &[(0, 0xffff_ffff_ffff_f000, 0x1000)],
+                Err(RegistersError::Wrap { number: 0, address: 0xffff_ffff_ffff_f000, bytes: 0x1000 }),
+            ),
+        ] {
+            let mut buses = Buses::with_bars(bars);
+            let before = buses.words.borrow().clone();
+            let found = registers(&mut buses, PLACE, &mut is_memory);
+            assert_eq!(found, expected, "{bars:x?}");
+            let mut after = buses.words.borrow().clone();
+            after.retain(|name, _| before.contains_key(name));
+            assert_eq!(after, before, "{bars:x?}: the device has changed");
+        }
+        let text = RegistersError::OverMemory(at(4, 0x20_0000, 0x4000));
+        assert_eq!(std::format!("{text}"), "BAR 4 at 0x200000..=0x203fff lies over memory; the device is left alone");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! * [`page_table`] builds translations over tables that it reaches through a trait, so it runs on the host too.
 //! * [`page_array`] is the page array's range: descriptors of pages mapped by 2 MiB, given back, and shared where there are none.
 //! * [`cross_calls`] lets CPUs have each other call functions; how they are interrupted is the kernel's business.
+//! * [`awaited`] is who sleeps until a helper has ended.
 //! * [`cpu`], [`serial`] and [`clock`] touch the hardware.
 #![no_std]
 
@@ -13,6 +14,7 @@ extern crate std;
 
 pub mod acpi;
 pub mod address_space;
+pub mod awaited;
 mod bytes;
 pub mod clock;
 pub mod cpu;

@@ -8,6 +8,7 @@
 use super::{GuestBalloon, ManagedFrames, with};
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
+use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright::{Manager, Parameters, Request};
@@ -22,9 +23,9 @@ const ANSWER_SECONDS: u64 = 20;
 const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
 
 /// Uses the balloon; false when something is wrong with it. No balloon at all is not.
-pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, wait_seconds: u64) -> bool {
+pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, map: MemoryMap<'_>, wait_seconds: u64) -> bool {
     let free_before = free_pages(manager);
-    let passed = with(manager, parameters, |balloon| {
+    let passed = with(manager, parameters, map, |balloon| {
         let Some(balloon) = balloon else { return true };
         let mut frames = ManagedFrames(manager);
         let passed = match run(balloon, manager, wait_seconds) {

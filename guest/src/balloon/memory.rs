@@ -1,13 +1,14 @@
 //! Memory for the balloon's driver, from the manager.
 
-use crate::platform::{DIRECT_MAP, GuestPlatform};
+use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use framewright::adapters::virtio::Dma;
 use framewright::block::MigrateType;
+use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::{Manager, Request};
-use framewright_balloon::BalloonMemory;
+use framewright_balloon::{BalloonMemory, PrivateMemory};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
 /// The manager while it is lent, else null: `Hal` consists of functions without `self`.
@@ -25,10 +26,31 @@ pub fn lend<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce() -> R) -> R 
 pub struct GuestHal;
 
 impl GuestHal {
-    fn dma() -> Option<Dma<'static, GuestPlatform>> {
+    fn manager() -> Option<&'static Manager<GuestPlatform>> {
         let manager = LENT.load(Ordering::Acquire);
         // SAFETY: not null only inside of `lend`, whose caller's manager stays where it is; nothing that this returns to is kept beyond the call of a method.
-        unsafe { manager.as_ref() }.map(Dma::new)
+        unsafe { manager.as_ref() }
+    }
+
+    fn dma() -> Option<Dma<'static, GuestPlatform>> {
+        Self::manager().map(Dma::new)
+    }
+}
+
+// SAFETY: a page from the manager is nobody else's until it is freed, the direct map shows it, and no device is told of it. This guest shares no memory with its host but what it tells devices of.
+unsafe impl PrivateMemory for GuestHal {
+    fn allocate_page() -> Option<NonNull<u8>> {
+        let request = Request { max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        let page = Self::manager()?.allocate(&request).ok()?;
+        Some(PLATFORM.direct(page.start.address()))
+    }
+
+    unsafe fn free_page(page: NonNull<u8>) {
+        let first = Pfn::containing(page.addr().get() as u64 - DIRECT_MAP);
+        let freed = Self::manager().map(|manager| manager.free(PfnRange { start: first, end: first.add(1) }));
+        if let Some(Err(error)) = freed {
+            crate::console::log!("virtio-balloon: a page of its ledger is lost: {error}");
+        }
     }
 }
 
@@ -43,8 +65,8 @@ unsafe impl Hal for GuestHal {
         Self::dma().map_or(-1, |dma| unsafe { dma.dma_dealloc(address, pointer, pages) })
     }
 
-    unsafe fn mmio_phys_to_virt(address: PhysAddr, _: usize) -> NonNull<u8> {
-        super::pci::registers_at(address)
+    unsafe fn mmio_phys_to_virt(address: PhysAddr, bytes: usize) -> NonNull<u8> {
+        super::pci::registers_at(address, bytes)
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {

@@ -9,10 +9,13 @@ use crate::console::log;
 use crate::platform::GuestPlatform;
 use core::fmt;
 use framewright::debug::{Aids, POISON};
+use framewright::firmware::{MemoryKind, MemoryMap};
+use framewright::units::PhysRange;
 use framewright::{Manager, Parameters};
+use framewright_balloon::pci::RegistersError;
 use framewright_balloon::{Balloon, FreeContent, Settings, StartError};
 use framewright_x86::page_table::MapFault;
-use virtio_drivers::transport::pci::bus::{DeviceFunction, PciError, PciRoot};
+use virtio_drivers::transport::pci::bus::{DeviceFunction, PciRoot};
 use virtio_drivers::transport::pci::{PciTransport, VirtioPciError};
 
 pub use exercise::test;
@@ -25,10 +28,10 @@ pub type GuestBalloon = Balloon<GuestHal, PciTransport>;
 /// Why there is a balloon that cannot be used.
 #[derive(Debug)]
 pub enum BalloonError {
+    /// Its registers are where they cannot be.
+    Place(RegistersError),
     /// Its registers cannot be mapped.
     Registers(MapFault),
-    /// PCI says something impossible.
-    Pci(PciError),
     /// Its registers are not where virtio devices have them.
     Transport(VirtioPciError),
     /// The driver refuses it.
@@ -39,7 +42,7 @@ impl fmt::Display for BalloonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Registers(error) => write!(f, "its registers: {error}"),
-            Self::Pci(error) => error.fmt(f),
+            Self::Place(error) => error.fmt(f),
             Self::Transport(error) => error.fmt(f),
             Self::Start(error) => error.fmt(f),
         }
@@ -51,9 +54,10 @@ impl fmt::Display for BalloonError {
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
+    map: MemoryMap<'_>,
     work: impl FnOnce(Option<&mut GuestBalloon>) -> R,
 ) -> R {
-    memory::lend(manager, || match open(manager, parameters) {
+    memory::lend(manager, || match open(manager, parameters, map) {
         Ok(mut balloon) => work(Some(&mut balloon)),
         Err(Without::Device) => {
             log!("virtio-balloon: no device");
@@ -68,10 +72,11 @@ pub fn with<R>(
 pub fn with_reports<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
+    map: MemoryMap<'_>,
     work: impl FnOnce(Option<&mut Driver<'_>>) -> R,
 ) -> R {
     memory::lend(manager, || {
-        let Ok(balloon) = open(manager, parameters) else { return work(None) };
+        let Ok(balloon) = open(manager, parameters, map) else { return work(None) };
         match Driver::register(manager, balloon, free_content(parameters)) {
             Some(mut driver) => {
                 let result = work(Some(&mut driver));
@@ -91,11 +96,15 @@ enum Without {
     Use,
 }
 
-fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Result<GuestBalloon, Without> {
+fn open(
+    manager: &Manager<GuestPlatform>,
+    parameters: &Parameters,
+    map: MemoryMap<'_>,
+) -> Result<GuestBalloon, Without> {
     // SAFETY: nobody else uses PCI's configuration ports.
     let mut ports = unsafe { pci::Ports::new() };
     let Some(place) = framewright_balloon::pci::find(&ports) else { return Err(Without::Device) };
-    match start(manager, parameters, &mut ports, place) {
+    match start(manager, parameters, map, &mut ports, place) {
         Ok(mut balloon) => {
             log!(
                 "virtio-balloon {place}: {:?}, reporting queue {:?}, {} ranges a report",
@@ -115,18 +124,22 @@ fn open(manager: &Manager<GuestPlatform>, parameters: &Parameters) -> Result<Gue
 fn start(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
+    map: MemoryMap<'_>,
     ports: &mut pci::Ports,
     place: DeviceFunction,
 ) -> Result<GuestBalloon, BalloonError> {
-    let mut root = PciRoot::new(ports.again());
-    for (number, bar) in root.bars(place).map_err(BalloonError::Pci)?.into_iter().enumerate() {
-        if let Some((address, bytes)) = bar.and_then(|bar| bar.memory_address_size())
-            && address != 0
-        {
-            pci::map_registers(manager, number, address, bytes).map_err(BalloonError::Registers)?;
-        }
+    // Whatever the map names is memory, managed or not, but for what it reserves: windows for registers are among that.
+    let mut is_memory = |first: u64, last: u64| {
+        let pages = PhysRange::new(first, last.saturating_add(1));
+        let mut ranges = map.ranges().iter().filter(|range| range.kind != MemoryKind::Reserved);
+        ranges.any(|range| !range.range.intersection(pages).is_empty())
+    };
+    let found = framewright_balloon::pci::registers(ports, place, &mut is_memory).map_err(BalloonError::Place)?;
+    for registers in found.into_iter().flatten() {
+        pci::map_registers(manager, registers).map_err(BalloonError::Registers)?;
     }
     framewright_balloon::pci::enable(ports, place);
+    let mut root = PciRoot::new(ports.again());
     let transport = PciTransport::new::<GuestHal, _>(&mut root, place).map_err(BalloonError::Transport)?;
     let settings = Settings { free_content: free_content(parameters), ..Settings::default() };
     GuestBalloon::new(transport, settings).map_err(BalloonError::Start)

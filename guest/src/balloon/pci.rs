@@ -6,6 +6,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Manager;
 use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright_balloon::pci::Registers;
 use framewright_x86::cpu::port::Port;
 use framewright_x86::page_table::MapFault;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
@@ -72,13 +73,9 @@ const STEP: u64 = 1 << 30;
 /// What is seen there: first and last physical address of each range; none where the last is 0.
 static SEEN: [[AtomicU64; 2]; RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES];
 
-/// Shows a range of a device's registers. `number` is that of its base address register.
-pub fn map_registers(
-    manager: &Manager<GuestPlatform>,
-    number: usize,
-    address: u64,
-    bytes: u64,
-) -> Result<(), MapFault> {
+/// Shows a range of a device's registers, which is not memory.
+pub fn map_registers(manager: &Manager<GuestPlatform>, registers: Registers) -> Result<(), MapFault> {
+    let Registers { number, address, bytes } = registers;
     let start = address & !(PAGE_SIZE - 1);
     let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX);
     let range = PhysRange::new(start, end);
@@ -91,11 +88,14 @@ pub fn map_registers(
     Ok(())
 }
 
-/// Where the register at a physical address is seen; the page before all registers, which is not mapped, when it is not.
-pub fn registers_at(address: u64) -> NonNull<u8> {
+/// Where `bytes` bytes of registers at a physical address are seen; the page before all registers, which is not mapped, when they are not. The
+/// device is asked again and again where its registers are, and may say something else than when they were mapped.
+pub fn registers_at(address: u64, bytes: usize) -> NonNull<u8> {
+    let end = address.checked_add((bytes as u64).max(1) - 1);
     let seen = SEEN.iter().zip(0..).find_map(|([first, last], number)| {
         let (first, last) = (first.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
-        (first <= address && address <= last).then(|| REGISTERS + STEP * number + (address - first))
+        let is_inside = first <= address && end.is_some_and(|end| end <= last);
+        is_inside.then(|| REGISTERS + STEP * number + (address - first))
     });
     let place = usize::try_from(seen.unwrap_or(REGISTERS - PAGE_SIZE)).expect("addresses have 64 bits");
     NonNull::new(core::ptr::with_exposed_provenance_mut(place)).expect("registers are not at zero")

@@ -2,15 +2,15 @@
 
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
 use framewright::platform::Platform;
 use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
+use framewright_x86::awaited::Awaited;
 
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
 static POSTS: [Post; MAX_CPUS - 1] = [const { Post::new() }; MAX_CPUS - 1];
 static DESK: Desk = Desk::new();
-/// Who sleeps until a helper has ended: the number of that CPU, plus one.
-static AWAITED: [AtomicU32; MAX_CPUS - 1] = [const { AtomicU32::new(0) }; MAX_CPUS - 1];
+/// Who sleeps until a helper has ended.
+static AWAITED: [Awaited; MAX_CPUS - 1] = [const { Awaited::new() }; MAX_CPUS - 1];
 /// Looks at a helper before its caller sleeps.
 const LOOKS: u32 = 20_000;
 
@@ -19,17 +19,19 @@ pub fn post_of(index: u32) -> Option<&'static Post> {
     POSTS.get((index as usize).checked_sub(1)?)
 }
 
-/// Does what waits at the post of CPU `index`, if anything; wakes the caller if it sleeps. Returns whether there was something.
+/// Does what waits at the post of CPU `index`, if anything; wakes who sleeps until it is done. Returns whether there was something.
 pub fn serve(index: u32) -> bool {
     let Some(helper) = (index as usize).checked_sub(1) else { return false };
     if !POSTS.get(helper).is_some_and(Post::serve) {
         return false;
     }
-    // The partner of the fence in `sleep_until`: either the caller finds the post served, or it is found here.
-    fence(Ordering::SeqCst);
-    let waiter = AWAITED.get(helper).map_or(0, |awaited| awaited.swap(0, Ordering::Relaxed));
-    if let Some(caller) = waiter.checked_sub(1).and_then(cpu) {
-        caller.wake();
+    // The next caller may have found the post free by now, and wait as well.
+    if let Some(awaited) = AWAITED.get(helper) {
+        awaited.wake(|caller| {
+            if let Some(caller) = cpu(caller) {
+                caller.wake();
+            }
+        });
     }
     true
 }
@@ -66,9 +68,9 @@ impl Helpers for GuestHelpers {
             PLATFORM.relax();
         }
         let Some(awaited) = AWAITED.get(helper) else { return };
-        awaited.store(index() + 1, Ordering::Relaxed);
+        awaited.begin(index());
         sleep_until(done);
-        awaited.store(0, Ordering::Relaxed);
+        awaited.end(index());
     }
 
     fn relax(&self) {

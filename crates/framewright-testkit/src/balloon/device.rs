@@ -61,6 +61,8 @@ pub struct Device {
     pub answers: Answers,
     pub lies: VecDeque<Lie>,
     pub refuses_features: bool,
+    /// It reads nothing that the driver writes for it, and answers nothing.
+    pub is_hostile: bool,
     /// Looks at the status until a reset is complete; `None`: never.
     pub reset_looks: Option<u32>,
     resetting: Option<u32>,
@@ -91,6 +93,7 @@ impl Device {
             answers: Answers::AtOnce,
             lies: VecDeque::new(),
             refuses_features: false,
+            is_hostile: false,
             reset_looks: Some(0),
             resetting: None,
             status: DeviceStatus::empty(),
@@ -246,6 +249,9 @@ impl Device {
     pub fn notify(&mut self, queue: u16) {
         assert!(self.is_running(), "a notification while the device does not run");
         self.notifications += 1;
+        if self.is_hostile {
+            return;
+        }
         self.look(queue);
         let kind = self.kind(queue);
         if self.answers == Answers::AtOnce && kind != Some(Kind::Statistics) {

@@ -2,10 +2,12 @@
 //!
 //! [`Hal`] consists of functions without `self`, so this is per thread.
 
+use framewright_balloon::{PRIVATE_PAGE_BYTES, PrivateMemory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
 use virtio_drivers::{BufferDirection, Hal, PAGE_SIZE, PhysAddr};
 
 /// Where made-up addresses begin.
@@ -21,9 +23,23 @@ struct Region {
 #[derive(Default)]
 struct Memory {
     regions: BTreeMap<PhysAddr, Region>,
+    /// Pages that no device reaches.
+    private: BTreeSet<NonNull<u8>>,
     allocations: u64,
     fail_after: Option<u64>,
     violations: Vec<String>,
+}
+
+impl Memory {
+    /// Whether this allocation is one that fails.
+    fn is_out(&mut self) -> bool {
+        match &mut self.fail_after {
+            Some(0) => return true,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        false
+    }
 }
 
 thread_local! {
@@ -39,16 +55,32 @@ impl FakeHal {
         MEMORY.with_borrow_mut(|memory| memory.fail_after = count);
     }
 
-    /// Pages in use.
+    /// Pages in use, private ones among them.
     #[must_use]
     pub fn pages() -> usize {
-        MEMORY.with_borrow(|memory| memory.regions.values().map(|region| region.pages).sum())
+        MEMORY.with_borrow(|memory| {
+            memory.private.len() + memory.regions.values().map(|region| region.pages).sum::<usize>()
+        })
     }
 
     /// What the driver did that it may not: memory given back while the device has it.
     #[must_use]
     pub fn violations() -> Vec<String> {
         MEMORY.with_borrow(|memory| memory.violations.clone())
+    }
+
+    /// Overwrites all of the memory that devices can reach, whether a device was told of it or not,
+    /// with what `random` gives: 16 bits at a time, as a host might while the driver runs.
+    pub(super) fn overwrite(random: &mut dyn FnMut() -> u16) {
+        MEMORY.with_borrow(|memory| {
+            for region in memory.regions.values() {
+                for half_word in 0..region.pages * PAGE_SIZE / 2 {
+                    // SAFETY: inside the region, which the driver reaches by atomic operations as well.
+                    let place = unsafe { AtomicU16::from_ptr(region.pointer.cast::<u16>().as_ptr().add(half_word)) };
+                    place.store(random(), Ordering::Relaxed);
+                }
+            }
+        });
     }
 
     /// Says that the device uses the page at `address`, or does not any more.
@@ -87,11 +119,8 @@ fn layout(pages: usize) -> Layout {
 unsafe impl Hal for FakeHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         MEMORY.with_borrow_mut(|memory| {
-            if memory.fail_after == Some(0) || pages == 0 {
+            if pages == 0 || memory.is_out() {
                 return (0, NonNull::dangling());
-            }
-            if let Some(left) = &mut memory.fail_after {
-                *left -= 1;
             }
             // SAFETY: not empty.
             let pointer = NonNull::new(unsafe { alloc_zeroed(layout(pages)) }).expect("memory");
@@ -132,4 +161,34 @@ unsafe impl Hal for FakeHal {
     unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {
         panic!("the driver shares whole pages only")
     }
+}
+
+// SAFETY: pages of their own, aligned, which `overwrite` and the device do not know.
+unsafe impl PrivateMemory for FakeHal {
+    fn allocate_page() -> Option<NonNull<u8>> {
+        MEMORY.with_borrow_mut(|memory| {
+            if memory.is_out() {
+                return None;
+            }
+            // SAFETY: not empty.
+            let page = NonNull::new(unsafe { alloc_zeroed(private_layout()) })?;
+            memory.private.insert(page);
+            Some(page)
+        })
+    }
+
+    unsafe fn free_page(page: NonNull<u8>) {
+        MEMORY.with_borrow_mut(|memory| {
+            if !memory.private.remove(&page) {
+                memory.violations.push(format!("private page {page:?} given back twice"));
+                return;
+            }
+            // SAFETY: from `allocate_page` with this layout, and out of the set since now.
+            unsafe { dealloc(page.as_ptr(), private_layout()) };
+        });
+    }
+}
+
+fn private_layout() -> Layout {
+    Layout::from_size_align(PRIVATE_PAGE_BYTES, PRIVATE_PAGE_BYTES).expect("a page")
 }

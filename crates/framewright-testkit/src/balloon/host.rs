@@ -1,6 +1,7 @@
 //! The host's end of the fake balloon: what a test does with it.
 
 use super::device::{ACTUAL, Answers, CONFIGURATION_BYTES, Device, Kind, Lie, POISON, TARGET};
+use super::hal::FakeHal;
 use super::transport::FakeTransport;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +130,16 @@ impl FakeBalloon {
     /// Tells no lie that it was told to tell.
     pub fn stop_lying(&self) {
         self.device().lies.clear();
+    }
+
+    /// Turns hostile: from now on it does nothing that it is asked, and only [`overwrite`](Self::overwrite) says what the driver gets to see.
+    pub fn turn_hostile(&self) {
+        self.device().is_hostile = true;
+    }
+
+    /// Overwrites every byte of the driver's memory that devices can reach with what `random` gives.
+    pub fn overwrite(&self, random: &mut dyn FnMut() -> u16) {
+        FakeHal::overwrite(random);
     }
 
     /// Asks for no notifications. The device then finds requests when it is told to answer.

@@ -1,6 +1,6 @@
 //! Flushing the TLB of the CPU that asks.
 
-use super::{FlushRequest, FlushTlb};
+use super::{FlushRequest, FlushTlb, VirtualRange};
 use crate::cpu::registers;
 use core::arch::asm;
 
@@ -22,16 +22,40 @@ impl LocalTlb {
 
     /// Does to this CPU what `request` asks; `global` as in [`new`](Self::new). For those who carry requests to other CPUs.
     pub fn forget(request: FlushRequest<'_>, global: bool) {
-        // Single pages are forgotten in the current context only, unless they are global.
-        let everywhere = global || has_contexts();
-        match request {
-            FlushRequest::Ranges(ranges) if global || !everywhere => {
-                ranges.iter().flat_map(|range| range.addresses()).for_each(forget_page);
-            }
-            _ if everywhere => forget_everything(),
-            _ => forget_what_is_not_global(),
+        match Self::means(request, global, has_contexts()) {
+            Means::Pages(ranges) => ranges.iter().flat_map(|range| range.addresses()).for_each(forget_page),
+            Means::NotGlobal => forget_what_is_not_global(),
+            Means::Everything => forget_everything(),
         }
     }
+
+    /// The cheapest way in which a CPU forgets all that `request` names. `global` as in
+    /// [`new`](Self::new); `contexts`: the CPU keeps translations of several contexts (CR4.PCIDE).
+    ///
+    /// With contexts no single page is enough. INVLPG takes away the page's translation in the
+    /// current context and the global one, but cached steps of walks only of the current context
+    /// (Intel SDM volume 3, 4.10.4.1): another context would go on through a table that was given up,
+    /// or through the shared table of absent sections where a section has become present.
+    #[must_use]
+    pub const fn means(request: FlushRequest<'_>, global: bool, contexts: bool) -> Means<'_> {
+        match request {
+            _ if contexts => Means::Everything,
+            FlushRequest::Ranges(ranges) => Means::Pages(ranges),
+            FlushRequest::Everything if global => Means::Everything,
+            FlushRequest::Everything => Means::NotGlobal,
+        }
+    }
+}
+
+/// How one CPU forgets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Means<'a> {
+    /// Page by page (INVLPG), and with the first of them the steps of walks of the current context.
+    Pages(&'a [VirtualRange]),
+    /// All that is not global in the only context: the root is loaded again.
+    NotGlobal,
+    /// All, in all contexts: CR4's bit for global pages is changed and changed back.
+    Everything,
 }
 
 // SAFETY: there is no other CPU by the promise of `new`; the instructions behind `forget` take effect before the next one, and stores
@@ -59,8 +83,8 @@ fn has_contexts() -> bool {
     control() & CONTEXTS != 0
 }
 
-/// Forgets the translation of the page at `address`, whatever its size, in the current context and in the global one, and every cached step of
-/// a table walk.
+/// Forgets the translation of the page at `address`, whatever its size, in the current context and in
+/// the global one, and every cached step of a table walk of the current context.
 fn forget_page(address: u64) {
     // SAFETY: forgetting is always allowed: the next access walks the tables again. Memory accesses must not move across, so no `nomem`.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };

@@ -29,7 +29,7 @@ pub(crate) mod taken;
 
 pub use counts::ArrayCounts;
 pub use flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
-pub use local::LocalTlb;
+pub use local::{LocalTlb, Means};
 
 use crate::cpu::registers::time_stamp;
 use crate::page_table::{Access, Entry, PageSize, index_of};

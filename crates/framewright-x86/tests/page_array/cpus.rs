@@ -1,13 +1,14 @@
 //! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
 //!
 //! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large pages in pieces of 4 KiB, as
-//! real ones may. They sleep between any two accesses, and are told of flushes for which nobody is woken when they make the next. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
+//! real ones may. With contexts (PCID) each of a CPU's contexts has translations and steps of its own, and a CPU may be in another one
+//! at each access. They sleep between any two accesses, and are told of flushes for which nobody is woken when they make the next. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
 
 use crate::table_memory::Memory;
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn};
 use framewright_testkit::{AccessFault, FakeMachine, FrameLedger};
-use framewright_x86::page_array::{FlushRequest, FlushTlb, MAX_RANGES};
+use framewright_x86::page_array::{FlushRequest, FlushTlb, LocalTlb, MAX_RANGES, Means};
 use framewright_x86::page_table::{Entry, PageSize, TableMemory, index_of};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,15 +39,56 @@ struct Step {
     generation: u64,
 }
 
-#[derive(Default)]
+/// What one CPU remembers in one context.
+#[derive(Clone, Default)]
 struct Tlb {
     /// By address.
     pages: HashMap<u64, Page>,
     /// By address; each of the 512 pages.
     large: HashMap<u64, Vec<Page>>,
     steps: HashMap<u64, Step>,
+}
+
+impl Tlb {
+    fn forget_page(&mut self, address: u64) {
+        self.pages.remove(&address);
+        self.large.remove(&(address & !(SECTION - 1)));
+    }
+}
+
+/// One CPU.
+struct Cpu {
+    /// By context.
+    tlbs: Vec<Tlb>,
+    /// The context that it is in.
+    current: usize,
     /// It slept while translations changed, and forgets all when it wakes.
     is_behind: bool,
+}
+
+impl Cpu {
+    fn new(contexts: usize) -> Self {
+        Self { tlbs: vec![Tlb::default(); contexts], current: 0, is_behind: false }
+    }
+
+    fn forget_all(&mut self) {
+        self.tlbs.fill(Tlb::default());
+    }
+
+    /// Does what [`LocalTlb::forget`] does to a CPU with contexts: what INVLPG does is what the
+    /// manual promises, and no more. The array's pages are global.
+    fn forget_in_contexts(&mut self, request: FlushRequest<'_>) {
+        match LocalTlb::means(request, true, true) {
+            Means::Everything => self.forget_all(),
+            Means::NotGlobal => panic!("the array's pages are global"),
+            Means::Pages(ranges) => {
+                for address in ranges.iter().flat_map(|range| range.addresses()) {
+                    self.tlbs.iter_mut().for_each(|tlb| tlb.forget_page(address));
+                    self.tlbs[self.current].steps.clear();
+                }
+            }
+        }
+    }
 }
 
 /// What flushes leave undone.
@@ -81,7 +123,8 @@ pub struct SoftwareCpus {
     ledger: FrameLedger,
     root: u64,
     forgets: Forgets,
-    tlbs: Mutex<Vec<Tlb>>,
+    contexts: usize,
+    cpus: Mutex<Vec<Cpu>>,
     asked: Mutex<Vec<Asked>>,
 }
 
@@ -92,8 +135,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SoftwareCpus {
     /// All CPUs of the machine, on the tables at `root`.
     pub fn new(machine: &'static FakeMachine, ledger: FrameLedger, root: u64, forgets: Forgets) -> Self {
-        let tlbs = (0..machine.cpus()).map(|_| Tlb::default()).collect();
-        Self { memory: Memory(machine), ledger, root, forgets, tlbs: Mutex::new(tlbs), asked: Mutex::default() }
+        let cpus = Mutex::new((0..machine.cpus()).map(|_| Cpu::new(1)).collect());
+        Self { memory: Memory(machine), ledger, root, forgets, contexts: 1, cpus, asked: Mutex::default() }
+    }
+
+    /// The same CPUs with so many contexts each, which forget as [`LocalTlb`] has them forget.
+    pub fn with_contexts(mut self, contexts: usize) -> Self {
+        self.contexts = contexts;
+        lock(&self.cpus).iter_mut().for_each(|cpu| *cpu = Cpu::new(contexts));
+        self
     }
 
     /// What was asked since this was last called.
@@ -137,12 +187,14 @@ impl SoftwareCpus {
     fn translate(&self, cpu: u32, address: usize) -> Result<Page, AccessFault> {
         let virtual_address = address as u64 & !(PAGE_SIZE - 1);
         let section = virtual_address & !(SECTION - 1);
-        let mut tlbs = lock(&self.tlbs);
-        self.look_at_sleepers(&tlbs);
-        let tlb = &mut tlbs[cpu as usize];
-        if tlb.is_behind {
-            *tlb = Tlb::default();
+        let mut cpus = lock(&self.cpus);
+        self.look_at_sleepers(&cpus);
+        let remembered = &mut cpus[cpu as usize];
+        if std::mem::take(&mut remembered.is_behind) {
+            remembered.forget_all();
         }
+        remembered.current = (remembered.current + 1) % self.contexts;
+        let tlb = &mut remembered.tlbs[remembered.current];
         let index = index_of(virtual_address, 1);
         let page = match (tlb.pages.get(&virtual_address), tlb.large.get(&section)) {
             (Some(page), _) => *page,
@@ -215,16 +267,19 @@ impl SoftwareCpus {
 }
 
 impl SoftwareCpus {
-    fn forget(&self, tlb: &mut Tlb, request: FlushRequest<'_>) {
+    fn forget(&self, cpu: &mut Cpu, request: FlushRequest<'_>) {
+        if self.contexts > 1 {
+            return cpu.forget_in_contexts(request);
+        }
         match request {
-            FlushRequest::Everything => *tlb = Tlb::default(),
+            FlushRequest::Everything => cpu.forget_all(),
             FlushRequest::Ranges(ranges) => {
                 assert!(ranges.len() <= MAX_RANGES);
+                let tlb = &mut cpu.tlbs[0];
                 for range in ranges {
                     let skipped = if self.forgets == Forgets::LastPage { PAGE_SIZE } else { 0 };
                     for address in range.addresses().filter(|address| address + skipped < range.end) {
-                        tlb.pages.remove(&address);
-                        tlb.large.remove(&(address & !(SECTION - 1)));
+                        tlb.forget_page(address);
                         // One page forgotten is all steps forgotten.
                         if self.forgets != Forgets::Steps {
                             tlb.steps.clear();
@@ -245,14 +300,14 @@ impl SoftwareCpus {
         if self.forgets == Forgets::Everything {
             return;
         }
-        let mut tlbs = lock(&self.tlbs);
-        self.look_at_sleepers(&tlbs);
-        let count = if self.forgets == Forgets::OtherCpus { 1 } else { tlbs.len() };
-        for (cpu, tlb) in tlbs[..count].iter_mut().enumerate() {
-            if spares_sleepers && Self::sleeps(cpu) {
-                tlb.is_behind = true;
+        let mut cpus = lock(&self.cpus);
+        self.look_at_sleepers(&cpus);
+        let count = if self.forgets == Forgets::OtherCpus { 1 } else { cpus.len() };
+        for (number, cpu) in cpus[..count].iter_mut().enumerate() {
+            if spares_sleepers && Self::sleeps(number) {
+                cpu.is_behind = true;
             } else {
-                self.forget(tlb, request);
+                self.forget(cpu, request);
             }
         }
         lock(&self.asked).push(match request {
@@ -262,8 +317,9 @@ impl SoftwareCpus {
     }
 
     /// A CPU that sleeps may begin walks on its own: what it remembers of tables is still tables.
-    fn look_at_sleepers(&self, tlbs: &[Tlb]) {
-        for step in tlbs.iter().filter(|tlb| tlb.is_behind).flat_map(|tlb| tlb.steps.values()) {
+    fn look_at_sleepers(&self, cpus: &[Cpu]) {
+        let sleeping = cpus.iter().filter(|cpu| cpu.is_behind).flat_map(|cpu| &cpu.tlbs);
+        for step in sleeping.flat_map(|tlb| tlb.steps.values()) {
             let generation = self.ledger.generation(step.table);
             assert_eq!(generation, Some(step.generation), "a sleeping CPU walks a table that was given away");
         }

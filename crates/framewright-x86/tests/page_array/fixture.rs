@@ -42,8 +42,24 @@ impl Fixture {
     pub fn with(pool: FramePool, ranged_flush_pages: u64, forgets: Forgets) -> Self {
         let root = root(&pool);
         let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, forgets);
+        Self::of(
+            pool,
+            cpus,
+            ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false },
+            ranged_flush_pages,
+        )
+    }
+
+    /// With global pages, on CPUs with so many contexts.
+    pub fn in_contexts(pool: FramePool, ranged_flush_pages: u64, contexts: usize) -> Self {
+        let root = root(&pool);
+        let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
+        let place = ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: true };
+        Self::of(pool, cpus.with_contexts(contexts), place, ranged_flush_pages)
+    }
+
+    fn of(pool: FramePool, cpus: SoftwareCpus, place: ArrayPlace, ranged_flush_pages: u64) -> Self {
         let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
-        let place = ArrayPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false };
         // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all that look there.
         let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames for the array");
         let resting = pool.outstanding();

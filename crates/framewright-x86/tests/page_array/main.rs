@@ -1,5 +1,6 @@
 //! The page array in real page tables, on CPUs that keep every translation they may.
 
+mod contexts;
 mod cpus;
 mod fixture;
 mod histories;
