@@ -6,8 +6,9 @@ use super::nodes::Nodes;
 use super::parking::{Call, Parking};
 use super::per_process::generation;
 use super::priority::Priority;
+use super::progress::Progress;
 use super::quota::CpuQuota;
-use super::system::{self, IDLE_LEVEL, LOWEST_NICE, Schedule};
+use super::system::{self, CpuMask, IDLE_LEVEL, LOWEST_NICE, Schedule};
 use framewright_jobs::{Desk, Post};
 use std::any::Any;
 use std::cell::Cell;
@@ -212,22 +213,26 @@ impl Pool {
         if spin_until(SPIN_NS, done) {
             return;
         }
+        let mut progress = Progress::of(slot.tid.load(Ordering::Relaxed));
         let mut lent = self.shared.lend(slot, done);
         if spin_until(CALLER_SPIN_NS - SPIN_NS, done) {
             return;
         }
+        let mut moved = false;
         while !done() {
             // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
             if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
                 forked_inside_a_job();
             }
             lent = lent || self.shared.lend(slot, done);
+            moved = moved || progress.stands_still() && self.shared.lend_cpu(slot, done);
             let seen = slot.ended.load(Ordering::Acquire);
             if done() {
                 return;
             }
             slot.awaited.store(true, Ordering::SeqCst);
-            let longest = (IS_HELPER.get() && !lent).then_some(LOOK_FOR_LOAN);
+            let look = (!moved).then(|| progress.until_next_look());
+            let longest = if IS_HELPER.get() && !lent { Some(LOOK_FOR_LOAN) } else { look };
             system::sleep_while(&slot.ended, seen, longest);
         }
     }
@@ -321,6 +326,20 @@ impl Shared {
         })
     }
 
+    /// Sends the helper of `slot` to the calling thread's CPU, which the caller is about to leave: a
+    /// helper that has lost its own in the middle of a chunk goes on there at once, as if the caller did
+    /// the rest of the chunk. It may go elsewhere again.
+    fn lend_cpu(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
+        slot.loan.lend_cpu(done, || {
+            let tid = slot.tid.load(Ordering::Relaxed);
+            let Some(context) = Context::last(self.keeps_priority()) else { return false };
+            let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
+            // What it may use from now on is the whole mask; it takes that over anew before its next stint.
+            let _ = context.cpus.give_to(tid);
+            moved
+        })
+    }
+
     /// Priorities cannot be raised any more. The helpers that were lowered end, others are started for the next job.
     #[cold]
     fn keep_priority(&self) {
@@ -370,14 +389,16 @@ impl Shared {
             }
             if worked {
                 slot.tell_end();
-                slot.loan.end_stint(|| {
+                let moved = slot.loan.end_stint(|| {
                     let _ = system::set_level(LOWEST_NICE);
                 });
+                has_whole_mask &= !moved;
                 if std::mem::take(&mut is_idle) {
                     let _ = system::set_level(LOWEST_NICE);
                 }
                 // Time that a quota counts is not spent on waiting.
-                if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
+                // One that was sent to its caller's CPU leaves it to the caller.
+                if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
                     spin_until(SPIN_NS, &|| post.has_work() || self.is_over(age));
                 }
                 continue;
