@@ -54,9 +54,10 @@ const LOOKS: u32 = 5_000;
 /// Runs a job whose helper binds itself to its CPU in its chunk and gets none of its time, as beside a
 /// busy process; its caller waits for it. Returns whether the helper was taken from that CPU.
 fn is_fetched(helpers: &HostedHelpers) -> bool {
-    let (inside, was_fetched) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (inside, begun, was_fetched) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let result = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
         if worker.index() == 0 {
+            begun.store(true, Ordering::Release);
             while !inside.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -65,6 +66,10 @@ fn is_fetched(helpers: &HostedHelpers) -> bool {
         let here = this_cpu();
         stay_on(&here);
         inside.store(true, Ordering::Release);
+        // Or it might do both before its caller gets to one.
+        while !begun.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
         let mut looks = 0..LOOKS;
         let fetched = looks.any(|_| {
             std::thread::sleep(Duration::from_millis(1));

@@ -58,11 +58,16 @@ impl Loan {
             let next = (word & !TAGS).wrapping_add(NEXT);
             if word & LENDING != 0 {
                 std::thread::yield_now();
-            } else if word & LENT != 0 {
-                lower();
-                self.0.store(next, Ordering::Release);
-                return word & MOVED != 0;
-            } else if self.0.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                continue;
+            }
+            // With a priority to give back nobody lends a CPU meanwhile.
+            let lent = word & LENT != 0;
+            let held = if lent { word | LENDING } else { next };
+            if self.0.compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if lent {
+                    lower();
+                    self.0.store(next, Ordering::Release);
+                }
                 return word & MOVED != 0;
             }
         }

@@ -34,6 +34,8 @@ const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
+    /// Of a helper at the lowest priority.
+    static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(super) type Payload = Box<dyn Any + Send>;
@@ -60,7 +62,11 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Threads {
+    /// By their numbers.
     handles: Vec<JoinHandle<()>>,
+    /// Those that end because they cannot be raised any more, by their numbers. Each is taken by its
+    /// successor, which waits for it: a post and a slot never have two threads.
+    ending: Vec<Option<JoinHandle<()>>>,
     /// After a thread could not be started.
     not_before_ns: u64,
 }
@@ -72,13 +78,12 @@ struct Shared {
     slots: Vec<Slot>,
     nodes: Nodes,
     threads: Mutex<Threads>,
-    /// Threads of an older age end. A new one begins when priorities turn out not to be raised any more.
-    age: AtomicU32,
     closing: AtomicBool,
     /// What is possible was found out, or chosen.
     priority_is_known: AtomicBool,
+    /// Set once at most, under the lock of `threads`. Helpers that were lowered before end then.
     keeps_priority: AtomicBool,
-    /// Threads of this age. Changed under the lock of `threads`, as the age is.
+    /// Threads that do not end. Changed under the lock of `threads`.
     started: AtomicUsize,
     /// Helpers that work, and how many may because of the quota.
     working: AtomicUsize,
@@ -101,7 +106,6 @@ impl Pool {
             slots: (0..helpers).map(|_| Slot::default()).collect(),
             nodes: Nodes::read(Path::new("/")),
             threads: Mutex::default(),
-            age: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             priority_is_known: AtomicBool::new(priority.is_some()),
             keeps_priority: AtomicBool::new(priority == Some(Priority::Kept)),
@@ -169,7 +173,11 @@ impl Pool {
     fn start(&self, wanted: usize) -> usize {
         let shared = &self.shared;
         let mut threads = lock(&shared.threads);
-        let age = shared.age.load(Ordering::Relaxed);
+        let lowered = !shared.keeps_priority();
+        if !lowered && IS_LOWERED.get() {
+            // A thread begins at the priority of the one that starts it.
+            return self.started();
+        }
         let now = system::now_ns();
         for index in self.started()..wanted {
             if now < threads.not_before_ns {
@@ -177,7 +185,7 @@ impl Pool {
             }
             let own = Arc::clone(shared);
             let builder = std::thread::Builder::new().name(format!("jobs-{index}")).stack_size(STACK_BYTES);
-            match system::without_signals(|| builder.spawn(move || own.help(index, age))) {
+            match system::without_signals(|| builder.spawn(move || own.help(index, lowered))) {
                 Ok(handle) => threads.handles.push(handle),
                 Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
             }
@@ -251,8 +259,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
-        let handles = std::mem::take(&mut lock(&self.shared.threads).handles);
-        for thread in handles {
+        let Threads { handles, ending, .. } = std::mem::take(&mut *lock(&self.shared.threads));
+        for thread in handles.into_iter().chain(ending.into_iter().flatten()) {
             // What chunks threw was caught.
             let _ = thread.join();
         }
@@ -343,26 +351,31 @@ impl Shared {
     /// Priorities cannot be raised any more. The helpers that were lowered end, others are started for the next job.
     #[cold]
     fn keep_priority(&self) {
-        let _nobody_starts = lock(&self.threads);
+        let mut threads = lock(&self.threads);
         if !self.keeps_priority.swap(true, Ordering::SeqCst) {
-            self.age.fetch_add(1, Ordering::SeqCst);
+            threads.ending = std::mem::take(&mut threads.handles).into_iter().map(Some).collect();
             self.started.store(0, Ordering::SeqCst);
             self.slots.iter().for_each(|slot| slot.wake(&self.nodes));
         }
     }
 
     /// The life of a helper.
-    fn help(&self, index: usize, age: u32) {
+    fn help(&self, index: usize, lowered: bool) {
         let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else { return };
+        if !lowered {
+            let predecessor = lock(&self.threads).ending.get_mut(index).and_then(Option::take);
+            // What chunks threw was caught.
+            let _ = predecessor.map(JoinHandle::join);
+        }
         IS_HELPER.set(true);
+        IS_LOWERED.set(lowered);
         slot.tid.store(system::tid(), Ordering::Relaxed);
-        let lowered = !self.keeps_priority();
         let _ = if lowered { system::set_level(LOWEST_NICE) } else { Ok(()) };
         let level = system::level().unwrap_or(0);
         let mut is_idle = false;
         let mut adopted = Adopted::default();
         let mut has_whole_mask = true;
-        while !self.is_over(age) {
+        while !self.is_over(lowered) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
                 let (call, narrowed) = slot.parking.begin();
@@ -399,16 +412,17 @@ impl Shared {
                 // Time that a quota counts is not spent on waiting.
                 // One that was sent to its caller's CPU leaves it to the caller.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
-                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(age));
+                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(lowered));
                 }
                 continue;
             }
-            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(age));
+            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(lowered));
         }
     }
 
-    fn is_over(&self, age: u32) -> bool {
-        self.closing.load(Ordering::SeqCst) || self.age.load(Ordering::SeqCst) != age
+    /// Whether a helper ends.
+    fn is_over(&self, lowered: bool) -> bool {
+        self.closing.load(Ordering::SeqCst) || lowered && self.keeps_priority.load(Ordering::SeqCst)
     }
 }
 
@@ -429,3 +443,6 @@ impl Drop for Room<'_> {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;
