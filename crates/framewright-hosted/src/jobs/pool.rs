@@ -249,8 +249,9 @@ impl Pool {
 /// A child of fork in the middle of a job waits for a thread of its parent.
 #[cold]
 fn forked_inside_a_job() -> ! {
-    eprintln!(
-        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have"
+    // Not through the standard library, whose lock a thread of the parent may have held.
+    system::complain(
+        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have\n",
     );
     std::process::abort()
 }
