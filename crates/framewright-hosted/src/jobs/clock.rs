@@ -2,9 +2,13 @@
 //!
 //! A job that turns out to be small reads the clock twice and pays for little else. Only differences within a job matter, so the counter's rate is measured once, over
 //! a tenth of a millisecond: to 0.1 % or better.
+//!
+//! Who finds that the rate is not known measures it, whoever else does; the first to have it gives it
+//! to all. Nobody waits: the other one may be a thread of this process's parent, which a child made by
+//! fork does not have.
 
 use super::system;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long the counter's rate is measured.
 const MEASURED_NS: u64 = 100_000;
@@ -13,12 +17,9 @@ const ATTEMPTS: usize = 8;
 /// Times with fractions of a nanosecond.
 const FRACTION_BITS: u32 = 32;
 
-/// The processor's counter, and how to make time of it.
+/// The rate of the processor's counter: nanoseconds a tick, in 2^-32. Its time begins where it does.
 #[derive(Clone, Copy, Debug)]
 struct Counter {
-    start_ticks: u64,
-    start_ns: u64,
-    /// Nanoseconds a tick, in 2^-32.
     rate: u64,
 }
 
@@ -43,19 +44,50 @@ impl Counter {
     fn from_readings(start: (u64, u64), end: (u64, u64)) -> Option<Self> {
         let (ticks, ns) = (end.0.checked_sub(start.0)?, end.1.checked_sub(start.1)?);
         let rate = (u128::from(ns) << FRACTION_BITS).checked_div(u128::from(ticks))?;
-        Some(Self {
-            start_ticks: start.0,
-            start_ns: start.1,
-            rate: u64::try_from(rate).ok().filter(|&rate| rate != 0)?,
-        })
+        let rate = u64::try_from(rate).ok().filter(|&rate| rate != UNKNOWN && rate != NONE)?;
+        Some(Self { rate })
     }
 
-    /// A reading of the counter as nanoseconds. One from before the start is the start.
+    /// A reading of the counter as nanoseconds.
     #[inline]
-    fn ns(&self, ticks: u64) -> u64 {
-        let ns = (u128::from(ticks.saturating_sub(self.start_ticks)) * u128::from(self.rate)) >> FRACTION_BITS;
+    fn ns(self, ticks: u64) -> u64 {
+        let ns = (u128::from(ticks) * u128::from(self.rate)) >> FRACTION_BITS;
         // Wide enough for five centuries.
-        self.start_ns.wrapping_add(u64::try_from(ns).unwrap_or(u64::MAX))
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// Of [`Clock`]: the rate was not measured yet.
+const UNKNOWN: u64 = 0;
+/// There is no counter that tells time.
+const NONE: u64 = u64::MAX;
+
+/// The counter's rate, once somebody has measured it. All of it is one word, so that it is there or not.
+struct Clock(AtomicU64);
+
+impl Clock {
+    const fn new() -> Self {
+        Self(AtomicU64::new(UNKNOWN))
+    }
+
+    /// The counter; found by `measure` unless that was done.
+    #[inline]
+    fn counter(&self, measure: impl FnOnce() -> Option<Counter>) -> Option<Counter> {
+        // Relaxed here and below: the word is all that there is.
+        let mut rate = self.0.load(Ordering::Relaxed);
+        if rate == UNKNOWN {
+            rate = self.find(measure);
+        }
+        (rate != NONE).then_some(Counter { rate })
+    }
+
+    #[cold]
+    fn find(&self, measure: impl FnOnce() -> Option<Counter>) -> u64 {
+        let mine = measure().map_or(NONE, |counter| counter.rate);
+        match self.0.compare_exchange(UNKNOWN, mine, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => mine,
+            Err(theirs) => theirs,
+        }
     }
 }
 
@@ -73,8 +105,8 @@ fn tightest(readings: impl Iterator<Item = Option<(u64, u64, u64)>>) -> Option<(
 /// Nanoseconds on a clock that all CPUs share.
 #[inline]
 pub(super) fn now_ns() -> u64 {
-    static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
-    match COUNTER.get_or_init(Counter::measure) {
+    static CLOCK: Clock = Clock::new();
+    match CLOCK.counter(Counter::measure) {
         Some(counter) => system::counter().map_or_else(system::now_ns, |ticks| counter.ns(ticks)),
         None => system::now_ns(),
     }
@@ -88,10 +120,12 @@ mod tests {
     fn readings_become_times() {
         // 2 GHz.
         let counter = Counter::from_readings((1_000, 70), (201_000, 100_070)).expect("it runs");
-        assert_eq!([0, 1_000, 3_000, 201_000].map(|ticks| counter.ns(ticks)), [70, 70, 1_070, 100_070]);
+        let since_start = |ticks| counter.ns(ticks) - counter.ns(1_000);
+        assert_eq!([1_000, 3_000, 201_000].map(since_start), [0, 1_000, 100_000]);
+        assert_eq!([0, 1_000].map(|ticks| counter.ns(ticks)), [0, 500]);
         // A year later; 3 GHz, whose ticks are no binary fraction of a nanosecond.
         let year_ns = 365 * 86_400 * 1_000_000_000_u64;
-        assert_eq!(counter.ns(1_000 + 2 * year_ns), 70 + year_ns);
+        assert_eq!(since_start(1_000 + 2 * year_ns), year_ns);
         let counter = Counter::from_readings((0, 0), (300_000, 100_000)).expect("it runs");
         assert!(counter.ns(3 * year_ns).abs_diff(year_ns) < year_ns / 1_000_000_000);
     }
@@ -122,5 +156,40 @@ mod tests {
         let (least, most) = (end.0 - begin.2, end.2 - begin.0);
         let ours = end.1 - begin.1;
         assert!(ours >= least - least / 100 && ours <= most + most / 100, "{least} <= {ours} <= {most}");
+    }
+
+    /// What was found first is for all; that there is none is found, too.
+    #[test]
+    fn the_rate_is_found_once() {
+        let (clock, rate) = (Clock::new(), |rate: u64| Some(Counter { rate }));
+        let raced = clock.counter(|| {
+            assert!(clock.counter(|| rate(7)).is_some_and(|counter| counter.rate == 7));
+            rate(8)
+        });
+        assert!(raced.is_some_and(|counter| counter.rate == 7));
+        assert!(clock.counter(|| unreachable!()).is_some());
+        let none = Clock::new();
+        assert!(none.counter(|| None).is_none() && none.counter(|| unreachable!()).is_none());
+    }
+
+    /// A child that is forked while a thread of its parent measures does not have that thread.
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+        let (clock, tell, (leave, stay)) = (Clock::new(), std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        let status = std::thread::scope(|scope| {
+            let clock = &clock;
+            scope.spawn(move || {
+                clock.counter(|| {
+                    tell.0.send(()).expect("somebody listens");
+                    let _ = stay.recv();
+                    None
+                });
+            });
+            tell.1.recv().expect("it measures");
+            let status = system::in_child(|| clock.counter(|| Some(Counter { rate: 1 })).is_some());
+            drop(leave);
+            status
+        });
+        assert!(status.success(), "{status}");
     }
 }

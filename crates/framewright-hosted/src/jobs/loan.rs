@@ -1,14 +1,19 @@
 //! A helper that runs at its caller's priority for a while: [`Loan`].
 //!
-//! The word counts what the helper has done (stints) and says whether a priority was lent to the current one. The caller lends to a stint that it sees running; the
-//! helper gives back after it, when nobody waits for it any more. A loan that comes too late finds another stint's number and is not made.
+//! The word counts what the helper has done (stints) and says whether a priority was lent to the
+//! current one, and whether its CPU was. The caller lends to a stint that it sees running; the helper
+//! gives back after it, when nobody waits for it any more. A loan that comes too late finds another
+//! stint's number and is not made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const TAGS: u64 = 3;
-const OWN: u64 = 0;
+/// Somebody lends at this moment.
 const LENDING: u64 = 1;
+/// A priority was lent.
 const LENT: u64 = 2;
+/// The helper was sent to its caller's CPU.
+const MOVED: u64 = 4;
+const TAGS: u64 = LENDING | LENT | MOVED;
 const NEXT: u64 = TAGS + 1;
 
 /// See the module documentation.
@@ -18,39 +23,52 @@ pub(super) struct Loan(AtomicU64);
 impl Loan {
     /// Lends to the stint that `done` is about, unless it is done or has a loan. `raise` says whether it could. Returns whether the loan stands.
     pub fn lend(&self, done: &dyn Fn() -> bool, raise: impl FnOnce() -> bool) -> bool {
+        self.give(LENT, done, raise)
+    }
+
+    /// Sends the helper to its caller's CPU in the stint that `done` is about, unless it is done or
+    /// the helper was sent there. `send` says whether it could. Returns whether the helper was sent.
+    pub fn lend_cpu(&self, done: &dyn Fn() -> bool, send: impl FnOnce() -> bool) -> bool {
+        self.give(MOVED, done, send)
+    }
+
+    fn give(&self, what: u64, done: &dyn Fn() -> bool, give: impl FnOnce() -> bool) -> bool {
         loop {
             // Before `done`: if the stint is not done then, this is its number or an older one, and with an older one the exchange fails.
             let word = self.0.load(Ordering::Acquire);
             if done() {
                 return false;
             }
-            if word & TAGS != OWN {
-                return word & TAGS == LENT;
+            if word & (what | LENDING) != 0 {
+                return word & what != 0;
             }
             if self.0.compare_exchange(word, word | LENDING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let raised = raise();
-                self.0.store(word | if raised { LENT } else { OWN }, Ordering::Release);
-                return raised;
+                let given = give();
+                self.0.store(word | if given { what } else { 0 }, Ordering::Release);
+                return given;
             }
         }
     }
 
-    /// The helper's stint is over, and its caller knows. Calls `lower` if something was lent.
-    pub fn end_stint(&self, lower: impl FnOnce()) {
+    /// The helper's stint is over, and its caller knows. Calls `lower` if a priority was lent.
+    /// Returns whether the helper was sent to its caller's CPU.
+    pub fn end_stint(&self, lower: impl FnOnce()) -> bool {
         loop {
             let word = self.0.load(Ordering::Acquire);
             let next = (word & !TAGS).wrapping_add(NEXT);
-            match word & TAGS {
-                LENDING => std::thread::yield_now(),
-                LENT => {
+            if word & LENDING != 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            // With a priority to give back nobody lends a CPU meanwhile.
+            let lent = word & LENT != 0;
+            let held = if lent { word | LENDING } else { next };
+            if self.0.compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if lent {
                     lower();
-                    return self.0.store(next, Ordering::Release);
+                    self.0.store(next, Ordering::Release);
                 }
-                _ => {
-                    if self.0.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                        return;
-                    }
-                }
+                return word & MOVED != 0;
             }
         }
     }
@@ -72,6 +90,56 @@ mod tests {
         loan.end_stint(|| lowered = true);
         assert!(lowered);
         loan.end_stint(|| unreachable!());
+    }
+
+    #[test]
+    fn a_cpu_is_lent_once_with_a_priority_or_without() {
+        let loan = Loan::default();
+        assert!(!loan.lend_cpu(&|| true, || unreachable!()));
+        assert!(!loan.lend_cpu(&|| false, || false) && loan.lend_cpu(&|| false, || true));
+        assert!(loan.lend_cpu(&|| false, || unreachable!()));
+        assert!(loan.end_stint(|| unreachable!()) && !loan.end_stint(|| unreachable!()));
+        // Neither takes the place of the other.
+        assert!(loan.lend(&|| false, || true) && loan.lend_cpu(&|| false, || true));
+        assert!(loan.lend(&|| false, || unreachable!()) && loan.lend_cpu(&|| false, || unreachable!()));
+        let mut lowered = false;
+        assert!(loan.end_stint(|| lowered = true) && lowered);
+        assert!(!loan.end_stint(|| unreachable!()));
+    }
+
+    /// A caller that is late sends no helper away in its next stint: what it does is done before the
+    /// stint that it saw has ended, or not at all.
+    #[test]
+    fn nobody_is_sent_in_another_stint() {
+        const STINTS: u32 = 50_000;
+        let (loan, over) = (Loan::default(), AtomicBool::new(false));
+        let (begun, ended, left) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let stint = begun.load(Ordering::Acquire);
+                    let done = || ended.load(Ordering::Acquire) >= stint;
+                    let sent = || {
+                        assert_eq!(left.load(Ordering::Acquire) + 1, stint);
+                        (0..20).for_each(|_| std::hint::spin_loop());
+                        assert_eq!(left.load(Ordering::Acquire) + 1, stint);
+                        true
+                    };
+                    if stint % 2 == 0 {
+                        loan.lend(&done, sent);
+                    }
+                    loan.lend_cpu(&done, sent);
+                }
+            });
+            for stint in 1..=STINTS {
+                begun.store(stint, Ordering::Release);
+                (0..stint % 50).for_each(|_| std::hint::spin_loop());
+                ended.store(stint, Ordering::Release);
+                loan.end_stint(|| {});
+                left.store(stint, Ordering::Release);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     }
 
     /// A helper does stint after stint; a caller lends to each, too early, in time or too late. Between stints the priority must be low.

@@ -38,6 +38,7 @@ mod parking;
 mod per_process;
 mod pool;
 mod priority;
+mod progress;
 pub mod quota;
 mod system;
 

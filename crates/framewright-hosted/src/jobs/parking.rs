@@ -49,6 +49,9 @@ const MOVING: u32 = 2;
 ///
 /// The helper is at the lowest priority, so whoever waited for it to leave a lock would wait for long. Callers wait for nothing here: the lock of `call` is held for no longer than it takes to copy
 /// two words, and `narrowed_for` belongs to the helper, or while the state is `MOVING` to the waker that made it so.
+///
+/// One thread sleeps here, and a thread that follows it begins when it has ended: what wakes itself
+/// from `ASLEEP` to `AWAKE` wakes nobody else.
 #[derive(Default)]
 pub(super) struct Parking {
     state: AtomicU32,
@@ -76,7 +79,8 @@ impl Parking {
     /// to move a thread that runs takes the kernel two thread switches, to move one that sleeps none.
     pub fn sleep(&self, nodes: &Nodes, has_something: impl FnOnce() -> bool) {
         self.narrow(nodes, |call, cpus| call.caller_cpu != system::cpu() && cpus.adopt().is_ok());
-        self.state.store(ASLEEP, Ordering::SeqCst);
+        let before = self.state.swap(ASLEEP, Ordering::SeqCst);
+        debug_assert_eq!(before, AWAKE, "a helper sleeps where another one does");
         let stays = has_something();
         if stays && self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return;

@@ -2,8 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// How many forks lie between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -17,14 +16,23 @@ pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Counts forks from now on.
-fn count_forks() {
-    static ONCE: Once = Once::new();
-    // A fork in the middle of this would leave the child waiting for ever; the thread that forks there must be another one, at first use.
-    ONCE.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which a child may do.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
+/// Whether forks are counted.
+static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
+
+/// Counts forks from now on. Several threads may each see to it when they do so at once, and the child of
+/// a fork in the middle may see to it again: a fork then counts for more than one. The alternative, to
+/// wait for who does it, would have that child wait for a thread of its parent.
+fn count_forks(counts: &AtomicBool, register: impl FnOnce()) {
+    // Acquire pairs with the Release below: who finds forks counted has them counted.
+    if !counts.load(Ordering::Acquire) {
+        register();
+        counts.store(true, Ordering::Release);
+    }
+}
+
+fn register() {
+    // SAFETY: the handler only adds to an atomic, which a child may do.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
 /// At most one `T` for each process, made when it is first wanted. Nothing here waits for another thread, so that a child can use it whatever the parent's
@@ -59,7 +67,7 @@ impl<T> PerProcess<T> {
         if let Some(value) = self.get() {
             return value;
         }
-        count_forks();
+        count_forks(&COUNTS_FORKS, register);
         let old = self.made.load(Ordering::Acquire);
         let new = Box::into_raw(Box::new(Made { generation: generation(), value: make() }));
         let made = match self.made.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -94,6 +102,7 @@ unsafe impl<T: Send> Send for PerProcess<T> {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::system;
     use super::*;
     use std::sync::Arc;
 
@@ -120,5 +129,47 @@ mod tests {
             });
             assert!(made.iter().all(|&address| address == made[0]));
         }
+    }
+
+    /// A child that is forked while a thread of its parent makes the value does not have that thread.
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+        let (counts, cell) = (AtomicBool::new(false), PerProcess::<u32>::new());
+        for counting in [true, false] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (leave, stay) = std::sync::mpsc::channel::<()>();
+            let hold = move || {
+                tell.send(()).expect("somebody listens");
+                let _ = stay.recv();
+            };
+            let status = std::thread::scope(|scope| {
+                let (counts, cell) = (&counts, &cell);
+                scope.spawn(move || match counting {
+                    true => count_forks(counts, hold),
+                    false => {
+                        cell.get_or_make(|| {
+                            hold();
+                            7
+                        });
+                    }
+                });
+                told.recv().expect("it is in the middle");
+                let status = system::in_child(|| {
+                    count_forks(counts, || {});
+                    *cell.get_or_make(|| 8) == 8
+                });
+                drop(leave);
+                status
+            });
+            assert!(status.success(), "{status}");
+        }
+    }
+
+    #[test]
+    fn every_fork_counts() {
+        count_forks(&COUNTS_FORKS, register);
+        let before = generation();
+        assert!(system::in_child(|| generation() > before).success());
+        assert_eq!(generation(), before);
     }
 }

@@ -6,8 +6,9 @@ use super::nodes::Nodes;
 use super::parking::{Call, Parking};
 use super::per_process::generation;
 use super::priority::Priority;
+use super::progress::Progress;
 use super::quota::CpuQuota;
-use super::system::{self, IDLE_LEVEL, LOWEST_NICE, Schedule};
+use super::system::{self, CpuMask, IDLE_LEVEL, LOWEST_NICE, Schedule};
 use framewright_jobs::{Desk, Post};
 use std::any::Any;
 use std::cell::Cell;
@@ -33,6 +34,8 @@ const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
+    /// Of a helper at the lowest priority.
+    static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(super) type Payload = Box<dyn Any + Send>;
@@ -59,7 +62,11 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Threads {
+    /// By their numbers.
     handles: Vec<JoinHandle<()>>,
+    /// Those that end because they cannot be raised any more, by their numbers. Each is taken by its
+    /// successor, which waits for it: a post and a slot never have two threads.
+    ending: Vec<Option<JoinHandle<()>>>,
     /// After a thread could not be started.
     not_before_ns: u64,
 }
@@ -71,13 +78,12 @@ struct Shared {
     slots: Vec<Slot>,
     nodes: Nodes,
     threads: Mutex<Threads>,
-    /// Threads of an older age end. A new one begins when priorities turn out not to be raised any more.
-    age: AtomicU32,
     closing: AtomicBool,
     /// What is possible was found out, or chosen.
     priority_is_known: AtomicBool,
+    /// Set once at most, under the lock of `threads`. Helpers that were lowered before end then.
     keeps_priority: AtomicBool,
-    /// Threads of this age. Changed under the lock of `threads`, as the age is.
+    /// Threads that do not end. Changed under the lock of `threads`.
     started: AtomicUsize,
     /// Helpers that work, and how many may because of the quota.
     working: AtomicUsize,
@@ -100,7 +106,6 @@ impl Pool {
             slots: (0..helpers).map(|_| Slot::default()).collect(),
             nodes: Nodes::read(Path::new("/")),
             threads: Mutex::default(),
-            age: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             priority_is_known: AtomicBool::new(priority.is_some()),
             keeps_priority: AtomicBool::new(priority == Some(Priority::Kept)),
@@ -168,7 +173,11 @@ impl Pool {
     fn start(&self, wanted: usize) -> usize {
         let shared = &self.shared;
         let mut threads = lock(&shared.threads);
-        let age = shared.age.load(Ordering::Relaxed);
+        let lowered = !shared.keeps_priority();
+        if !lowered && IS_LOWERED.get() {
+            // A thread begins at the priority of the one that starts it.
+            return self.started();
+        }
         let now = system::now_ns();
         for index in self.started()..wanted {
             if now < threads.not_before_ns {
@@ -176,7 +185,7 @@ impl Pool {
             }
             let own = Arc::clone(shared);
             let builder = std::thread::Builder::new().name(format!("jobs-{index}")).stack_size(STACK_BYTES);
-            match system::without_signals(|| builder.spawn(move || own.help(index, age))) {
+            match system::without_signals(|| builder.spawn(move || own.help(index, lowered))) {
                 Ok(handle) => threads.handles.push(handle),
                 Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
             }
@@ -212,22 +221,26 @@ impl Pool {
         if spin_until(SPIN_NS, done) {
             return;
         }
+        let mut progress = Progress::of(slot.tid.load(Ordering::Relaxed));
         let mut lent = self.shared.lend(slot, done);
         if spin_until(CALLER_SPIN_NS - SPIN_NS, done) {
             return;
         }
+        let mut moved = false;
         while !done() {
             // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
             if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
                 forked_inside_a_job();
             }
             lent = lent || self.shared.lend(slot, done);
+            moved = moved || progress.stands_still() && self.shared.lend_cpu(slot, done);
             let seen = slot.ended.load(Ordering::Acquire);
             if done() {
                 return;
             }
             slot.awaited.store(true, Ordering::SeqCst);
-            let longest = (IS_HELPER.get() && !lent).then_some(LOOK_FOR_LOAN);
+            let look = (!moved).then(|| progress.until_next_look());
+            let longest = if IS_HELPER.get() && !lent { Some(LOOK_FOR_LOAN) } else { look };
             system::sleep_while(&slot.ended, seen, longest);
         }
     }
@@ -236,8 +249,9 @@ impl Pool {
 /// A child of fork in the middle of a job waits for a thread of its parent.
 #[cold]
 fn forked_inside_a_job() -> ! {
-    eprintln!(
-        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have"
+    // Not through the standard library, whose lock a thread of the parent may have held.
+    system::complain(
+        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have\n",
     );
     std::process::abort()
 }
@@ -246,8 +260,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
-        let handles = std::mem::take(&mut lock(&self.shared.threads).handles);
-        for thread in handles {
+        let Threads { handles, ending, .. } = std::mem::take(&mut *lock(&self.shared.threads));
+        for thread in handles.into_iter().chain(ending.into_iter().flatten()) {
             // What chunks threw was caught.
             let _ = thread.join();
         }
@@ -321,29 +335,48 @@ impl Shared {
         })
     }
 
+    /// Sends the helper of `slot` to the calling thread's CPU, which the caller is about to leave: a
+    /// helper that has lost its own in the middle of a chunk goes on there at once, as if the caller did
+    /// the rest of the chunk. It may go elsewhere again.
+    fn lend_cpu(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
+        slot.loan.lend_cpu(done, || {
+            let tid = slot.tid.load(Ordering::Relaxed);
+            let Some(context) = Context::last(self.keeps_priority()) else { return false };
+            let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
+            // What it may use from now on is the whole mask; it takes that over anew before its next stint.
+            let _ = context.cpus.give_to(tid);
+            moved
+        })
+    }
+
     /// Priorities cannot be raised any more. The helpers that were lowered end, others are started for the next job.
     #[cold]
     fn keep_priority(&self) {
-        let _nobody_starts = lock(&self.threads);
+        let mut threads = lock(&self.threads);
         if !self.keeps_priority.swap(true, Ordering::SeqCst) {
-            self.age.fetch_add(1, Ordering::SeqCst);
+            threads.ending = std::mem::take(&mut threads.handles).into_iter().map(Some).collect();
             self.started.store(0, Ordering::SeqCst);
             self.slots.iter().for_each(|slot| slot.wake(&self.nodes));
         }
     }
 
     /// The life of a helper.
-    fn help(&self, index: usize, age: u32) {
+    fn help(&self, index: usize, lowered: bool) {
         let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else { return };
+        if !lowered {
+            let predecessor = lock(&self.threads).ending.get_mut(index).and_then(Option::take);
+            // What chunks threw was caught.
+            let _ = predecessor.map(JoinHandle::join);
+        }
         IS_HELPER.set(true);
+        IS_LOWERED.set(lowered);
         slot.tid.store(system::tid(), Ordering::Relaxed);
-        let lowered = !self.keeps_priority();
         let _ = if lowered { system::set_level(LOWEST_NICE) } else { Ok(()) };
         let level = system::level().unwrap_or(0);
         let mut is_idle = false;
         let mut adopted = Adopted::default();
         let mut has_whole_mask = true;
-        while !self.is_over(age) {
+        while !self.is_over(lowered) {
             let worked = post.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
                 let (call, narrowed) = slot.parking.begin();
@@ -370,24 +403,27 @@ impl Shared {
             }
             if worked {
                 slot.tell_end();
-                slot.loan.end_stint(|| {
+                let moved = slot.loan.end_stint(|| {
                     let _ = system::set_level(LOWEST_NICE);
                 });
+                has_whole_mask &= !moved;
                 if std::mem::take(&mut is_idle) {
                     let _ = system::set_level(LOWEST_NICE);
                 }
                 // Time that a quota counts is not spent on waiting.
-                if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX {
-                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(age));
+                // One that was sent to its caller's CPU leaves it to the caller.
+                if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
+                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(lowered));
                 }
                 continue;
             }
-            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(age));
+            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(lowered));
         }
     }
 
-    fn is_over(&self, age: u32) -> bool {
-        self.closing.load(Ordering::SeqCst) || self.age.load(Ordering::SeqCst) != age
+    /// Whether a helper ends.
+    fn is_over(&self, lowered: bool) -> bool {
+        self.closing.load(Ordering::SeqCst) || lowered && self.keeps_priority.load(Ordering::SeqCst)
     }
 }
 
@@ -408,3 +444,6 @@ impl Drop for Room<'_> {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

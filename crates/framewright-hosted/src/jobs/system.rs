@@ -220,6 +220,18 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
+/// How long thread `tid` of this process has had a CPU; nothing when there is no such thread.
+pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
+    // Linux's name for the clock of a thread: `MAKE_THREAD_CPUCLOCK` with `CPUCLOCK_SCHED` in
+    // include/linux/posix-timers_types.h.
+    let clock = (!tid << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is live.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let ns = time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned());
+    (result == 0).then_some(ns)
+}
+
 /// The processor's counter, where there is one that programs can read.
 #[inline]
 pub(super) fn counter() -> Option<u64> {
@@ -256,6 +268,12 @@ pub(super) fn wake_one(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
 
+/// Writes `text` to standard error, as far as that takes it at once, with no lock.
+pub(super) fn complain(text: &str) {
+    // SAFETY: the bytes are live.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+}
+
 /// Calls `start` with all signals blocked but those that a thread's own mistakes raise: threads begun in it never see signals that are meant for the program.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     const OWN: [libc::c_int; 6] =
@@ -276,4 +294,23 @@ pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     }
     result
+}
+
+/// Forks; the child calls `child` and ends well if that says true, by a signal when it takes 20 s.
+/// Returns how it ended.
+#[cfg(test)]
+pub(super) fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus {
+    use std::os::unix::process::ExitStatusExt;
+    // SAFETY: the child has one thread, and calls what a child may call: that is what is tested.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: takes an integer; the default action ends the child.
+        unsafe { libc::alarm(20) };
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!child())) };
+    }
+    let mut status = 0;
+    // SAFETY: the place is live.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    std::process::ExitStatus::from_raw(status)
 }

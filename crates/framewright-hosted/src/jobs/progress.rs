@@ -1,0 +1,107 @@
+//! Whether a thread that is waited for gets on: [`Progress`].
+//!
+//! A helper at the lowest priority, beside a busy process, gets a turn of some milliseconds and then
+//! none for a hundred times as long, in the middle of a chunk. It goes on late even when it is lent
+//! its caller's priority: what it ran ahead of its share it has to wait for first (Linux scales that
+//! lag to the new weight in `reweight_entity`, kernel/sched/fair.c). Whether that happens can be seen
+//! from outside: its CPU time stands still while time goes on.
+
+use super::system::{self, Tid};
+use std::time::Duration;
+
+/// The first look after a caller has gone to sleep comes so late, and each later one after twice the
+/// time, up to [`LAST_LOOK_NS`].
+const FIRST_LOOK_NS: u64 = 1_000_000;
+const LAST_LOOK_NS: u64 = 8_000_000;
+
+/// What was seen of a thread at the last look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    tid: Tid,
+    seen_ns: u64,
+    ran_ns: Option<u64>,
+    next_look_ns: u64,
+}
+
+impl Progress {
+    /// Looks at thread `tid`, which may run on any CPU.
+    pub fn of(tid: Tid) -> Self {
+        Self { tid, seen_ns: system::now_ns(), ran_ns: system::cpu_time_ns(tid), next_look_ns: FIRST_LOOK_NS }
+    }
+
+    /// Looks again: whether it had a CPU for less than half of the time since the last look.
+    /// A thread that the system says nothing of gets on.
+    pub fn stands_still(&mut self) -> bool {
+        let (now_ns, ran_ns) = (system::now_ns(), system::cpu_time_ns(self.tid));
+        self.compare(now_ns, ran_ns)
+    }
+
+    fn compare(&mut self, now_ns: u64, ran_ns: Option<u64>) -> bool {
+        let (Some(before), Some(after)) = (self.ran_ns, ran_ns) else { return false };
+        let (passed, ran) = (now_ns.saturating_sub(self.seen_ns), after.saturating_sub(before));
+        (self.seen_ns, self.ran_ns) = (now_ns, ran_ns);
+        ran < passed / 2
+    }
+
+    /// How long to sleep until the next look.
+    pub fn until_next_look(&mut self) -> Duration {
+        let next = self.next_look_ns;
+        self.next_look_ns = (next * 2).min(LAST_LOOK_NS);
+        Duration::from_nanos(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_thread_stands_still_that_ran_for_less_than_half_of_the_time() {
+        let mut progress = Progress { tid: 0, seen_ns: 1_000, ran_ns: Some(70), next_look_ns: FIRST_LOOK_NS };
+        assert!(!progress.compare(2_000, Some(1_070)) && progress.compare(3_000, Some(1_569)));
+        // From one look to the next, not from the first.
+        assert!(!progress.compare(4_000, Some(2_069)) && progress.compare(1_000_000, Some(2_069)));
+        assert!(!progress.compare(2_000_000, None) && !progress.compare(1_000_000, Some(3_000_000)));
+    }
+
+    #[test]
+    fn looks_become_rare() {
+        let mut progress = Progress::of(system::tid());
+        let millis: Vec<_> = (0..5).map(|_| progress.until_next_look().as_millis()).collect();
+        assert_eq!(millis, [1, 2, 4, 8, 8]);
+    }
+
+    /// One that sleeps has no CPU time; another thread sees that, and what one that runs has.
+    #[test]
+    fn the_time_of_another_thread_can_be_read() {
+        let (stop, stay) = (AtomicBool::new(false), std::sync::mpsc::channel::<()>());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let sleeper = tell.clone();
+            scope.spawn(move || {
+                sleeper.send(system::tid()).expect("somebody listens");
+                let _ = stay.1.recv();
+            });
+            let sleeper = told.recv().expect("it says");
+            scope.spawn(|| {
+                tell.send(system::tid()).expect("somebody listens");
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let spinner = told.recv().expect("it says");
+            let begin = [sleeper, spinner].map(|tid| system::cpu_time_ns(tid).expect("it lives"));
+            while system::cpu_time_ns(spinner).expect("it lives") < begin[1] + 2_000_000 {
+                std::thread::yield_now();
+            }
+            // It may have been on its way to sleep.
+            let slept = system::cpu_time_ns(sleeper).expect("it lives") - begin[0];
+            stop.store(true, Ordering::Relaxed);
+            drop(stay.0);
+            assert!(slept < 1_000_000, "{slept} ns");
+        });
+        // Linux has numbers up to 2^22.
+        assert_eq!(system::cpu_time_ns(1 << 22 | 1), None);
+    }
+}
