@@ -4,8 +4,8 @@
 //! early allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
 use super::super::BringUp;
-use super::Manager;
 use super::take::Moment;
+use super::{Manager, Moving};
 use crate::block::Segment;
 use crate::debug::Aids;
 use crate::early::EarlyAllocator;
@@ -134,6 +134,7 @@ impl<P: Platform> Manager<P> {
         if self.pools.adopted.swap(true, Ordering::Relaxed) {
             return adopted;
         }
+        let _moving = Moving::start(self);
         for range in self.pools.boot_pages.ranges() {
             let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order) else { continue };
             for (slot, zone) in self.node_zones(range.node) {
