@@ -52,12 +52,15 @@ pub struct BootFill {
     pub overridden: Option<u64>,
     /// A node that the command line names and the machine does not have: all of that parameter was ignored.
     pub absent_node: Option<NodeId>,
-    /// 1 GiB pages were wanted, but `hugetlb_cma=` keeps memory for them.
-    pub skipped_for_cma: bool,
     /// How long it took.
     pub duration_ns: Option<u64>,
-    /// Most threads that it could have.
+    /// Most threads that it could have: `hugepage_alloc_threads=`, or a quarter of the CPUs.
     pub threads: u32,
+    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one for 64 GiB, but where
+    /// somebody else cares for descriptors, which takes much longer, one for 128 MiB.
+    pub threads_of_use: u32,
+    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are none.
+    pub threads_used: u32,
 }
 
 impl<P: Platform> Manager<P> {
@@ -72,13 +75,16 @@ impl<P: Platform> Manager<P> {
             default_size: words.default_size(),
             overridden: words.overridden_pages(),
             absent_node: None,
-            skipped_for_cma: false,
             duration_ns: None,
             threads,
+            threads_of_use: 1,
+            threads_used: 1,
         };
         self.set_optimize_vmemmap(words.free_vmemmap);
         // Relaxed, as below: helpers that read it are started after it was written.
         self.pools.at_boot.store(true, Ordering::Relaxed);
+        self.pools.threads_of_use.store(1, Ordering::Relaxed);
+        self.pools.threads_used.store(1, Ordering::Relaxed);
         self.pools.default_is_gigantic.store(words.default_size().is_gigantic(), Ordering::Relaxed);
         let adopted = self.adopt_boot_pages();
         for size in PoolSize::ALL.into_iter().rev() {
@@ -91,10 +97,6 @@ impl<P: Platform> Manager<P> {
             }
             if let Some(absent) = requested.nodes().nodes().find(|node| node.index() >= self.nodes.len()) {
                 fill.absent_node = Some(absent);
-                continue;
-            }
-            if size.is_gigantic() && words.cma_bytes.is_some() {
-                fill.skipped_for_cma = true;
                 continue;
             }
             // Who resizes at this moment came too early; without pages the pool is as it would be without the parameter.
@@ -123,6 +125,8 @@ impl<P: Platform> Manager<P> {
             }
         }
         self.pools.at_boot.store(false, Ordering::Relaxed);
+        fill.threads_of_use = self.pools.threads_of_use.swap(1, Ordering::Relaxed);
+        fill.threads_used = self.pools.threads_used.swap(1, Ordering::Relaxed);
         fill.duration_ns = started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
         fill
     }
@@ -202,7 +206,7 @@ pub(in super::super) fn choose_boot_pages<P: Platform>(
     for size in PoolSize::ALL.into_iter().rev() {
         let requested = words.requested(size);
         let is_absent = |node: NodeId| node.index() >= input.topology.node_count();
-        if requested.nodes().nodes().any(is_absent) || size.is_gigantic() && words.cma_bytes.is_some() {
+        if requested.nodes().nodes().any(is_absent) {
             continue;
         }
         let shares = shares_of(&requested, nodes, &|node| present[node.index()] / size.frames());

@@ -60,6 +60,10 @@ pub(super) struct Pools {
     adopted: AtomicBool,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
+    /// Most threads that a resize at boot was worth.
+    threads_of_use: AtomicU32,
+    /// Most that took part in one.
+    threads_used: AtomicU32,
     /// The default size is the larger one.
     default_is_gigantic: AtomicBool,
     /// Who may share memory of huge pages.
@@ -101,6 +105,8 @@ impl Pools {
             boot_pages: BootPages::new(boot_ranges),
             adopted: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),
+            threads_of_use: AtomicU32::new(1),
+            threads_used: AtomicU32::new(1),
             default_is_gigantic: AtomicBool::new(false),
             shared_group: AtomicU64::new(0),
         }

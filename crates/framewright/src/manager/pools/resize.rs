@@ -307,6 +307,8 @@ impl<P: Platform> Manager<P> {
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
+        // Relaxed: read by who fills the pools, whose calls these are.
+        self.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
@@ -335,6 +337,9 @@ impl<P: Platform> Manager<P> {
             })
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+        if let Ok(summary) = result {
+            self.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
+        }
     }
 
     /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one
