@@ -40,5 +40,5 @@ pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
 pub use reporting::{Answer, FakeHost, FakeReportDevice};
-pub use stepped::SteppedMachine;
+pub use stepped::{SteppedMachine, count_instructions};
 pub use traffic::{Shape, Traffic, bring_up, shapes};

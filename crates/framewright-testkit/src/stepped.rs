@@ -26,6 +26,20 @@ struct Pending {
 
 thread_local! {
     static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+    /// Instructions so far, while they are counted.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// How many instructions an operation takes in this thread, those with interrupts off too: a measure of how long it
+/// is that a busy machine does not change. `operation` must not use a [`SteppedMachine`].
+pub fn count_instructions<R>(operation: impl FnOnce() -> R) -> (R, u64) {
+    install();
+    COUNT.set(Some(0));
+    let _end = End;
+    set_trap_flag(true);
+    let result = operation();
+    set_trap_flag(false);
+    (result, COUNT.take().unwrap_or(0))
 }
 
 /// A [`FakeMachine`] whose operations can be interrupted anywhere.
@@ -92,6 +106,7 @@ impl Drop for End {
     fn drop(&mut self) {
         set_trap_flag(false);
         PENDING.set(None);
+        COUNT.set(None);
     }
 }
 
@@ -127,6 +142,9 @@ fn install() {
 
 /// One instruction is over. The host has taken the trap flag off for the time of this function.
 extern "C" fn on_trap(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if let Some(count) = COUNT.get() {
+        return COUNT.set(Some(count + 1));
+    }
     if let Some(pending) = PENDING.get() {
         if pending.countdown > 1 {
             return PENDING.set(Some(Pending { countdown: pending.countdown - 1, ..pending }));

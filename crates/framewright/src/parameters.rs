@@ -10,7 +10,10 @@ use core::fmt;
 pub const KNOWN: &[(&str, &str)] = &[
     ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
     ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
-    ("hugepage_alloc_threads=N", "most threads that fill pools at boot"),
+    (
+        "hugepage_alloc_threads=N",
+        "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more are slower",
+    ),
     ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
     ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
     ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),

@@ -103,7 +103,7 @@ fn nodes_get_what_they_would_get_otherwise() {
         "hugepages=0:300,1:140",
         "hugepages=3 hugepagesz=1G hugepages=2",
         "hugepagesz=1G hugepages=1:2 hugepagesz=2M hugepages=0:5,2:7",
-        "hugetlb_cma=1G hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=200",
+        "hugetlb_cma=0 hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=200",
         "hugepages=0:3,9:5 hugepagesz=1G hugepages=1",
         "hugepages=256 hugepagesz=2M hugepages=512",
     ] {

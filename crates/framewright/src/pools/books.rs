@@ -4,7 +4,6 @@
 
 use super::list::FreeList;
 use super::{PoolSize, Shares, spread};
-use crate::block::table::BlockTable;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::ZoneId;
 use core::fmt;
@@ -111,6 +110,19 @@ pub(crate) struct Books {
     nodes: &'static mut [NodeBook],
     /// Free pages by zone and size.
     lists: &'static mut [FreeList],
+    suspects: [Option<Suspect>; SUSPECTS],
+}
+
+/// Pages that [`Books::suspect`] remembers: more memory errors than there are while one pool is resized.
+const SUSPECTS: usize = 16;
+
+/// A page of a pool that had a memory error while it may have been on its way into the pool or out of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Suspect {
+    pub(crate) size: PoolSize,
+    /// Its zone's place among the manager's.
+    pub(crate) slot: usize,
+    pub(crate) index: u32,
 }
 
 /// Which of the two cursors.
@@ -123,7 +135,7 @@ enum Cursor {
 impl Books {
     /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for each zone.
     pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [FreeList]) -> Self {
-        Self { sizes: [SizeBook::default(); PoolSize::COUNT], nodes, lists }
+        Self { sizes: [SizeBook::default(); PoolSize::COUNT], nodes, lists, suspects: [None; SUSPECTS] }
     }
 
     pub(crate) fn counts(&self, size: PoolSize) -> PoolCounts {
@@ -231,16 +243,19 @@ impl Books {
         counts.free.min(counts.persistent())
     }
 
-    /// Free pages that can be demoted, at most `most`: not reserved ones, and none of a node that has but surplus ones. They leave this pool for good.
-    pub(crate) fn drop_for_demotion(&mut self, size: PoolSize, node: NodeId, most: u64) -> u64 {
-        let pages = most.min(self.counts(size).available()).min(self.removable_of(size, node));
+    /// Whether a free page of a node can be demoted: not a reserved one, and none of a node that has but surplus ones.
+    pub(crate) fn can_demote(&self, size: PoolSize, node: NodeId) -> bool {
+        self.counts(size).available() != 0 && self.removable_of(size, node) != 0
+    }
+
+    /// Such a page leaves this pool for good.
+    pub(crate) fn drop_for_demotion(&mut self, size: PoolSize, node: NodeId) {
         self.change(size, node, |counts| {
-            counts.nr -= pages;
-            counts.free -= pages;
+            counts.nr -= 1;
+            counts.free -= 1;
         });
         let counts = self.counts_mut(size);
-        counts.target = counts.target.saturating_sub(pages);
-        pages
+        counts.target = counts.target.saturating_sub(1);
     }
 
     /// Takes back [`drop_for_demotion`](Self::drop_for_demotion).
@@ -343,17 +358,19 @@ impl Books {
         shares
     }
 
-    /// Takes a free page that `good` accepts off a zone's list.
-    pub(crate) fn take_good(
-        &mut self,
-        size: PoolSize,
-        slot: usize,
-        table: &BlockTable,
-        good: &dyn Fn(u32) -> bool,
-    ) -> Option<u32> {
-        let (index, told) = self.list(size, slot).take_good(table, good)?;
-        self.count_reused(size, told);
-        Some(index)
+    /// Notes a page with a memory error that is to be looked at again when no pages are on their way; false when
+    /// there are too many.
+    pub(crate) fn suspect(&mut self, page: Suspect) -> bool {
+        if self.suspects.contains(&Some(page)) {
+            return true;
+        }
+        let free = self.suspects.iter_mut().find(|slot| slot.is_none());
+        free.map(|slot| *slot = Some(page)).is_some()
+    }
+
+    /// One of those.
+    pub(crate) fn take_suspect(&mut self) -> Option<Suspect> {
+        self.suspects.iter_mut().find_map(Option::take)
     }
 
     /// Somebody gets a page that was reported, or was not.

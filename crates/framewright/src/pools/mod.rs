@@ -21,9 +21,9 @@ pub use parameters::{HugePageParameters, Requested};
 pub(crate) use threads::BLOCKS_OF_A_THREAD_WITH_MAPS;
 pub use threads::resize_threads;
 
-pub(crate) use books::{Books, NodeBook};
-pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, is_in_use};
-pub(crate) use list::{FreeList, Lot};
+pub(crate) use books::{Books, NodeBook, Suspect};
+pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
+pub(crate) use list::{FreeList, Lot, Search};
 pub(crate) use spread::{Shares, spread};
 pub(crate) use taken::Taken;
 

@@ -51,10 +51,6 @@ pub struct HugePageParameters {
     pub alloc_threads: Option<u32>,
     /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in the page array.
     pub free_vmemmap: bool,
-    /// `hugetlb_cma=` in bytes, not 0: 1 GiB pages are not allocated at boot.
-    pub cma_bytes: Option<u64>,
-    /// `hugetlb_cma_only=`.
-    pub cma_only: bool,
     requested: [Requested; PoolSize::COUNT],
     /// A count that was given before any size.
     implicit: Requested,
@@ -73,8 +69,6 @@ impl Default for HugePageParameters {
         Self {
             alloc_threads: None,
             free_vmemmap: false,
-            cma_bytes: None,
-            cma_only: false,
             requested: [Requested::NONE; PoolSize::COUNT],
             implicit: Requested::NONE,
             default_size: None,
@@ -131,18 +125,14 @@ impl HugePageParameters {
                 None => Err("it is on or off"),
             },
             "hugetlb_cma" => match parse_size(value) {
-                Ok(bytes) => {
-                    self.cma_bytes = Some(bytes).filter(|&bytes| bytes != 0);
-                    Ok(())
-                }
-                Err(_) => Err("hugetlb_cma= takes a size such as 4G"),
+                Ok(0) => Ok(()),
+                Ok(_) => Err("hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it"),
+                Err(_) => Err("hugetlb_cma= takes a size such as 4G, and only 0 is supported"),
             },
             "hugetlb_cma_only" => match parse_bool(value) {
-                Some(on) => {
-                    self.cma_only = on;
-                    Ok(())
-                }
-                None => Err("hugetlb_cma_only= is on or off"),
+                Some(false) => Ok(()),
+                Some(true) => Err("hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without it"),
+                None => Err("hugetlb_cma_only= is on or off, and only off is supported"),
             },
             _ => return None,
         })
@@ -343,10 +333,17 @@ mod tests {
             let (read, refused) = parameters(line);
             assert_eq!((read.alloc_threads, refused), (threads, problems), "{line}");
         }
-        let (all, problems) = parameters("hugetlb_free_vmemmap=on hugetlb_cma=2G hugetlb_cma_only=1");
-        assert_eq!((all.free_vmemmap, all.cma_bytes, all.cma_only, problems), (true, Some(2 << 30), true, 0));
+        let (all, problems) = parameters("hugetlb_free_vmemmap=on hugetlb_cma=0 hugetlb_cma_only=0");
+        assert_eq!((all.free_vmemmap, problems), (true, 0));
         let (none, problems) = parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
-        assert_eq!((none.free_vmemmap, none.cma_bytes, none.cma_only, problems), (false, None, false, 3));
+        assert_eq!((none.free_vmemmap, problems), (false, 3));
+        // There are no areas that the pages could come from: said, and the pages are given all the same.
+        let (given, problems) = parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
+        assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 2));
+        let mut said = Vec::new();
+        Parameters::parse("hugetlb_cma=1G", &mut |problem| said.push(std::format!("{problem}")));
+        let line = "Malformed parameter \"hugetlb_cma=1G\", ignored: hugetlb_cma= is not supported";
+        assert!(said.iter().all(|text| text.starts_with(line)) && said.len() == 1, "{said:?}");
         assert!(!parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap);
     }
 }

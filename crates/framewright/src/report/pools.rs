@@ -15,9 +15,6 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
     if let Some(node) = fill.absent_node {
         log.line(format_args!("HugeTLB: Invalid hugepages parameter: there is no node {node}, ignored"));
     }
-    if fill.skipped_for_cma {
-        log.line(format_args!("HugeTLB: hugetlb_cma is enabled, skip boot time allocation"));
-    }
     let mut wanted = 0;
     for pool in fill.pools.iter().rev() {
         let size = pool.size;
@@ -43,6 +40,12 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
             "HugeTLB: allocation took {}.{:03}ms with hugepage_allocation_threads={threads}",
             micros / 1000,
             micros % 1000,
+        ));
+    }
+    if wanted != 0 && fill.threads_used < fill.threads {
+        log.line(format_args!(
+            "HugeTLB: {} of {} threads took part, of so few pages on so few nodes {} are of use",
+            fill.threads_used, fill.threads, fill.threads_of_use,
         ));
     }
     for size in PoolSize::ALL.into_iter().rev() {

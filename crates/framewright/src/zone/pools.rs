@@ -7,7 +7,7 @@ use crate::block::marks::Moved;
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State, buddy};
 use crate::platform::Platform;
-use crate::pools::{Chain, Lot};
+use crate::pools::{Chain, Lot, first_link};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is neighbouring counts once.
@@ -53,10 +53,7 @@ impl Zone {
             };
             let run = large.or_else(|| self.take_run(&mut lists, order, most_order));
             let Some((index, taken, reported)) = run else { break };
-            lot.append(
-                &self.table,
-                self.divide_by_marks(self.make_pool(index, taken, order), order, reported.as_ref()),
-            );
+            lot.append(&self.table, self.make_lot(index, taken, order, reported.as_ref()));
             note(self.run(index, 0, taken));
             if lot.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
@@ -66,19 +63,20 @@ impl Zone {
         lot
     }
 
-    /// The pages of a run as a lot: a page was reported if all of it was.
+    /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if all of it was.
     #[inline]
-    fn divide_by_marks(&self, run: Chain, order: Order, reported: Option<&Moved>) -> Lot {
-        let Some(reported) = reported else { return Lot::fresh(run) };
-        let (first, blocks) = (run.first, blocks_of(order));
-        let pages = u32::try_from(run.pages).unwrap_or(0);
+    fn make_lot(&self, index: u32, whole: Order, order: Order, reported: Option<&Moved>) -> Lot {
+        let Some(reported) = reported else { return Lot::fresh(self.make_pool(index, whole, order, false)) };
+        let blocks = blocks_of(order);
+        let pages = blocks_of(whole) / blocks;
         if (0..pages).all(|page| reported.has_all(page * blocks, order)) {
-            return Lot::of(run, true);
+            return Lot::of(self.make_pool(index, whole, order, true));
         }
+        self.make_pool(index, whole, order, false);
         let mut lot = Lot::EMPTY;
         for page in 0..pages {
             let chain = if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
-            chain.push_back(&self.table, first + page * blocks);
+            chain.push_back(&self.table, index + page * blocks);
         }
         lot
     }
@@ -97,8 +95,9 @@ impl Zone {
         take(lists)
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, linked in ascending order.
-    fn make_pool(&self, index: u32, whole: Order, order: Order) -> Chain {
+    /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones that were
+    /// reported, or that were not.
+    fn make_pool(&self, index: u32, whole: Order, order: Order, told: bool) -> Chain {
         if whole == Order::MAX && order < Order::MAX {
             self.table.make_ready(index, true);
         }
@@ -108,7 +107,7 @@ impl Zone {
         let mut position = index;
         loop {
             let entry = self.table.entry(position);
-            let previous = if position == index { NONE } else { position - step };
+            let previous = if position == index { NONE } else { first_link(position - step, told) };
             let next = if position == last { NONE } else { position + step };
             // The links first: who finds a page of a pool finds links that are a pool's.
             entry.set_links(previous, next);
@@ -118,12 +117,12 @@ impl Zone {
             }
             position += step;
         }
-        Chain { first: index, last, pages: u64::from(blocks_of(whole) / step) }
+        Chain { first: index, last, pages: u64::from(blocks_of(whole) / step), told }
     }
 
     /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones stay isolated, and ones with memory errors are nobody's from now on: they
-    /// stay allocated for ever. Returns how many those are. `told`: they were reported, and nobody has had them since.
-    pub(crate) fn release_from_pool<P: Platform>(&self, platform: &P, order: Order, chain: Chain, told: bool) -> u64 {
+    /// stay allocated for ever. Returns how many those are. Those that were reported count as reported in the zone.
+    pub(crate) fn release_from_pool<P: Platform>(&self, platform: &P, order: Order, chain: Chain) -> u64 {
         let mut leaked = 0;
         let mut index = chain.first;
         while index != NONE {
@@ -132,7 +131,7 @@ impl Zone {
                 if index == NONE {
                     break;
                 }
-                index = self.release_run(&mut lists, (order, told), index, &mut leaked);
+                index = self.release_run(&mut lists, (order, chain.told), index, &mut leaked);
             }
             self.publish(&lists);
         }
@@ -194,17 +193,18 @@ impl Zone {
         self.table.set_state(index, now);
     }
 
-    /// Divides a page of a pool into pages of another; nothing when it is isolated or has a memory error.
+    /// Divides a page of a pool into pages of another, as ones that were reported or were not; nothing when it is
+    /// isolated or has a memory error.
     pub(crate) fn divide_for_pool<P: Platform>(
         &self,
         platform: &P,
         index: u32,
-        order: Order,
-        smaller: Order,
+        (order, smaller): (Order, Order),
+        told: bool,
     ) -> Option<Chain> {
         let _lists = self.changing.lists.lock(platform);
         let plain = self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
-        plain.then(|| self.make_pool(index, order, smaller))
+        plain.then(|| self.make_pool(index, order, smaller, told))
     }
 
     /// Makes a block that one allocation of `order` gave a page of a pool.
@@ -214,7 +214,7 @@ impl Zone {
         let _lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         let fits = head == index && state.is(State::Whole) && state.order() == order;
-        fits.then(|| self.make_pool(index, order, order))
+        fits.then(|| self.make_pool(index, order, order, false))
     }
 
     /// Makes the blocks in `frames` that are allocated whole, and not smaller than `order`, into pages of a pool.
@@ -231,7 +231,7 @@ impl Zone {
                 let Some((head, state)) = self.table.head_of(index).filter(|&(head, _)| head == index) else { break };
                 let whole = BlockState::head(State::Whole, state.order(), MigrateType::Movable);
                 if state == whole && state.order() >= order {
-                    chain.append(&self.table, self.make_pool(head, state.order(), order));
+                    chain.append(&self.table, self.make_pool(head, state.order(), order, false));
                 }
                 block.0 += blocks_of(state.order());
             }

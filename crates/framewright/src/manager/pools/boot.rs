@@ -3,8 +3,8 @@
 //! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! early allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
-use super::Manager;
 use super::take::Moment;
+use super::{Manager, Moving};
 use crate::block::Segment;
 use crate::debug::Aids;
 use crate::early::EarlyAllocator;
@@ -50,12 +50,15 @@ pub struct BootFill {
     pub overridden: Option<u64>,
     /// A node that the command line names and the machine does not have: all of that parameter was ignored.
     pub absent_node: Option<NodeId>,
-    /// 1 GiB pages were wanted, but `hugetlb_cma=` keeps memory for them.
-    pub skipped_for_cma: bool,
     /// How long it took.
     pub duration_ns: Option<u64>,
-    /// Most threads that it could have.
+    /// Most threads that it could have: `hugepage_alloc_threads=`, or a quarter of the CPUs.
     pub threads: u32,
+    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one for 64 GiB, but where
+    /// somebody else cares for descriptors, which takes much longer, one for 128 MiB.
+    pub threads_of_use: u32,
+    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are none.
+    pub threads_used: u32,
 }
 
 impl<P: Platform> Manager<P> {
@@ -70,13 +73,16 @@ impl<P: Platform> Manager<P> {
             default_size: words.default_size(),
             overridden: words.overridden_pages(),
             absent_node: None,
-            skipped_for_cma: false,
             duration_ns: None,
             threads,
+            threads_of_use: 1,
+            threads_used: 1,
         };
         self.set_optimize_vmemmap(words.free_vmemmap);
         // Relaxed, as below: helpers that read it are started after it was written.
         self.pools.at_boot.store(true, Ordering::Relaxed);
+        self.pools.threads_of_use.store(1, Ordering::Relaxed);
+        self.pools.threads_used.store(1, Ordering::Relaxed);
         self.pools.default_is_gigantic.store(words.default_size().is_gigantic(), Ordering::Relaxed);
         let adopted = self.adopt_boot_pages();
         for size in PoolSize::ALL.into_iter().rev() {
@@ -89,10 +95,6 @@ impl<P: Platform> Manager<P> {
             }
             if let Some(absent) = requested.nodes().nodes().find(|node| node.index() >= self.nodes.len()) {
                 fill.absent_node = Some(absent);
-                continue;
-            }
-            if size.is_gigantic() && words.cma_bytes.is_some() {
-                fill.skipped_for_cma = true;
                 continue;
             }
             // Who resizes at this moment came too early; without pages the pool is as it would be without the parameter.
@@ -121,6 +123,8 @@ impl<P: Platform> Manager<P> {
             }
         }
         self.pools.at_boot.store(false, Ordering::Relaxed);
+        fill.threads_of_use = self.pools.threads_of_use.swap(1, Ordering::Relaxed);
+        fill.threads_used = self.pools.threads_used.swap(1, Ordering::Relaxed);
         fill.duration_ns = started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
         fill
     }
@@ -132,6 +136,7 @@ impl<P: Platform> Manager<P> {
         if self.pools.adopted.swap(true, Ordering::Relaxed) {
             return adopted;
         }
+        let _moving = Moving::start(self);
         for range in self.pools.boot_pages.ranges() {
             let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order) else { continue };
             for (slot, zone) in self.node_zones(range.node) {
@@ -200,7 +205,7 @@ pub(in super::super) fn choose_boot_pages<P: Platform>(
     for size in PoolSize::ALL.into_iter().rev() {
         let requested = words.requested(size);
         let is_absent = |node: NodeId| node.index() >= topology.node_count();
-        if requested.nodes().nodes().any(is_absent) || size.is_gigantic() && words.cma_bytes.is_some() {
+        if requested.nodes().nodes().any(is_absent) {
             continue;
         }
         let shares = shares_of(&requested, nodes, &|node| present[node.index()] / size.frames());

@@ -4,7 +4,7 @@ use super::Manager;
 use crate::block::lists::NONE;
 use crate::block::{BLOCK_ORDERS, State};
 use crate::platform::Platform;
-use crate::pools::{Chain, NodeCounts, PoolFault, PoolSize};
+use crate::pools::{Chain, NodeCounts, PoolFault, PoolSize, first_link};
 use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
 use crate::zone::Zone;
@@ -75,7 +75,8 @@ fn count(zone: &Zone, size: PoolSize, chain: Chain) -> Option<u64> {
         let links = zone.table().links(index);
         let (head, state) = zone.table().head_of(index)?;
         let fits = head == index && state.is(State::Pool) && state.order() == size.order();
-        if !fits || links.0 != previous || pages >= chain.pages {
+        let expected = if previous == NONE { NONE } else { first_link(previous, chain.told) };
+        if !fits || links.0 != expected || pages >= chain.pages {
             return None;
         }
         pages += 1;

@@ -3,11 +3,13 @@
 //! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned arithmetic, and takes as many as it was asked for although fewer may be
 //! unreserved. Here a page is taken only while one is free that nobody was promised, and each is counted out of one pool before it is counted into the other.
 
+use super::lend::alone;
 use super::take::Moment;
 use super::{Manager, Pool};
 use crate::platform::Platform;
 use crate::pools::{Chain, Lot, NodeMask, PoolError, PoolSize};
 use crate::units::NodeId;
+use crate::zone::Zone;
 
 impl<P: Platform> Pool<'_, P> {
     /// What `demote` makes of a page: reads `demote_size`; nothing where there is no such file.
@@ -80,27 +82,16 @@ impl<P: Platform> Pool<'_, P> {
 impl<P: Platform> Manager<P> {
     /// Demotes one page of a node, if there is one that is good, free and not promised.
     fn demote_page(&self, size: PoolSize, smaller: PoolSize, node: NodeId) -> bool {
-        let found = {
-            let mut books = self.pools.books.lock(self.platform);
-            if books.drop_for_demotion(size, node, 1) == 0 {
-                return false;
-            }
-            let found = self.node_zones(node).find_map(|(slot, zone)| {
-                // Nobody uses it: its parts are as reported as it is.
-                let good = |index| zone.is_good_in_pool(index);
-                let (index, told) = books.list(size, slot).take_good(zone.table(), &good)?;
-                Some((slot, zone, index, told))
-            });
-            if found.is_none() {
-                books.undo_demotion(size, node, 1);
-            }
-            found
-        };
+        let found = self.node_zones(node).find_map(|(slot, zone)| {
+            // Nobody uses it: its parts are as reported as it is.
+            let (index, told) = self.take_for_demotion(size, slot, zone)?;
+            Some((slot, zone, index, told))
+        });
         let Some((slot, zone, index, told)) = found else { return false };
-        let mut whole = Chain::EMPTY;
-        whole.push_back(zone.table(), index);
+        let whole = Chain::one(index, told);
+        alone(zone, index);
         self.tell_maps(size, zone, whole, Moment::Demotion);
-        let parts = zone.divide_for_pool(self.platform, index, size.order(), smaller.order());
+        let parts = zone.divide_for_pool(self.platform, index, (size.order(), smaller.order()), told);
         if let Some(parts) = parts {
             self.tell_maps(smaller, zone, parts, Moment::Publish);
         }
@@ -109,14 +100,32 @@ impl<P: Platform> Manager<P> {
             Some(parts) => {
                 books.add_free(smaller, node, parts.pages);
                 books.counts_mut(smaller).target += parts.pages;
-                books.list(smaller, slot).append(zone.table(), Lot::of(parts, told));
+                books.list(smaller, slot).append(zone.table(), Lot::of(parts));
                 true
             }
             None => {
                 // It was isolated or went bad meanwhile.
                 books.undo_demotion(size, node, 1);
-                books.list(size, slot).append(zone.table(), Lot::of(whole, told));
+                books.list(size, slot).append(zone.table(), Lot::of(whole));
                 false
+            }
+        }
+    }
+
+    /// Takes a page out of a zone's list and the books that is good, free and not promised; whether it was reported
+    /// stands beside it.
+    fn take_for_demotion(&self, size: PoolSize, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
+        let good = |index| zone.is_good_in_pool(index);
+        let mut search = None;
+        loop {
+            let mut books = self.pools.books.lock(self.platform);
+            let search = search.get_or_insert_with(|| books.list(size, slot).search());
+            if search.is_over() || !books.can_demote(size, zone.id().node) {
+                return None;
+            }
+            if let Some(found) = books.list(size, slot).take_good(zone.table(), &good, search) {
+                books.drop_for_demotion(size, zone.id().node);
+                return Some(found);
             }
         }
     }

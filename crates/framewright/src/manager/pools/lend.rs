@@ -1,11 +1,11 @@
-//! Pages to users and back (SPEC 6.5), and pages with memory errors (SPEC 6.9).
+//! Pages to users and back (SPEC 6.5).
 
 use super::{Manager, Pool};
 use crate::block::lists::NONE;
 use crate::block::{BlockState, State};
 use crate::early::NodeChoice;
 use crate::platform::Platform;
-use crate::pools::{Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Taken, is_in_use};
+use crate::pools::{Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Search, Taken, is_in_use};
 use crate::sync::SpinGuard;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
@@ -15,15 +15,6 @@ pub(super) struct Place {
     pub(super) zone: &'static Zone,
     pub(super) slot: usize,
     pub(super) index: u32,
-}
-
-/// What became of a page with a memory error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Poisoned {
-    /// It was free and has left the pool. It is nobody's for ever.
-    Left,
-    /// It is in use, or all free pages are promised to somebody. Nobody gets it any more, and when it is freed or the pool shrinks it leaves.
-    Stays,
 }
 
 impl<P: Platform> Pool<'_, P> {
@@ -44,22 +35,52 @@ impl<P: Platform> Pool<'_, P> {
                 return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
             }
             if reserved || counts.available() != 0 {
-                for node in nodes.clone() {
-                    for (slot, zone) in manager.node_zones(node) {
-                        let good = |index| zone.is_good_in_pool(index);
-                        let Some(index) = books.take_good(size, slot, zone.table(), &good) else { continue };
-                        books.use_free(size, node);
-                        books.counts_mut(size).reserved -= u64::from(reserved);
-                        mark(zone, index, if reserved { RESTORE } else { 0 });
-                        return zone.frames_of(index, size.order()).ok_or(PoolError::NoPage(size));
+                for (node, (slot, zone)) in
+                    nodes.clone().flat_map(|node| manager.node_zones(node).map(move |at| (node, at)))
+                {
+                    let mut search = books.list(size, slot).search();
+                    loop {
+                        if let Some(index) = self.take_free((&mut books, &mut search), slot, zone, reserved) {
+                            books.use_free(size, node);
+                            books.counts_mut(size).reserved -= u64::from(reserved);
+                            mark(zone, index, if reserved { RESTORE } else { 0 });
+                            return zone.frames_of(index, size.order()).ok_or(PoolError::NoPage(size));
+                        }
+                        if search.is_over() {
+                            break;
+                        }
+                        // Many are isolated: others get at the books between.
+                        drop(books);
+                        books = manager.pools.books.lock(manager.platform);
                     }
                 }
             }
+            let counts = books.counts(size);
             if size.is_gigantic() || counts.all.surplus >= counts.overcommit {
                 return Err(PoolError::NoPage(size));
             }
         }
         manager.allocate_surplus(size, nodes, reserved)
+    }
+
+    /// A step of the search for a page in a zone's list that may be handed out.
+    fn take_free(
+        &self,
+        (books, search): (&mut Books, &mut Search),
+        slot: usize,
+        zone: &Zone,
+        reserved: bool,
+    ) -> Option<u32> {
+        let counts = books.counts(self.size);
+        // Others may have had the last ones since the step before.
+        if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {
+            *search = Search::OVER;
+            return None;
+        }
+        let good = |index| zone.is_good_in_pool(index);
+        let (index, told) = books.list(self.size, slot).take_good(zone.table(), &good, search)?;
+        books.count_reused(self.size, told);
+        Some(index)
     }
 
     /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on does not get the promise back.
@@ -91,46 +112,13 @@ impl<P: Platform> Pool<'_, P> {
             manager.end_use_locked(books, size, &place, flags, false)
         };
         if leaves {
-            manager.give_back_lot(size, zone, Lot::fresh(one(place.index)));
+            manager.give_back_lot(size, zone, Lot::fresh(Chain::one(place.index, false)));
         }
         Ok(())
     }
 
-    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one leaves the pool, so that one page less stays. Its memory is nobody's from then on,
-    /// all of it, as it is not known what else is wrong there.
-    ///
-    /// # Errors
-    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or out at this moment.
-    pub fn poison(&self, frame: Pfn) -> Result<Poisoned, PoolError> {
-        let (manager, size) = (self.manager, self.size);
-        let start = Pfn(frame.0 & !(size.frames() - 1));
-        let place = self.place(start).map_err(|_| PoolError::NotAllocated(frame))?;
-        let (zone, node) = (place.zone, place.zone.id().node);
-        if !zone.poison_in_pool(manager.platform, place.index, size.order()) {
-            return Err(PoolError::NotAllocated(frame));
-        }
-        {
-            let mut books = manager.pools.books.lock(manager.platform);
-            if self.flags(&place).is_some() {
-                // Also when its user is free page reporting.
-                return Ok(Poisoned::Stays);
-            }
-            if !books.list(size, place.slot).contains(zone.table(), place.index) {
-                // On its way somewhere: who has it sees the mark.
-                return Ok(Poisoned::Stays);
-            }
-            if !books.drop_poisoned(size, node) {
-                return Ok(Poisoned::Stays);
-            }
-            books.list(size, place.slot).remove(zone.table(), place.index);
-            alone(zone, place.index);
-        }
-        manager.give_back_lot(size, zone, Lot::fresh(one(place.index)));
-        Ok(Poisoned::Left)
-    }
-
     /// Where a page of this pool begins.
-    fn place(&self, page: Pfn) -> Result<Place, PoolError> {
+    pub(super) fn place(&self, page: Pfn) -> Result<Place, PoolError> {
         let wrong = PoolError::NotAllocated(page);
         let range = PfnRange { start: page, end: Pfn(page.0.checked_add(1).ok_or(wrong)?) };
         let (zone, segment) = self.manager.zone_of_range(range).map_err(|_| wrong)?;
@@ -144,12 +132,17 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// The flags of a page in use; nothing for one that is not. With the lock of the books.
-    fn flags(&self, place: &Place) -> Option<u32> {
-        let table = place.zone.table();
-        let (head, state) = table.head_of(place.index)?;
-        let fits = head == place.index && state.is(State::Pool) && state.order() == self.size.order();
-        let link = table.links(place.index).0;
-        (fits && is_in_use(link)).then_some(link & !IN_USE)
+    pub(super) fn flags(&self, place: &Place) -> Option<u32> {
+        let link = place.zone.table().links(place.index).0;
+        (self.is_page(place) && is_in_use(link)).then_some(link & !IN_USE)
+    }
+
+    /// Whether a page of this pool begins at a place.
+    pub(super) fn is_page(&self, place: &Place) -> bool {
+        let found = place.zone.table().head_of(place.index);
+        found.is_some_and(|(head, state)| {
+            head == place.index && state.is(State::Pool) && state.order() == self.size.order()
+        })
     }
 }
 
@@ -213,9 +206,9 @@ impl<P: Platform> Manager<P> {
                 books.use_free(size, node);
                 books.counts_mut(size).reserved -= u64::from(reserved);
                 for (_, zone) in self.node_zones(node) {
-                    for (chain, told) in taken.lots[zone.id().kind as usize].chains() {
+                    for chain in taken.lots[zone.id().kind as usize].chains() {
                         if chain.pages == 1 {
-                            books.count_reused(size, told);
+                            books.count_reused(size, chain.told);
                             mark(zone, chain.first, if reserved { RESTORE } else { 0 });
                             return zone.frames_of(chain.first, size.order()).ok_or(PoolError::NoPage(size));
                         }
@@ -248,11 +241,7 @@ fn mark(zone: &Zone, index: u32, flags: u32) {
 }
 
 /// Makes a page a chain of its own.
-fn alone(zone: &Zone, index: u32) {
+pub(super) fn alone(zone: &Zone, index: u32) {
     zone.table().set_next(index, NONE);
     zone.table().set_previous(index, NONE);
-}
-
-pub(super) const fn one(index: u32) -> Chain {
-    Chain { first: index, last: index, pages: 1 }
 }

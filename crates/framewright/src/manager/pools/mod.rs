@@ -1,7 +1,7 @@
 //! Huge-page pools at work: [`Pool`], what people ask of one.
 //!
 //! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to users and takes them back, `promise` reserves, `demote` makes 2 MiB pages
-//! out of 1 GiB pages, `report` lends free pages to the hypervisor, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
+//! out of 1 GiB pages, `poison` takes pages with memory errors out, `moving` says when pages are on their way, `report` lends free pages to the hypervisor, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
 //!
 //! One lock is around the books of all pools, as in Linux; it is never held while a zone's is (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`];
 //! users of pages do not wait for them.
@@ -10,13 +10,17 @@ pub(super) mod boot;
 mod check;
 mod demote;
 mod lend;
+mod moving;
+mod poison;
 mod promise;
 mod report;
 mod resize;
 mod take;
 
+use moving::Moving;
+
 pub use boot::{BootFill, BootPool};
-pub use lend::Poisoned;
+pub use poison::Poisoned;
 pub(crate) use report::Loan;
 pub use resize::Resized;
 pub use take::{PoolBatch, PoolMaps};
@@ -29,7 +33,7 @@ use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::pools::{Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
 use crate::sync::SpinLock;
-use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind};
 
@@ -41,6 +45,8 @@ pub(super) struct Pools {
     books: SpinLock<Books>,
     /// The task that resizes; 0 is none.
     resizer: AtomicU64,
+    /// How many move pages in chains that are in no list ([`Moving`]).
+    moving: AtomicU32,
     maps: SpinLock<Option<&'static dyn PoolMaps>>,
     has_maps: AtomicBool,
     /// Pages that enter a pool give up their part of the page array.
@@ -54,6 +60,10 @@ pub(super) struct Pools {
     adopted: AtomicBool,
     /// Pools are being filled as the command line says.
     at_boot: AtomicBool,
+    /// Most threads that a resize at boot was worth.
+    threads_of_use: AtomicU32,
+    /// Most that took part in one.
+    threads_used: AtomicU32,
     /// The default size is the larger one.
     default_is_gigantic: AtomicBool,
     /// Who may share memory of huge pages.
@@ -86,6 +96,7 @@ impl Pools {
         Self {
             books: SpinLock::new(Books::new(nodes, lists)),
             resizer: AtomicU64::new(0),
+            moving: AtomicU32::new(0),
             maps: SpinLock::new(None),
             has_maps: AtomicBool::new(false),
             optimize: AtomicBool::new(false),
@@ -94,6 +105,8 @@ impl Pools {
             boot_pages: BootPages::new(boot_ranges),
             adopted: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),
+            threads_of_use: AtomicU32::new(1),
+            threads_used: AtomicU32::new(1),
             default_is_gigantic: AtomicBool::new(false),
             shared_group: AtomicU64::new(0),
         }
@@ -101,12 +114,17 @@ impl Pools {
 }
 
 /// Nobody else resizes while this lives.
-struct Resizing<'a>(&'a AtomicU64);
+struct Resizing<'a, P: Platform> {
+    resizer: &'a AtomicU64,
+    /// Ends before the next resize begins.
+    moving: Option<Moving<'a, P>>,
+}
 
-impl Drop for Resizing<'_> {
+impl<P: Platform> Drop for Resizing<'_, P> {
     fn drop(&mut self) {
+        self.moving = None;
         // Release pairs with the Acquire in `start_resizing`.
-        self.0.store(0, Ordering::Release);
+        self.resizer.store(0, Ordering::Release);
     }
 }
 
@@ -162,7 +180,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Waits until nobody else resizes.
-    fn start_resizing(&self) -> Result<Resizing<'_>, PoolError> {
+    fn start_resizing(&self) -> Result<Resizing<'_, P>, PoolError> {
         let can_wait = self.platform.can_wait();
         let task = if can_wait { self.platform.current_task() } else { None };
         let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
@@ -176,7 +194,7 @@ impl<P: Platform> Manager<P> {
             // It takes long, and its task may have lost its CPU.
             self.platform.yield_now();
         }
-        Ok(Resizing(&self.pools.resizer))
+        Ok(Resizing { resizer: &self.pools.resizer, moving: Some(Moving::start(self)) })
     }
 }
 

@@ -1,13 +1,13 @@
 //! Reservations (SPEC 6.5): pages that are promised before anybody knows where they will be used.
 
-use super::{Manager, Pool};
+use super::resize::PAGES_OF_A_HOLD;
+use super::{Manager, Moving, Pool};
 use crate::platform::Platform;
 use crate::pools::{NodeMask, PoolError, PoolSize, Taken};
 use crate::units::NodeId;
-use crate::zone::Zone;
 
-/// Surplus pages that are allocated between two looks at what is still missing.
-const PAGES_AT_ONCE: u64 = 512;
+/// Surplus pages that are allocated between two looks at what is still missing, and given back together.
+const PAGES_AT_ONCE: u64 = PAGES_OF_A_HOLD;
 
 impl<P: Platform> Pool<'_, P> {
     /// Promises `pages` pages: free ones, and where those do not suffice, surplus ones that are allocated for it from `nodes`, as far as overcommit allows. All or nothing.
@@ -73,6 +73,7 @@ impl<P: Platform> Manager<P> {
 
     /// Allocates up to `most` pages that lie free in the pool as surplus; says how many.
     fn add_surplus_pages(&self, size: PoolSize, nodes: NodeMask, most: u64) -> u64 {
+        let _moving = Moving::start(self);
         let room = |_| u64::MAX;
         let shares = self.pools.books.lock(self.platform).deal_growth(size, most, nodes, &room);
         let mut added = 0;
@@ -122,6 +123,10 @@ impl<P: Platform> Manager<P> {
             let most = surplus.min(counts.available()).min(counts.all.surplus);
             books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
         };
+        if shares.iter().all(|&share| share == 0) {
+            return true;
+        }
+        let _moving = Moving::start(self);
         for node in nodes.nodes() {
             let mut left = shares[node.index()];
             while left != 0 {
@@ -139,15 +144,10 @@ impl<P: Platform> Manager<P> {
     }
 
     fn remove_surplus(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
-        let mut books = self.pools.books.lock(self.platform);
-        let mut left = books.drop_surplus(size, node, most);
         let mut taken = Taken::NONE;
-        for (slot, zone) in self.node_zones(node) {
-            let zone: &'static Zone = zone;
-            let lot = books.list(size, slot).take(zone.table(), left);
-            left -= lot.pages();
-            taken.lots[zone.id().kind as usize] = lot;
-        }
+        let mut books = self.pools.books.lock(self.platform);
+        let pages = books.drop_surplus(size, node, most);
+        self.take_off(&mut books, size, (node, pages), &mut taken);
         taken
     }
 }

@@ -4,11 +4,11 @@
 //! when they are freed. What comes back is freed as by any user, and stands behind the pages that were not reported, which are handed out first. A page
 //! keeps its mark as long as it is free in its pool.
 
-use super::lend::{Place, one};
+use super::lend::Place;
 use crate::block::lists::NONE;
 use crate::manager::Manager;
 use crate::platform::Platform;
-use crate::pools::{IN_USE, LENT, Lot, PoolSize};
+use crate::pools::{Chain, IN_USE, LENT, Lot, PoolSize};
 use crate::units::{Order, PhysRange};
 use crate::zone::{MOST_PIECES, Zone};
 
@@ -77,9 +77,11 @@ impl<P: Platform> Manager<P> {
         let most = if size.is_gigantic() { 1 } else { most_frames / size.frames() };
         let mut books = self.pools.books.lock(self.platform);
         let most = most.min(books.lendable(size, node).div_ceil(2)).min(most_pages.min(MOST_PIECES) as u64);
+        // One step of a search: what is isolated goes to the end, so that the next call comes further.
+        let mut search = books.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
-            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good) else { break };
+            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search) else { break };
             books.use_free(size, node);
             zone.table().set_next(index, NONE);
             zone.table().set_previous(index, IN_USE | LENT);
@@ -125,7 +127,7 @@ impl<P: Platform> Manager<P> {
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
             let told = told(position);
             if self.end_use(size, &Place { zone, slot, index }, 0, told) {
-                self.give_back_lot(size, zone, Lot::of(one(index), told));
+                self.give_back_lot(size, zone, Lot::of(Chain::one(index, told)));
             }
         }
     }

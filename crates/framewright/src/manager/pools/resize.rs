@@ -5,7 +5,7 @@
 
 use super::{Manager, Pool};
 use crate::platform::Platform;
-use crate::pools::{BLOCKS_OF_A_THREAD_WITH_MAPS, NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
+use crate::pools::{BLOCKS_OF_A_THREAD_WITH_MAPS, Books, NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
 use core::fmt;
@@ -14,6 +14,8 @@ use framewright_jobs::{Helpers, Job, Part};
 
 /// Pages that are published together at most.
 const PAGES_AT_ONCE: u64 = 16384;
+/// Pages that are counted off a list under one hold of the lock: a miss of the cache each, where they are shuffled.
+pub(super) const PAGES_OF_A_HOLD: u64 = 256;
 /// Units of one node's part of a job; no node has so many pages.
 const PART_SHIFT: u32 = 40;
 
@@ -261,18 +263,30 @@ impl<P: Platform> Manager<P> {
 
     /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as many as are handled together.
     fn remove_pages(&self, size: PoolSize, node: NodeId, count: u64, most: u64) -> Taken {
-        let mut books = self.pools.books.lock(self.platform);
-        // All that a node has comes off at once. A part has to be counted off, link after link and with the lock held; and what is restored sets memory free for the rest.
-        let wanted = most.min(books.removable(size, count));
-        let is_whole = wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
-        let mut left = books.drop_free(size, node, count, if is_whole { wanted } else { wanted.min(PAGES_AT_ONCE) });
         let mut taken = Taken::NONE;
+        while taken.pages() < most.min(PAGES_AT_ONCE) {
+            let mut books = self.pools.books.lock(self.platform);
+            let wanted = (most - taken.pages()).min(books.removable(size, count));
+            // All that a node has comes off at once. A part has to be counted off, link after link and with the lock held; and what is restored sets memory free for the rest.
+            let is_whole = wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+            let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
+            let pages = books.drop_free(size, node, count, most);
+            if pages == 0 {
+                break;
+            }
+            self.take_off(&mut books, size, (node, pages), &mut taken);
+        }
+        taken
+    }
+
+    /// Takes so many free pages of a node off its lists, which have them.
+    pub(super) fn take_off(&self, books: &mut Books, size: PoolSize, (node, pages): (NodeId, u64), taken: &mut Taken) {
+        let mut left = pages;
         for (slot, zone) in self.node_zones(node) {
             let lot = books.list(size, slot).take(zone.table(), left);
             left -= lot.pages();
-            taken.lots[zone.id().kind as usize] = lot;
+            taken.lots[zone.id().kind as usize].append(zone.table(), lot);
         }
-        taken
     }
 
     pub(super) fn managed_on(&self, node: NodeId) -> u64 {
@@ -293,6 +307,8 @@ impl<P: Platform> Manager<P> {
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
+        // Relaxed: read by who fills the pools, whose calls these are.
+        self.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
@@ -321,6 +337,9 @@ impl<P: Platform> Manager<P> {
             })
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+        if let Ok(summary) = result {
+            self.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
+        }
     }
 
     /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one

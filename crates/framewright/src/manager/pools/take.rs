@@ -209,12 +209,12 @@ impl<P: Platform> Manager<P> {
             return;
         }
         let mut leaked = 0;
-        for (chain, told) in lot.chains() {
+        for chain in lot.chains() {
             self.tell_maps(size, zone, chain, Moment::Free);
             leaked += if self.aids().watch() {
                 self.give_back_singly(size, zone, chain)
             } else {
-                zone.release_from_pool(self.platform, size.order(), chain, told)
+                zone.release_from_pool(self.platform, size.order(), chain)
             };
         }
         if leaked != 0 {
@@ -230,7 +230,7 @@ impl<P: Platform> Manager<P> {
             let one = rest.take(zone.table(), 1);
             let frames = zone.frames_of(one.first, size.order());
             if !zone.is_good_in_pool(one.first) {
-                leaked += zone.release_from_pool(self.platform, size.order(), one, false);
+                leaked += zone.release_from_pool(self.platform, size.order(), Chain { told: false, ..one });
             } else if let Some(frames) = frames {
                 zone.disown_from_pool(self.platform, one.first);
                 // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
@@ -265,7 +265,7 @@ impl<P: Platform> Manager<P> {
             match runs {
                 Some(runs) if self.optimize_vmemmap() => self.give_up_map(zone, runs),
                 Some(_) => 0,
-                None => lot.chains().map(|(chain, _)| self.tell_maps(size, zone, chain, Moment::Publish)).iter().sum(),
+                None => lot.chains().map(|chain| self.tell_maps(size, zone, chain, Moment::Publish)).iter().sum(),
             }
         };
         self.node_zones(node).map(prepare).sum()
