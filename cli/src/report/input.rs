@@ -1,15 +1,12 @@
 //! What a report is made of: files of results and snapshots, recognised by their content, and refused with the place of what is wrong.
 
 use crate::error::Error;
-use crate::file::FORMAT;
+use crate::file::{FORMAT, MOST_BYTES};
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The largest file that is read.
-const MOST_BYTES: u64 = 64 << 20;
 
 /// Everything that was read.
 #[derive(Default)]

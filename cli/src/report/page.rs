@@ -6,6 +6,7 @@ use super::input::{Input, Note};
 use super::memory::{self, Detail};
 use super::svg::legend;
 use super::{ratios, table};
+use crate::file::PAGE_MARK;
 use crate::targets;
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ pub fn page(input: &Input, detail: Detail) -> String {
     let sections = sections(&input.rows);
     let has_rows = !input.rows.is_empty();
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{PAGE_MARK}<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <link rel=\"icon\" href=\"data:,\"><title>Framewright: results</title><style>{STYLE}</style></head><body>{}",
         memory::PATTERNS
