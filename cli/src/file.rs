@@ -1,12 +1,71 @@
 //! Files that are there whole or not at all.
 
 use crate::error::Error;
+use serde_json::{Map, Value};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The version of the form of results and snapshots, which docs/results.md describes.
 pub const FORMAT: u64 = 1;
+
+/// What a file holds. A file may only take the place of one of its own kind: whatever else lies
+/// there was made by somebody for a purpose that we do not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A page of `framewright report`.
+    Page,
+    /// A picture of `framewright report --pictures`.
+    Picture,
+    /// Results of a benchmark or a comparison.
+    Results,
+    /// A snapshot of memory.
+    Snapshot,
+}
+
+/// What the head of a page says of where it comes from.
+pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"framewright report\">";
+/// What the head of a picture says of where it comes from.
+pub const PICTURE_MARK: &str = "<!--framewright report-->";
+
+/// How far into a page or a picture its mark is looked for.
+const HEAD_BYTES: u64 = 4096;
+/// More than results and snapshots ever have.
+pub const MOST_BYTES: u64 = 64 << 20;
+
+impl Kind {
+    /// In words.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Page => "page of `framewright report`",
+            Self::Picture => "picture of `framewright report`",
+            Self::Results => "file of results",
+            Self::Snapshot => "snapshot of memory",
+        }
+    }
+
+    /// Whether a file has this kind of content. An empty one has nothing to lose.
+    fn is_in(self, file: fs::File) -> io::Result<bool> {
+        let length = file.metadata()?.len();
+        if length == 0 {
+            return Ok(true);
+        }
+        if self != Self::Page && self != Self::Picture && length > MOST_BYTES {
+            return Ok(false);
+        }
+        let mut content = Vec::new();
+        let most = if matches!(self, Self::Page | Self::Picture) { HEAD_BYTES } else { MOST_BYTES };
+        file.take(most).read_to_end(&mut content)?;
+        let head = String::from_utf8_lossy(&content);
+        let object = || serde_json::from_slice::<Map<String, Value>>(&content).ok();
+        Ok(match self {
+            Self::Page => head.starts_with("<!doctype html>") && head.contains(PAGE_MARK),
+            Self::Picture => head.starts_with("<svg ") && head.contains(PICTURE_MARK),
+            Self::Results => object().is_some_and(|object| object.contains_key("rows")),
+            Self::Snapshot => object().is_some_and(|object| object.contains_key("snapshot")),
+        })
+    }
+}
 
 /// Refuses the value of an option where no file can be made, before work is done for it.
 ///
@@ -20,11 +79,32 @@ pub fn check(option: &str, path: &Path) -> Result<(), Error> {
     if is_device(path) {
         return Ok(());
     }
-    let part = Part::beside(path);
-    fs::File::create(&part.0).map_or_else(|error| refuse(&format!("cannot be written: {error}")), |_| Ok(()))
+    let part = target(path).and_then(|target| Part::beside(&target));
+    part.map_or_else(|error| refuse(&format!("cannot be written: {error}")), |_| Ok(()))
 }
 
-/// Writes all of `content` to a file beside `path` and gives it that name then, so that nobody sees a part of it.
+/// Refuses to write over a file of another kind than `kind`.
+///
+/// # Errors
+/// What is there instead, or why it cannot be read.
+pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
+    let refuse = |why: String| Err(Error::Usage(format!("{option} {}: {why}", path.display())));
+    if is_device(path) {
+        return Ok(());
+    }
+    match fs::File::open(path).and_then(|file| kind.is_in(file)) {
+        Ok(true) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(false) => refuse(format!(
+            "there is a file that is no {}, and it stays: name another, or remove it first",
+            kind.words()
+        )),
+        Err(error) => refuse(format!("cannot be read, and what it is decides whether it may be replaced: {error}")),
+    }
+}
+
+/// Writes all of `content` to a file beside `path` and gives it that name then, so that nobody
+/// sees a part of it. Where `path` is a symbolic link, what it leads to is replaced.
 ///
 /// # Errors
 /// What could not be done; what was at `path` before is still there.
@@ -33,14 +113,40 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
         if is_device(path) {
             return fs::write(path, content);
         }
-        let part = Part::beside(path);
-        let mut file = fs::File::create(&part.0)?;
+        let target = target(path)?;
+        let (part, mut file) = Part::beside(&target)?;
         file.write_all(content)?;
+        // Who may read it is not ours to change.
+        if let Ok(metadata) = fs::metadata(&target) {
+            file.set_permissions(metadata.permissions())?;
+        }
         // The content is on disk before the name says so.
         file.sync_all()?;
-        fs::rename(&part.0, path)
+        fs::rename(&part.0, &target)?;
+        // Not every file system can write a folder down, and the file is there by now.
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let _ = fs::File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        Ok(())
     };
     write().map_err(|error| Error::Failed(format!("{}: cannot be written: {error}", path.display())))
+}
+
+/// Where symbolic links lead in the end; there need not be a file yet.
+///
+/// # Errors
+/// Links that lead in a circle.
+pub fn target(path: &Path) -> io::Result<PathBuf> {
+    // As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut at = path.to_owned();
+    for _ in 0..=MOST_LINKS {
+        match fs::read_link(&at) {
+            Ok(next) => at = at.parent().unwrap_or(Path::new("")).join(next),
+            // Whatever is wrong with a place shows when a file is made there.
+            Err(_) => return Ok(at),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 /// Devices and pipes, such as /dev/stdout, cannot be replaced, and take what they are given.
@@ -53,11 +159,15 @@ struct Part(PathBuf);
 
 impl Part {
     /// In the same folder, and so on the same file system.
-    fn beside(path: &Path) -> Self {
+    fn beside(path: &Path) -> io::Result<(Self, fs::File)> {
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}.part", std::process::id()));
-        Self(path.with_file_name(name))
+        let part = path.with_file_name(name);
+        // What an earlier process of our number left, or a link that somebody put there.
+        let _ = fs::remove_file(&part);
+        let file = fs::OpenOptions::new().write(true).create_new(true).open(&part)?;
+        Ok((Self(part), file))
     }
 }
 

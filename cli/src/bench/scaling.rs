@@ -163,7 +163,8 @@ fn guest(what: What, threads: usize, cpus: usize, scale: Scale, accel: &mut Acce
         let Transcript { report: Some(Ok(report)), log, .. } = &ended.transcript else {
             return Err(Error::Failed("the guest ended without a report".into()));
         };
-        let sample = sample(what, report, log.iter().map(String::as_str));
+        let log: Vec<_> = log.lines().collect();
+        let sample = sample(what, report, log.iter().map(AsRef::as_ref));
         samples.push(sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))?);
     }
     Ok(samples)

@@ -13,7 +13,7 @@ pub use qemu::{Attempts, explained};
 
 use crate::args::{Boot, Target, Where};
 use crate::error::Error;
-use crate::file;
+use crate::file::{self, Kind};
 use crate::output::Output;
 use serde_json::Value;
 
@@ -23,7 +23,10 @@ use serde_json::Value;
 /// Options that contradict one another, and everything that can go wrong on the way.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     check(&boot.target)?;
-    boot.snapshot.as_deref().map_or(Ok(()), |path| file::check("--snapshot", path))?;
+    if let Some(path) = &boot.snapshot {
+        file::check("--snapshot", path)?;
+        file::claim("--snapshot", path, Kind::Snapshot)?;
+    }
     match boot.target.on {
         Where::Hosted => hosted::run(boot),
         Where::Qemu => qemu::run(boot),

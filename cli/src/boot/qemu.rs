@@ -10,6 +10,7 @@ use crate::qemu::protocol::Transcript;
 use crate::qemu::run::{self, End, Ended, Limits, Watch};
 use crate::shell;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -231,7 +232,7 @@ impl<'a> Attempts<'a> {
         let fail = |what: &str| Err(Error::Failed(explained(what, &ended, seen)));
         match ended.transcript.report {
             Some(Ok(mut report @ Value::Object(_))) => {
-                report["log"] = ended.transcript.log.into();
+                report["log"] = ended.transcript.log.lines().map(Cow::into_owned).collect();
                 Ok(report)
             }
             Some(Ok(_)) => fail("the guest's report is no JSON object"),
@@ -252,11 +253,12 @@ pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
     if log.is_empty() {
         message.push_str("\n  (the guest said nothing)");
     } else if !seen {
-        let skipped = log.len().saturating_sub(LAST_LINES);
         message.push_str("\nlast lines of its log:");
-        for line in &log[skipped..] {
+        let mut last: Vec<Cow<'_, str>> = log.lines().rev().take(LAST_LINES).collect();
+        last.reverse();
+        for line in last {
             message.push_str("\n  ");
-            message.push_str(line);
+            message.push_str(&line);
         }
     }
     message

@@ -276,6 +276,11 @@ fn failed(what: &str, ended: &Ended) -> Error {
     Error::Failed(explained(&format!("{what} ({how})"), ended, false))
 }
 
+/// Lines of one machine at most, and bytes of a line: one that has gone astray must not eat our
+/// memory.
+const MOST_LINES: usize = 1 << 17;
+const LONGEST_LINE: usize = 1 << 20;
+
 /// Writes down what comes and when.
 struct Listener {
     lines: Vec<(Instant, String)>,
@@ -291,6 +296,15 @@ impl Listener {
         Self { lines: Vec::new(), prompt: None, partial: Vec::new(), input }
     }
 
+    /// One more line, now.
+    fn keep(&mut self, now: Instant, line: String) -> Result<(), Error> {
+        if self.lines.len() == MOST_LINES {
+            return Err(Error::Failed(format!("a machine said more than {MOST_LINES} lines")));
+        }
+        self.lines.push((now, line));
+        Ok(())
+    }
+
     fn end(&mut self) {
         if !self.partial.is_empty() {
             let _ = self.output(b"\n");
@@ -304,8 +318,7 @@ impl Watch for Listener {
         if line == FIRST {
             self.prompt.get_or_insert(now);
         }
-        self.lines.push((now, line.to_owned()));
-        Ok(())
+        self.keep(now, line.to_owned())
     }
 
     fn has_input(&self) -> bool {
@@ -334,8 +347,8 @@ impl Watch for Listener {
             if byte == b'\n' {
                 let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
                 self.partial.clear();
-                self.lines.push((now, line));
-            } else {
+                self.keep(now, line)?;
+            } else if self.partial.len() < LONGEST_LINE {
                 self.partial.push(byte);
             }
         }

@@ -19,7 +19,7 @@ mod version;
 
 use crate::args::CompareLinux;
 use crate::error::Error;
-use crate::file;
+use crate::file::{self, Kind};
 use crate::output::Output;
 use lab::Lab;
 use plan::Plan;
@@ -65,6 +65,7 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     let plan = Plan::new(options)?;
     if let Some(file) = &options.json {
         file::check("--json", file)?;
+        file::claim("--json", file, Kind::Results)?;
     }
     let kernel = match &options.kernel {
         Some(path) => kernel::open(path)?,

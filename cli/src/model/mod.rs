@@ -22,6 +22,7 @@ use framewright_hosted::Machine;
 use predict::{Maps, Resize};
 use serde_json::{Value, json};
 use shape::Shape;
+use crate::file::{self, Kind};
 use std::fs;
 use std::path::Path;
 
@@ -62,6 +63,10 @@ fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> 
 /// A machine or a file of results that cannot be read, or a machine that this process cannot stand in for.
 pub fn run(options: &ModelOptions) -> Result<(), Error> {
     let machine = machine(options)?;
+    if let Some(path) = &options.json {
+        file::check("--json", path)?;
+        file::claim("--json", path, Kind::Results)?;
+    }
     // Whatever is wrong with a file shows before anything is measured.
     let known = options.results.as_deref().map(read).transpose()?;
     progress::begin(0);
@@ -82,8 +87,7 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
     let rows = predictions(&costs, &shape, &checked);
     let section = section(&costs, 1, PREDICTED, rows);
     if let Some(path) = &options.json {
-        let failed = |error| Error::Usage(format!("{} cannot be written: {error}", path.display()));
-        fs::write(path, format!("{}\n", section.to_json())).map_err(failed)?;
+        file::replace(path, format!("{}\n", section.to_json()).as_bytes())?;
     }
     section.print(false)
 }

@@ -5,6 +5,8 @@
 //! Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
 
 use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::VecDeque;
 
 /// A line longer than this is cut: a guest that has gone astray must not eat our memory.
 const LONGEST_LINE: usize = 1 << 20;
@@ -13,8 +15,9 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Default)]
 pub struct Transcript {
     partial: Vec<u8>,
-    /// The log, without protocol lines.
-    pub log: Vec<String>,
+    /// The log, without protocol lines: its beginning and its end where it is longer than
+    /// [`Log`] keeps.
+    pub log: Log,
     /// The report, or why it cannot be read.
     pub report: Option<Result<Value, String>>,
     /// Whether the guest has said its last word.
@@ -34,7 +37,7 @@ pub struct Transcript {
 impl Transcript {
     /// Takes bytes as they come; gives the log lines that they complete.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<String> {
-        let before = self.log.len();
+        let mut lines = Vec::new();
         for &byte in bytes {
             let in_shell = self.has_shell && self.status.is_none();
             if self.partial.is_empty() {
@@ -47,12 +50,12 @@ impl Transcript {
                 self.output.push(byte);
             }
             if byte == b'\n' {
-                self.end_line(in_shell);
+                lines.extend(self.end_line(in_shell));
             } else if self.partial.len() < LONGEST_LINE {
                 self.partial.push(byte);
             }
         }
-        self.log[before..].to_vec()
+        lines
     }
 
     /// What the shell has said since the last call.
@@ -62,14 +65,14 @@ impl Transcript {
 
     /// Takes what is left when no more comes.
     pub fn finish(&mut self) -> Vec<String> {
-        let before = self.log.len();
-        if !self.partial.is_empty() {
-            self.end_line(self.has_shell && self.status.is_none());
+        if self.partial.is_empty() {
+            return Vec::new();
         }
-        self.log[before..].to_vec()
+        self.end_line(self.has_shell && self.status.is_none()).into_iter().collect()
     }
 
-    fn end_line(&mut self, in_shell: bool) {
+    /// Takes the line that has come to its end; gives it if it belongs to the log.
+    fn end_line(&mut self, in_shell: bool) -> Option<String> {
         let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
         self.partial.clear();
         if in_shell {
@@ -82,7 +85,8 @@ impl Transcript {
                 self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
             } else if line.starts_with('[') {
                 // A guest that dies says why, shell or not.
-                self.log.push(line);
+                self.log.push(line.clone());
+                return Some(line);
             }
         } else if line == "@shell" {
             self.has_shell = true;
@@ -91,8 +95,61 @@ impl Transcript {
         } else if line == "@end" {
             self.ended = true;
         } else {
-            self.log.push(line);
+            self.log.push(line.clone());
+            return Some(line);
         }
+        None
+    }
+}
+
+/// Lines of a log of which a guest may write as many as it likes: the first and the last of them,
+/// and a line that counts the others.
+#[derive(Default)]
+pub struct Log {
+    first: Vec<String>,
+    first_bytes: usize,
+    /// Behind the first and what is left out.
+    last: VecDeque<String>,
+    last_bytes: usize,
+    left_out: u64,
+}
+
+/// Lines and bytes of the beginning that are kept, and of the end. A line counts a few bytes more
+/// than it has.
+const KEPT_LINES: usize = 16 << 10;
+const KEPT_BYTES: usize = 4 << 20;
+
+impl Log {
+    /// One more line.
+    fn push(&mut self, line: String) {
+        let cost = |line: &String| line.len() + size_of::<String>();
+        let is_beginning = self.last.is_empty() && self.left_out == 0;
+        if is_beginning
+            && self.first.len() < KEPT_LINES
+            && self.first_bytes + cost(&line) <= KEPT_BYTES
+        {
+            self.first_bytes += cost(&line);
+            self.first.push(line);
+            return;
+        }
+        self.last_bytes += cost(&line);
+        self.last.push_back(line);
+        while self.last.len() > 1 && (self.last.len() > KEPT_LINES || self.last_bytes > KEPT_BYTES) {
+            self.last_bytes -= self.last.pop_front().as_ref().map_or(0, cost);
+            self.left_out += 1;
+        }
+    }
+
+    /// Whether nothing was said.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.last.is_empty()
+    }
+
+    /// All that is kept, in order, with a line for what is not.
+    pub fn lines(&self) -> impl DoubleEndedIterator<Item = Cow<'_, str>> {
+        let middle = (self.left_out != 0).then(|| Cow::Owned(format!("({} lines are left out here)", self.left_out)));
+        let first = self.first.iter().map(|line| Cow::Borrowed(line.as_str()));
+        first.chain(middle).chain(self.last.iter().map(|line| Cow::Borrowed(line.as_str())))
     }
 }
 
@@ -117,7 +174,7 @@ mod tests {
         transcript.take(b"@json {\"a\": \n\xffpanic");
         assert!(matches!(&transcript.report, Some(Err(_))));
         assert_eq!(transcript.finish(), ["\u{fffd}panic"]);
-        assert_eq!(transcript.log.len(), 1);
+        assert_eq!(transcript.log.lines().count(), 1);
     }
 
     #[test]
@@ -141,6 +198,26 @@ mod tests {
         transcript.take(b"@shell\r\nword\r\n@memory a b\r\n@memory end\r\n@@memory c\r\n@status 0\r\n@memory d\r\n");
         assert_eq!(transcript.take_output(), b"word\r\n@memory c\r\n");
         assert_eq!((transcript.memory.as_str(), transcript.status), ("a b\nend\n", Some(0)));
+    }
+
+    #[test]
+    fn an_endless_log_keeps_its_beginning_and_its_end() {
+        let mut transcript = Transcript::default();
+        let mut said = 0;
+        for number in 0..200_000 {
+            said += transcript.take(format!("line {number}\r\n").as_bytes()).len();
+        }
+        let log: Vec<String> = transcript.log.lines().map(Cow::into_owned).collect();
+        assert_eq!((said, log.len()), (200_000, 2 * KEPT_LINES + 1), "everybody who watches sees all of it");
+        assert_eq!((log[0].as_str(), log.last().map(String::as_str)), ("line 0", Some("line 199999")));
+        assert_eq!(log[KEPT_LINES], format!("({} lines are left out here)", 200_000 - 2 * KEPT_LINES));
+        // Few lines that are long.
+        let mut transcript = Transcript::default();
+        for _ in 0..64 {
+            transcript.take(&[b"x".repeat(LONGEST_LINE).as_slice(), b"\n"].concat());
+        }
+        let bytes: usize = transcript.log.lines().map(|line| line.len()).sum();
+        assert!(bytes < 2 * KEPT_BYTES + LONGEST_LINE, "{bytes}");
     }
 
     #[test]

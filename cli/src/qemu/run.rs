@@ -10,12 +10,17 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a waiting run looks whether it is to stop.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// Bytes of what QEMU itself says that are kept, the last.
+const MOST_COMPLAINTS: usize = 1 << 16;
+/// Pieces of what QEMU says that may wait to be read.
+const MOST_WAITING: usize = 64;
 
 /// How long a run may take.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +155,11 @@ fn supervise(
                 let lines = transcript.take(&bytes);
                 heard = tell(lines, &mut transcript, &mut process)?;
             }
-            Ok(Event::Complaint(bytes)) => complaints.extend(bytes),
+            Ok(Event::Complaint(bytes)) => {
+                complaints.extend(bytes);
+                let more = complaints.len().saturating_sub(MOST_COMPLAINTS);
+                complaints.drain(..more);
+            }
             Err(RecvTimeoutError::Timeout) => {}
             // Both ends of QEMU's outputs are closed: it ends, or has ended.
             Err(RecvTimeoutError::Disconnected) => break,
@@ -203,7 +212,7 @@ impl Process {
             command.pre_exec(move || inherited.map_or(Ok(()), GuestLine::inherit).and_then(|()| die_with(parent)))
         };
         let mut child = command.spawn().map_err(|error| cannot(&error))?;
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(MOST_WAITING);
         if let Some(serial) = child.stdout.take() {
             forward(serial, sender.clone(), Event::Serial);
         }
@@ -246,7 +255,7 @@ fn die_with(parent: u32) -> io::Result<()> {
 }
 
 /// Sends what comes from `source` until it ends or nobody listens.
-fn forward(mut source: impl Read + Send + 'static, sender: Sender<Event>, event: fn(Vec<u8>) -> Event) {
+fn forward(mut source: impl Read + Send + 'static, sender: SyncSender<Event>, event: fn(Vec<u8>) -> Event) {
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         loop {

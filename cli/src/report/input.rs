@@ -1,15 +1,12 @@
 //! What a report is made of: files of results and snapshots, recognised by their content, and refused with the place of what is wrong.
 
 use crate::error::Error;
-use crate::file::FORMAT;
+use crate::file::{FORMAT, MOST_BYTES};
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The largest file that is read.
-const MOST_BYTES: u64 = 64 << 20;
 
 /// Everything that was read.
 #[derive(Default)]
@@ -24,6 +21,8 @@ pub struct Input {
     pub replaced: usize,
     /// Memory, each with the name of its file.
     pub snapshots: Vec<(String, Snapshot)>,
+    /// The notes once more, to find them.
+    known: HashSet<Note>,
     /// Where in `rows` what a row measures is.
     places: HashMap<String, usize>,
 }
@@ -39,7 +38,7 @@ pub struct FileInfo {
 }
 
 /// About a table.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Note {
     /// Its name.
     pub bench: String,
@@ -154,7 +153,7 @@ impl Input {
             let left_out = left_out.map_or(&[][..], Vec::as_slice).iter();
             let left_out = left_out.filter_map(|reason| reason.as_str().map(str::to_owned)).collect();
             let note = Note { bench: text("bench"), timed: text("timed"), left_out };
-            if !note.bench.is_empty() && !self.notes.contains(&note) {
+            if !note.bench.is_empty() && self.known.insert(note.clone()) {
                 self.notes.push(note);
             }
             seconds += section.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
@@ -165,6 +164,9 @@ impl Input {
         }
     }
 }
+
+/// Words about a machine that are taken from a file.
+const MOST_FACTS: usize = 32;
 
 /// What a file says of itself.
 fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
@@ -182,7 +184,7 @@ fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
         object.get(name).into_iter().for_each(|value| add(name, value));
     }
     if let Some(machine) = object.get("machine").and_then(Value::as_object) {
-        machine.iter().for_each(|(name, value)| add(name, value));
+        machine.iter().take(MOST_FACTS).for_each(|(name, value)| add(name, value));
     }
     facts
 }

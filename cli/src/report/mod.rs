@@ -12,7 +12,7 @@ mod table;
 
 use crate::args::Report;
 use crate::error::{self, Error};
-use crate::file;
+use crate::file::{self, Kind};
 use crate::output::Output;
 use crate::targets;
 use memory::Detail;
@@ -38,6 +38,8 @@ pub fn run(report: &Report) -> Result<(), Error> {
     }
     file::check("--output", &report.output)?;
     let input = input::read(&report.results, &report.snapshot)?;
+    file::claim("--output", &report.output, Kind::Page)?;
+    let pictures = report.pictures.as_deref().map(|folder| pictures::draw(folder, &input)).transpose()?;
     let mut page = page::page(&input, Detail::Runs);
     if page.len() > MOST_BYTES {
         page = page::page(&input, Detail::Fields);
@@ -50,5 +52,5 @@ pub fn run(report: &Report) -> Result<(), Error> {
         )));
     }
     file::replace(&report.output, page.as_bytes())?;
-    report.pictures.as_deref().map_or(Ok(()), |folder| pictures::write(folder, &input))
+    pictures.map_or(Ok(()), |pictures| pictures.write())
 }

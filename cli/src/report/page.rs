@@ -6,20 +6,25 @@ use super::input::{Input, Note};
 use super::memory::{self, Detail};
 use super::svg::legend;
 use super::{ratios, table};
+use crate::file::PAGE_MARK;
 use crate::targets;
 use serde_json::Value;
+use std::collections::{HashMap, HashSet};
 
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"), include_str!("style.css"));
 const SCRIPT: &str = include_str!("script.js");
 /// Nothing is fetched from anywhere, whatever is in the files.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
+/// Tables without a part of their own that are shown.
+const MOST_OTHERS: usize = 64;
+
 /// All of it.
 pub fn page(input: &Input, detail: Detail) -> String {
     let sections = sections(&input.rows);
     let has_rows = !input.rows.is_empty();
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{PAGE_MARK}<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <link rel=\"icon\" href=\"data:,\"><title>Framewright: results</title><style>{STYLE}</style></head><body>{}",
         memory::PATTERNS
@@ -147,27 +152,34 @@ fn how(out: &mut String, note: &Note) {
     }
 }
 
-/// Tables that no part shows.
-fn unknown<'a>(sections: &[Section], input: &'a Input) -> Vec<&'a str> {
-    let mut names: Vec<&str> = Vec::new();
-    for name in input.rows.iter().filter_map(|row| row["bench"].as_str()) {
-        let is_shown = sections.iter().any(|section| section.benches.contains(&name));
-        if !is_shown && name != "run" && !names.contains(&name) {
-            names.push(name);
-        }
+/// Tables that no part shows, with their rows, in the order in which they come.
+fn unknown<'a>(sections: &[Section], input: &'a Input) -> Vec<(&'a str, Vec<&'a Value>)> {
+    let known: HashSet<&str> = sections.iter().flat_map(|section| section.benches.iter().copied()).chain(["run"]).collect();
+    let mut tables: Vec<(&str, Vec<&Value>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for row in &input.rows {
+        let Some(name) = row["bench"].as_str().filter(|name| !known.contains(name)) else { continue };
+        let place = *places.entry(name).or_insert_with(|| {
+            tables.push((name, Vec::new()));
+            tables.len() - 1
+        });
+        tables[place].1.push(row);
     }
-    names
+    tables
 }
 
 fn others(out: &mut String, sections: &[Section], input: &Input) {
-    let names = unknown(sections, input);
-    if names.is_empty() {
+    let tables = unknown(sections, input);
+    if tables.is_empty() {
         return;
     }
     out.push_str("<section id=\"others\"><h2>Others</h2>");
-    for name in names {
-        put!(out, "<h3>{}</h3>{}", Escaped(name), table::table(&rows_of(input, name)));
-        input.notes.iter().filter(|note| note.bench == name).for_each(|note| how(out, note));
+    for (name, rows) in tables.iter().take(MOST_OTHERS) {
+        put!(out, "<h3>{}</h3>{}", Escaped(name), table::table(rows));
+        input.notes.iter().filter(|note| note.bench == *name).for_each(|note| how(out, note));
+    }
+    if let more @ 1.. = tables.len().saturating_sub(MOST_OTHERS) {
+        put!(out, "<p class=\"how\">{more} more tables are in the files.</p>");
     }
     out.push_str("</section>");
 }

@@ -6,9 +6,9 @@ use super::input::Input;
 use super::memory;
 use super::svg::{Anchor, Picture, Short, Svg};
 use crate::error::Error;
-use crate::file;
+use crate::file::{self, Kind, PICTURE_MARK};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What plots need of a page's style.
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"));
@@ -19,25 +19,43 @@ const LEGEND: f64 = 26.0;
 /// Width of a character of a legend, about.
 const CHARACTER: f64 = 6.6;
 
-/// Writes each plot of the page to `folder`, named after its part of the page and its number there.
+/// Pictures that are drawn and not written yet.
+pub struct Drawn<'a> {
+    folder: &'a Path,
+    files: Vec<(PathBuf, String)>,
+}
+
+/// Draws each plot of the page for a file in `folder`, named after its part of the page and its
+/// number there.
 ///
 /// # Errors
-/// A folder that cannot be made, a file that cannot be written; those before it are there.
-pub fn write(folder: &Path, input: &Input) -> Result<(), Error> {
-    fs::create_dir_all(folder)
-        .map_err(|error| Error::Usage(format!("{}: cannot be made: {error}", folder.display())))?;
+/// A file of that name that is no picture of ours. Nothing is written then.
+pub fn draw<'a>(folder: &'a Path, input: &Input) -> Result<Drawn<'a>, Error> {
+    let mut files = Vec::new();
     for section in sections(&input.rows) {
         let plots =
             section.groups.iter().flat_map(|group| group.plots.iter().map(|plot| (group.series.as_slice(), plot)));
         for ((series, plot), number) in plots.zip(1..) {
-            let path = folder.join(format!("{}-{number}.svg", section.id));
-            file::replace(&path, alone(series, plot).as_bytes())?;
+            files.push((folder.join(format!("{}-{number}.svg", section.id)), alone(series, plot)));
         }
     }
     for ((_, snapshot), number) in input.snapshots.iter().zip(1..) {
-        file::replace(&folder.join(format!("memory-{number}.svg")), alone(&[], &memory::picture(snapshot)).as_bytes())?;
+        files.push((folder.join(format!("memory-{number}.svg")), alone(&[], &memory::picture(snapshot))));
     }
-    Ok(())
+    files.iter().try_for_each(|(path, _)| file::claim("--pictures", path, Kind::Picture))?;
+    Ok(Drawn { folder, files })
+}
+
+impl Drawn<'_> {
+    /// Writes all of them.
+    ///
+    /// # Errors
+    /// A folder that cannot be made, a file that cannot be written; those before it are there.
+    pub fn write(&self) -> Result<(), Error> {
+        fs::create_dir_all(self.folder)
+            .map_err(|error| Error::Usage(format!("{}: cannot be made: {error}", self.folder.display())))?;
+        self.files.iter().try_for_each(|(path, text)| file::replace(path, text.as_bytes()))
+    }
 }
 
 /// A picture with its own colours, light and dark, and with the signs of its series above.
@@ -62,7 +80,7 @@ fn alone(series: &[String], plot: &Picture) -> String {
     );
     put!(
         out,
-        "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
+        "{PICTURE_MARK}<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
     );
     put!(out, "<g transform=\"translate({} {})\">{}</g></svg>\n", Short(MARGIN), Short(top), plot.body);
     out

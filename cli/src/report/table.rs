@@ -3,39 +3,41 @@
 use super::html::{Escaped, put};
 use super::svg::three;
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Rows that are shown; what is cut off is in the file.
 const MOST_ROWS: usize = 400;
+/// Columns that are shown.
+const MOST_COLUMNS: usize = 120;
 /// The longest text of a cell, in characters.
 const MOST_TEXT: usize = 80;
 
 /// A table of all fields of `rows`. Spreads stand with their values.
 pub fn table(rows: &[&Value]) -> String {
     let mut columns: Vec<&str> = Vec::new();
+    let mut all: HashSet<&str> = HashSet::from(["bench"]);
     for row in rows {
-        for name in row.as_object().into_iter().flatten().map(|(name, _)| name.as_str()) {
-            if name != "bench" && !columns.contains(&name) {
-                columns.push(name);
-            }
-        }
+        let names = row.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        columns.extend(names.filter(|name| all.insert(name)));
     }
-    let all = columns.clone();
+    let more = columns.len().saturating_sub(MOST_COLUMNS);
+    columns.truncate(MOST_COLUMNS);
     columns.retain(|name| {
         let base = ["_min", "_max", "_low", "_high"].iter().find_map(|end| name.strip_suffix(end));
-        base.is_none_or(|base| !all.contains(&base))
+        base.is_none_or(|base| !all.contains(base))
     });
     let mut out = String::from("<div class=\"scroll\"><table class=\"rows\"><thead><tr>");
     let is_number =
         |name: &str| rows.iter().all(|row| row.get(name).is_none_or(|value| value.is_number() || value.is_null()));
-    for name in &columns {
-        let class = if is_number(name) { " class=\"n\"" } else { "" };
+    let columns: Vec<(&str, &str)> =
+        columns.into_iter().map(|name| (name, if is_number(name) { " class=\"n\"" } else { "" })).collect();
+    for (name, class) in &columns {
         put!(out, "<th scope=\"col\"{class}>{}</th>", Escaped(&name.replace('_', " ")));
     }
     out.push_str("</tr></thead><tbody>");
     for row in rows.iter().take(MOST_ROWS) {
         out.push_str("<tr>");
-        for name in &columns {
-            let class = if is_number(name) { " class=\"n\"" } else { "" };
+        for (name, class) in &columns {
             put!(out, "<td{class}>{}</td>", Escaped(&cell(row, name)));
         }
         out.push_str("</tr>");
@@ -43,6 +45,9 @@ pub fn table(rows: &[&Value]) -> String {
     out.push_str("</tbody></table></div>");
     if rows.len() > MOST_ROWS {
         put!(out, "<p class=\"how\">The first {MOST_ROWS} of {} rows; all of them are in the file.</p>", rows.len());
+    }
+    if more != 0 {
+        put!(out, "<p class=\"how\">{more} more columns are in the file.</p>");
     }
     out
 }

@@ -3,7 +3,8 @@
 mod json;
 mod text;
 
-use framewright::units::{BLOCK_ORDER, MAX_ORDER};
+use framewright::units::{BLOCK_ORDER, MAX_NODES, MAX_ORDER};
+use framewright::zone::ZoneKind;
 
 /// The control file that says it.
 pub const FILE: &str = "/sys/kernel/debug/framewright/memory";
@@ -151,6 +152,9 @@ fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
         let (name, count) = part.split_once(':').ok_or_else(|| unknown(part))?;
         let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of blocks"))?;
         cell = cell.checked_add(count).ok_or("there are more blocks than there can be")?;
+        if uses.len() == MOST_USES {
+            return Err(format!("a cell has more than {MOST_USES} uses"));
+        }
         uses.push((Use::parse(name).ok_or_else(|| unknown(name))?, count));
     }
     if cell == 0 || !blocks.is_multiple_of(cell) {
@@ -174,9 +178,16 @@ impl Run {
     }
 }
 
-/// The largest frame number that can be, and the most blocks.
-const MOST_PFN: u64 = 1 << 40;
-const MOST_BLOCKS: u64 = 1 << 31;
+/// Frames behind all that can be: addresses have 52 bits.
+const END_PFN: u64 = 1 << 40;
+/// Blocks that they make.
+const MOST_BLOCKS: u64 = END_PFN >> BLOCK_ORDER;
+/// Cells that a map can show. The library makes a sixteenth of them, and some at the ends of zones.
+const MOST_CELLS: u64 = 1 << 16;
+/// Zones that there can be.
+const MOST_ZONES: usize = MAX_NODES * ZoneKind::COUNT;
+/// Uses of a cell, which are all different: more than there are letters with orders and eighths.
+const MOST_USES: usize = 64;
 
 impl Snapshot {
     /// Whether runs ascend and lie where memory can lie.
@@ -185,22 +196,46 @@ impl Snapshot {
     /// Which run does not.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
-            return Err(format!("cells of {} blocks: not a power of two", self.cell_blocks));
+            return Err(format!("cell_blocks: cells of {} blocks: not a power of two", self.cell_blocks));
+        }
+        if self.cell_blocks > MOST_BLOCKS {
+            return Err(format!("cell_blocks: cells of {} blocks; all memory has {MOST_BLOCKS}", self.cell_blocks));
         }
         if self.zones.is_empty() {
             return Err("there is no zone".into());
         }
+        if self.zones.len() > MOST_ZONES {
+            return Err(format!("there are {} zones; {MOST_ZONES} are the most", self.zones.len()));
+        }
+        let mut node = 0;
+        let mut cells = 0;
         for zone in &self.zones {
+            if zone.node < node || zone.node >= MAX_NODES as u64 {
+                let most = MAX_NODES - 1;
+                return Err(format!("node {} zone {}: nodes ascend, from 0 to {most}", zone.node, zone.name));
+            }
+            node = zone.node;
             let mut end = 0;
             for (index, run) in zone.runs.iter().enumerate() {
                 let place = || format!("node {} zone {}, run {index}", zone.node, zone.name);
-                if run.blocks == 0 || run.blocks > MOST_BLOCKS || run.first_pfn > MOST_PFN {
+                if run.blocks == 0 || run.blocks > MOST_BLOCKS || run.first_pfn >= END_PFN {
                     return Err(format!("{}: {} blocks at {:#x} cannot be", place(), run.blocks, run.first_pfn));
                 }
                 if run.first_pfn < end || run.first_pfn % (1 << BLOCK_ORDER) != 0 {
                     return Err(format!("{}: {:#x} is not behind the run before it", place(), run.first_pfn));
                 }
                 end = run.first_pfn + (run.blocks << BLOCK_ORDER);
+                if end > END_PFN {
+                    return Err(format!("{}: it ends at {end:#x}, and memory at {END_PFN:#x}", place()));
+                }
+                cells += run.blocks.div_ceil(self.cell_blocks);
+                if cells > MOST_CELLS {
+                    return Err(format!(
+                        "{}: with it there are {cells} cells of {} blocks, more than the {MOST_CELLS} that a map can show",
+                        place(),
+                        self.cell_blocks
+                    ));
+                }
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Parallel jobs.
 
 use super::Comparison::{AtLeast, AtMost};
-use super::rows::{number, text};
+use super::rows::{key, number, text};
 use super::{Comparison, Measure, Rows, Sample, Target};
 use serde_json::Value;
 
@@ -31,7 +31,8 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| {
             let rows = rows.bench("jobs").filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
             let small = rows.is("engine", "serial").filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
-            over(&ours(&rows).filter(|row| small.iter().any(|other| is_same(row, other))), "serial_ratio", &small)
+            let jobs = small.by(SAME);
+            over(&ours(&rows).filter(|row| jobs.contains_key(&key(row, SAME))), "serial_ratio", &small)
         },
     ),
     ratio("jobs-uniform", "Large even jobs: rayon's time over ours", (AtLeast, 0.98), "rayon", |rows| {
@@ -64,10 +65,6 @@ fn over(rows: &Rows<'_>, field: &str, others: &Rows<'_>) -> Vec<Sample> {
     if samples.is_empty() { rows.over(others, "seconds", SAME, SAME) } else { samples }
 }
 
-fn is_same(row: &Value, other: &Value) -> bool {
-    SAME.iter().all(|name| row.get(*name) == other.get(*name))
-}
-
 fn case(row: &Value) -> &str {
     text(row, "case")
 }
@@ -83,12 +80,9 @@ fn ours<'a>(rows: &Rows<'a>) -> Rows<'a> {
 /// Of jobs that are large for one thread.
 fn against_rayon(rows: &Rows<'_>) -> Vec<Sample> {
     let rows = rows.bench("jobs");
-    let serial = rows.is("engine", "serial");
-    let is_large = |row: &Value| {
-        let same = serial.filter(|other| is_same(row, other));
-        same.iter().any(|row| seconds(row).is_some_and(|time| time > LARGE_SECONDS))
-    };
-    let large = rows.filter(is_large);
+    let long = |row: &Value| seconds(row).is_some_and(|time| time > LARGE_SECONDS);
+    let serial = rows.is("engine", "serial").filter(long).by(SAME);
+    let large = rows.filter(|row| serial.contains_key(&key(row, SAME)));
     over(&large.is("engine", "rayon"), "framewright_ratio", &ours(&large))
 }
 

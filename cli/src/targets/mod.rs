@@ -12,7 +12,7 @@ mod reporting;
 mod rows;
 mod table;
 
-pub use rows::{Rows, Sample, number, text, whole};
+pub use rows::{Rows, Sample, key, number, text, whole};
 pub use table::table;
 
 use serde_json::Value;

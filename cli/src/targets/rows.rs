@@ -1,6 +1,7 @@
 //! Choosing rows of results by what they say.
 
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// A measurement, and which it is.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,19 +49,32 @@ impl<'a> Rows<'a> {
         self.0.iter().filter_map(one).collect()
     }
 
-    /// The quotient of a field over the same field of the row of `others` that agrees in all of `same`.
+    /// The quotient of a field over that field of the row of `others` that agrees in all of `same`;
+    /// of several that do, the last counts.
     pub fn over(&self, others: &Self, field: &str, same: &[&str], place: &[&str]) -> Vec<Sample> {
-        let mut samples = Vec::new();
-        for row in &self.0 {
-            for other in others.0.iter().filter(|other| same.iter().all(|name| row.get(*name) == other.get(*name))) {
-                if let (Some(ours), Some(theirs)) = (number(row, field), number(other, field).filter(|&one| one > 0.0))
-                {
-                    samples.push(Sample { value: ours / theirs, place: words(row, place) });
-                }
-            }
-        }
-        samples
+        let others = others.by(same);
+        let one = |row: &&Value| {
+            let theirs = number(others.get(&key(row, same))?, field).filter(|&one| one > 0.0)?;
+            Some(Sample { value: number(row, field)? / theirs, place: words(row, place) })
+        };
+        self.0.iter().filter_map(one).collect()
     }
+
+    /// The rows by what they say in `fields`, the last of each kind. See [`key`].
+    pub fn by(&self, fields: &[&str]) -> HashMap<String, &'a Value> {
+        self.0.iter().map(|row| (key(row, fields), *row)).collect()
+    }
+}
+
+/// What a row says in these fields: rows that agree in all of them have one key.
+pub fn key(row: &Value, fields: &[&str]) -> String {
+    let mut key = String::new();
+    for field in fields {
+        // JSON has no unescaped line ends.
+        key.extend(row.get(*field).map(Value::to_string));
+        key.push('\n');
+    }
+    key
 }
 
 /// A field that is a number.

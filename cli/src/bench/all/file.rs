@@ -85,10 +85,12 @@ impl ResultsFile {
                 why
             }
             Earlier::Anew(why) => {
-                let mut kept = path.as_os_str().to_owned();
+                // A link stays, and leads to the new file.
+                let target = file::target(path).map_err(|error| usage(error.to_string()))?;
+                let mut kept = target.as_os_str().to_owned();
                 kept.push(".old");
                 let kept = PathBuf::from(kept);
-                fs::rename(path, &kept).map_err(|error| usage(format!("cannot be renamed: {error}")))?;
+                fs::rename(&target, &kept).map_err(|error| usage(format!("cannot be renamed: {error}")))?;
                 format!("begins anew, because {why}; the old one is {}", kept.display())
             }
         };

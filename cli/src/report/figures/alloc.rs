@@ -1,7 +1,7 @@
 //! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
 
 use super::super::svg::{Bars, Line, Lines, Mark, Picture, Shape, Unit};
-use super::{Group, NARROW, Section, counted, mark, number, run_size, text, texts, whole, wholes};
+use super::{Group, NARROW, SIGNS, Section, counted, mark, number, run_size, text, texts, whole, wholes};
 use crate::targets::Rows;
 
 const OURS: &str = "framewright";
@@ -47,6 +47,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
 fn allocators(rows: &Rows<'_>) -> Vec<String> {
     let mut allocators = texts(rows, "allocator");
     allocators.sort_by_key(|name| name != OURS);
+    allocators.truncate(SIGNS);
     allocators
 }
 
@@ -60,8 +61,9 @@ fn by_order(
     let lines: Vec<(String, Vec<Option<Mark>>)> = wholes(&rows, "order")
         .into_iter()
         .map(|order| {
+            let rows = rows.is("order", order);
             let of = |name: &String| {
-                let row = rows.is("order", order).is("allocator", name.as_str());
+                let row = rows.is("allocator", name.as_str());
                 row.iter().next().and_then(|row| mark(row, field, NS))
             };
             (run_size(order), allocators.iter().map(of).collect::<Vec<_>>())

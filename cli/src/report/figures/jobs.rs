@@ -2,8 +2,9 @@
 
 use super::super::svg::{Bars, Mark, Shape, Unit};
 use super::{Group, Section, WIDE, number, text, texts, whole};
-use crate::targets::Rows;
+use crate::targets::{Rows, key};
 use serde_json::Value;
+use std::collections::HashMap;
 
 const SAME: [&str; 3] = ["case", "units", "unit_ns"];
 /// Engines that are shown, ours first.
@@ -15,16 +16,16 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let engines: Vec<String> =
         ENGINES.iter().filter(|name| known.iter().any(|known| known == *name)).map(|name| (*name).to_owned()).collect();
     let mut lines: Vec<(f64, String, Vec<Option<Mark>>)> = Vec::new();
+    let by_engine: Vec<_> = engines.iter().map(|engine| rows.is("engine", engine.as_str()).by(&SAME)).collect();
     for serial in rows.is("engine", "serial").iter() {
         let Some(time) = number(serial, "seconds").filter(|&time| time > 0.0) else { continue };
-        let same = rows.filter(|row| SAME.iter().all(|name| row.get(*name) == serial.get(*name)));
-        let of = |engine: &String| {
-            let row = same.is("engine", engine.as_str());
-            let mark = row.iter().next().and_then(|row| super::mark(row, "seconds", 1.0 / time));
+        let job = key(serial, &SAME);
+        let of = |jobs: &HashMap<String, &Value>| {
+            let mark = jobs.get(&job).and_then(|row| super::mark(row, "seconds", 1.0 / time));
             // What is far away would push everything else together.
             mark.filter(|mark| mark.value <= FARTHEST)
         };
-        lines.push((time, name(serial), engines.iter().map(of).collect()));
+        lines.push((time, name(serial), by_engine.iter().map(of).collect()));
     }
     lines.sort_by(|one, other| one.0.total_cmp(&other.0));
     let plot = Bars {

@@ -13,6 +13,7 @@ mod scaling;
 use super::svg::{Mark, Picture};
 use crate::targets::{Rows, number, text, whole};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// A part of the page about one or a few tables.
 pub struct Section {
@@ -75,6 +76,9 @@ pub fn sections(rows: &[Value]) -> Vec<Section> {
     sections
 }
 
+/// Allocators and engines of one plot that are told apart.
+const SIGNS: usize = 6;
+
 /// Width of a plot that has neighbours.
 const NARROW: f64 = 400.0;
 /// Width of a plot that has none.
@@ -86,7 +90,10 @@ fn mark(row: &Value, field: &str, scale: f64) -> Option<Mark> {
     Some(Mark { value: number(row, field)? * scale, spread: end("min").zip(end("max")) })
 }
 
-/// The different values of a text field, in the order in which they come.
+/// Kinds of rows that a plot tells apart at most; a table has the others.
+const MOST_KINDS: usize = 64;
+
+/// The first different values of a text field, in the order in which they come.
 fn texts(rows: &Rows<'_>, field: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for row in rows.iter() {
@@ -94,16 +101,17 @@ fn texts(rows: &Rows<'_>, field: &str) -> Vec<String> {
         if !value.is_empty() && !found.iter().any(|known| known == value) {
             found.push(value.to_owned());
         }
+        if found.len() == MOST_KINDS {
+            break;
+        }
     }
     found
 }
 
-/// The different values of a whole field, ascending.
+/// The least different values of a whole field, ascending.
 fn wholes(rows: &Rows<'_>, field: &str) -> Vec<u64> {
-    let mut found: Vec<u64> = rows.iter().filter_map(|row| whole(row, field)).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    let found: BTreeSet<u64> = rows.iter().filter_map(|row| whole(row, field)).collect();
+    found.into_iter().take(MOST_KINDS).collect()
 }
 
 fn counted(number: u64, what: &str) -> String {

@@ -2,8 +2,9 @@
 
 use super::super::svg::{Bars, Line, Lines, Mark, Picture, Shape, Unit};
 use super::{Group, NARROW, Section, WIDE, counted, mark, number, text, texts, whole};
-use crate::targets::Rows;
+use crate::targets::{Rows, key};
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Points of a curve at most.
 const MOST_POINTS: usize = 240;
@@ -100,12 +101,13 @@ fn falls(rows: &Rows<'_>) -> Option<Picture> {
 fn faults(rows: &Rows<'_>) -> Group {
     let configs: Vec<String> = texts(rows, "config").into_iter().filter(|config| config != "off").collect();
     let mut lines: Vec<(String, Vec<Option<Mark>>)> = Vec::new();
+    const SAME: [&str; 3] = ["on", "workload", "cpus"];
+    let by_config: Vec<_> = configs.iter().map(|config| rows.is("config", config.as_str()).by(&SAME)).collect();
     for off in rows.is("config", "off").iter() {
-        let same = rows.filter(|row| ["on", "workload", "cpus"].iter().all(|name| row.get(*name) == off.get(*name)));
-        let of = |config: &String| {
+        let job = key(off, &SAME);
+        let of = |of: &HashMap<String, &Value>| {
             let percent = |ratio: f64| (ratio - 1.0) * 100.0;
-            let row = same.is("config", config.as_str());
-            row.iter().next().and_then(|row| {
+            of.get(&job).and_then(|row| {
                 let ends = number(row, "against_off_low").zip(number(row, "against_off_high"));
                 let spread = ends.map(|(low, high)| (percent(low), percent(high)));
                 Some(Mark { value: percent(number(row, "against_off")?), spread })
@@ -113,7 +115,7 @@ fn faults(rows: &Rows<'_>) -> Group {
         };
         let on = if text(off, "on") == "qemu" { ", guest" } else { "" };
         let name = format!("{}, {}{on}", text(off, "workload"), counted(whole(off, "cpus").unwrap_or(1), "CPU"));
-        lines.push((name, configs.iter().map(of).collect()));
+        lines.push((name, by_config.iter().map(of).collect()));
     }
     lines.retain(|(_, marks)| marks.iter().any(Option::is_some));
     let plot = Bars {
