@@ -154,7 +154,8 @@ fn how(out: &mut String, note: &Note) {
 
 /// Tables that no part shows, with their rows, in the order in which they come.
 fn unknown<'a>(sections: &[Section], input: &'a Input) -> Vec<(&'a str, Vec<&'a Value>)> {
-    let known: HashSet<&str> = sections.iter().flat_map(|section| section.benches.iter().copied()).chain(["run"]).collect();
+    let known: HashSet<&str> =
+        sections.iter().flat_map(|section| section.benches.iter().copied()).chain(["run"]).collect();
     let mut tables: Vec<(&str, Vec<&Value>)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for row in &input.rows {

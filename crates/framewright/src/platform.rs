@@ -42,6 +42,15 @@ impl PinnedCpu {
     }
 }
 
+/// Does `work`, which learns the number of the CPU, while the caller stays on it.
+pub(crate) fn pinned<P: Platform + ?Sized, R>(platform: &P, work: impl FnOnce(u32) -> R) -> R {
+    let cpu = platform.pin();
+    let result = work(cpu.index());
+    // SAFETY: pinned here just now; what `work` pinned it has unpinned (invariant 16).
+    unsafe { platform.unpin(cpu) };
+    result
+}
+
 /// What [`Platform::irq_save`] found; opaque to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "give it back with Platform::irq_restore"]

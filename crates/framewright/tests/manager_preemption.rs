@@ -6,7 +6,6 @@ mod common;
 
 use common::{check, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::early::EarlyAllocator;
 use framewright::manager::{PoolBatch, PoolMaps};
 use framewright::map_space::{BlockNumber, BlockRange, MapSpace};
 use framewright::memory_map::SectionState;
@@ -15,7 +14,7 @@ use framewright::pools::PoolSize;
 use framewright::units::{NodeId, Order, Pfn};
 use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeArray, FakeMachine, Owner, early_of};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -99,8 +98,9 @@ unsafe impl Platform for Preemptive {
         self.machine.pin()
     }
 
-    fn unpin(&self, cpu: PinnedCpu) {
-        self.machine.unpin(cpu);
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.machine.unpin(cpu) };
         self.pins.fetch_sub(1, Ordering::Relaxed);
         self.point();
     }
@@ -109,8 +109,9 @@ unsafe impl Platform for Preemptive {
         self.at_point(Platform::irq_save)
     }
 
-    fn irq_restore(&self, state: IrqState) {
-        self.at_point(|machine| machine.irq_restore(state));
+    unsafe fn irq_restore(&self, state: IrqState) {
+        // SAFETY: passed on from the caller.
+        self.at_point(|machine| unsafe { machine.irq_restore(state) });
     }
 
     fn direct_limit(&self) -> u64 {
@@ -155,9 +156,9 @@ fn bring_up(platform: &'static Preemptive, line: &str) -> &'static Manager<Preem
         // Every page that is free can be had.
         parameters.pages = Pages::None;
     }
-    let mut early = EarlyAllocator::new(platform, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    Box::leak(Box::new(Manager::bring_up(&mut early, &input).expect("bring-up")))
+    let early = early_of(platform, machine.map(), machine.topology(), &[]).expect("early");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
 /// Takes all there is of an order and gives it back.
@@ -295,7 +296,7 @@ struct Slow {
 }
 
 impl PoolMaps for Slow {
-    fn before_publish(&self, _: &PoolBatch<'_>) -> u64 {
+    unsafe fn before_publish(&self, _: &PoolBatch<'_>) -> u64 {
         let is_first = !self.begun.swap(true, Ordering::AcqRel);
         let mut turns = 0;
         while is_first && self.machine.calls().yield_now == 0 {
@@ -306,7 +307,7 @@ impl PoolMaps for Slow {
         0
     }
 
-    fn before_free(&self, _: &PoolBatch<'_>) {}
+    unsafe fn before_free(&self, _: &PoolBatch<'_>) {}
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
-use crate::platform::Platform;
+use crate::platform::{Platform, pinned};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
@@ -79,11 +79,7 @@ impl<P: Platform> Manager<P> {
     /// Calls `work` with the number of the CPU on which it then runs to its end.
     #[inline]
     pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
-        let cpu = self.platform.pin();
-        let result = work(cpu.index());
-        // SAFETY: pinned here just now; what `work` pinned it has unpinned.
-        unsafe { self.platform.unpin(cpu) };
-        result
+        pinned(self.platform, work)
     }
 
     /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, but this may be had yet, or a debug aid is on.

@@ -11,7 +11,7 @@
 
 use super::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::barrier::order_store_before_load;
-use crate::platform::Platform;
+use crate::platform::{Platform, pinned};
 
 /// See the module documentation.
 pub struct Ownership {
@@ -88,16 +88,18 @@ impl Ownership {
     /// For a drainer, once the owner is out: does `work`, which is short, with the data to itself. Other drainers wait
     /// meanwhile; it is pinned, so that it goes on.
     pub fn alone<P: Platform, R>(&self, platform: &P, work: impl FnOnce() -> R) -> R {
+        let mut work = Some(work);
         loop {
-            let cpu = platform.pin();
-            // Acquire pairs with the Release below: drainers follow one another. Relaxed: who does not get the data reads nothing.
-            if self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                let result = work();
+            let done = pinned(platform, |_| {
+                // Acquire pairs with the Release below: drainers follow one another. Relaxed: who does not get the data reads nothing.
+                self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+                let result = work.take().map(|work| work());
                 self.taken.store(false, Ordering::Release);
-                platform.unpin(cpu);
+                result
+            });
+            if let Some(result) = done {
                 return result;
             }
-            platform.unpin(cpu);
             // It is on another CPU, as it is pinned.
             platform.relax();
         }

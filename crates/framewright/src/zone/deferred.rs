@@ -10,7 +10,7 @@ use crate::block::table::blocks_of;
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber};
 use crate::memory_map::{DeferredInit, SECTION_PAGES, SectionState, Sections};
-use crate::platform::Platform;
+use crate::platform::{Platform, pinned};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
@@ -51,13 +51,10 @@ impl Zone {
     /// Brings up the section that `claim` claims, if it does; how many pages that gave.
     ///
     /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a section in its hands: whoever
-    /// waits for one waits for a CPU that is at work, not for a task (invariant 42). Linux has interrupts off meanwhile
+    /// waits for one waits for a CPU that is at work, not for a task (invariant 43). Linux has interrupts off meanwhile
     /// (`deferred_grow_zone` in `mm/mm_init.c`).
     fn bring_up_one<P: Platform>(&self, platform: &P, claim: impl FnOnce() -> Option<u32>) -> Option<u64> {
-        let cpu = platform.pin();
-        let pages = claim().map(|section| self.bring_up_claimed(platform, section));
-        platform.unpin(cpu);
-        pages
+        pinned(platform, |_| claim().map(|section| self.bring_up_claimed(platform, section)))
     }
 
     /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for the first time, and less code is faster then.
