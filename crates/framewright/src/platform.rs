@@ -123,6 +123,12 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
+    /// 64 bits that nobody can foresee, from a source of the hardware or the system. Asked for a few times, at bring-up: the shuffle
+    /// begins with it, so that nobody who knows the machine knows where memory will lie. `None`: there is none now.
+    fn entropy(&self) -> Option<u64> {
+        None
+    }
+
     /// Called in every turn of a busy wait.
     fn relax(&self) {
         core::hint::spin_loop();

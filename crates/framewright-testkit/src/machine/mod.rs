@@ -45,6 +45,7 @@ pub struct Calls {
     pub now_ns: u64,
     pub relax: u64,
     pub cpu_node: u64,
+    pub entropy: u64,
 }
 
 #[derive(Default)]
@@ -58,6 +59,7 @@ struct Counters {
     now_ns: AtomicU64,
     relax: AtomicU64,
     cpu_node: AtomicU64,
+    entropy: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -88,6 +90,7 @@ pub struct FakeMachine {
     counters: Counters,
     map_space: OnceLock<&'static dyn MapSpace>,
     knows_tasks: bool,
+    entropy: Option<u64>,
 }
 
 impl FakeMachine {
@@ -180,6 +183,7 @@ impl FakeMachine {
             now_ns: load(&counters.now_ns),
             relax: load(&counters.relax),
             cpu_node: load(&counters.cpu_node),
+            entropy: load(&counters.entropy),
         }
     }
 
@@ -323,6 +327,11 @@ unsafe impl Platform for FakeMachine {
         count(&self.counters.now_ns);
         let clock = self.clock.as_ref()?;
         Some(clock.now_ns.fetch_add(clock.step_ns, Ordering::Relaxed))
+    }
+
+    fn entropy(&self) -> Option<u64> {
+        count(&self.counters.entropy);
+        self.entropy
     }
 
     fn relax(&self) {
