@@ -9,7 +9,7 @@ use framewright::map_space::MapSpace;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
 use framewright_x86::cpu::features::hypervisor_is;
-use framewright_x86::cpu::{interrupts, registers};
+use framewright_x86::cpu::{entropy, interrupts, registers};
 
 /// The early allocator of this guest.
 pub type EarlyMemory<'a> = EarlyAllocator<'a, GuestPlatform>;
@@ -130,6 +130,11 @@ unsafe impl Platform for GuestPlatform {
         if !self.waits_plainly.load(Ordering::Relaxed) || smp::this().counts_to(PLAIN_TURNS) {
             core::hint::spin_loop();
         }
+    }
+
+    /// From the CPU, where it has a generator.
+    fn entropy(&self) -> Option<u64> {
+        entropy::random()
     }
 
     fn now_ns(&self) -> Option<u64> {

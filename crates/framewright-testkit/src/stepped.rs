@@ -213,6 +213,10 @@ unsafe impl Platform for SteppedMachine {
         self.call(Platform::now_ns)
     }
 
+    fn entropy(&self) -> Option<u64> {
+        self.call(Platform::entropy)
+    }
+
     fn relax(&self) {
         self.call(Platform::relax);
     }

@@ -147,6 +147,12 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
+    /// 64 bits that nobody can foresee, from a source of the hardware or the system. Asked for a few times, at bring-up: the shuffle
+    /// begins with it, so that nobody who knows the machine knows where memory will lie. `None`: there is none now.
+    fn entropy(&self) -> Option<u64> {
+        None
+    }
+
     /// Called in every turn of a busy wait, from any context: what is waited for is a CPU that is at work, or a task on another
     /// CPU that is pinned or has interrupts off, and so comes soon. Must not sleep.
     fn relax(&self) {

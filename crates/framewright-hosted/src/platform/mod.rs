@@ -6,6 +6,7 @@
 mod array;
 mod barrier;
 mod cpus;
+mod entropy;
 mod error;
 mod itself;
 mod layout;
@@ -18,6 +19,7 @@ pub use layout::Layout;
 use array::PageArray;
 use barrier::Barrier;
 use cpus::Cpus;
+use entropy::entropy;
 use framewright::firmware::MemoryMap;
 use framewright::map_space::{BlockRange, MapSpace};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
@@ -472,6 +474,11 @@ unsafe impl Platform for HostedPlatform {
     /// Nanoseconds since the machine was made, by `CLOCK_MONOTONIC`.
     fn now_ns(&self) -> Option<u64> {
         u64::try_from(self.started.elapsed().as_nanos()).ok()
+    }
+
+    /// From the kernel's generator (`getrandom`).
+    fn entropy(&self) -> Option<u64> {
+        entropy()
     }
 
     fn map_space(&self) -> Option<&dyn MapSpace> {

@@ -22,6 +22,7 @@ pub struct Builder {
     poisoned: bool,
     clock_step_ns: Option<u64>,
     knows_tasks: bool,
+    entropy: Option<u64>,
 }
 
 impl Builder {
@@ -37,6 +38,7 @@ impl Builder {
             poisoned: true,
             clock_step_ns: Some(0),
             knows_tasks: true,
+            entropy: None,
         }
     }
 
@@ -127,6 +129,12 @@ impl Builder {
         self
     }
 
+    /// A machine with a source of entropy, which always says `word`.
+    pub fn entropy(mut self, word: u64) -> Self {
+        self.entropy = Some(word);
+        self
+    }
+
     /// A machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
@@ -166,6 +174,7 @@ impl Builder {
             counters: Counters::default(),
             map_space: OnceLock::new(),
             knows_tasks: self.knows_tasks,
+            entropy: self.entropy,
         }))
     }
 

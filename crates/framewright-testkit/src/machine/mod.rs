@@ -46,6 +46,7 @@ pub struct Calls {
     pub relax: u64,
     pub cpu_node: u64,
     pub yield_now: u64,
+    pub entropy: u64,
 }
 
 #[derive(Default)]
@@ -60,6 +61,7 @@ struct Counters {
     relax: AtomicU64,
     cpu_node: AtomicU64,
     yield_now: AtomicU64,
+    entropy: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -90,6 +92,7 @@ pub struct FakeMachine {
     counters: Counters,
     map_space: OnceLock<&'static dyn MapSpace>,
     knows_tasks: bool,
+    entropy: Option<u64>,
 }
 
 impl FakeMachine {
@@ -183,6 +186,7 @@ impl FakeMachine {
             relax: load(&counters.relax),
             cpu_node: load(&counters.cpu_node),
             yield_now: load(&counters.yield_now),
+            entropy: load(&counters.entropy),
         }
     }
 
@@ -326,6 +330,11 @@ unsafe impl Platform for FakeMachine {
         count(&self.counters.now_ns);
         let clock = self.clock.as_ref()?;
         Some(clock.now_ns.fetch_add(clock.step_ns, Ordering::Relaxed))
+    }
+
+    fn entropy(&self) -> Option<u64> {
+        count(&self.counters.entropy);
+        self.entropy
     }
 
     fn relax(&self) {

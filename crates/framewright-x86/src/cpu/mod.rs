@@ -1,5 +1,6 @@
 //! The CPU itself: identification, registers, ports, segments, exceptions and interrupts, its interrupt controller, its translations.
 
+pub mod entropy;
 pub mod exceptions;
 pub mod features;
 pub mod interrupts;

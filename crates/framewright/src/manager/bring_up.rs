@@ -3,7 +3,14 @@
 //! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
 //! in one pass over free memory (`paint`), and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
+mod chance;
+mod error;
+mod obtained;
 mod paint;
+
+pub use chance::ShuffleSeed;
+pub use error::{BringUpError, BringUpFailed};
+pub(super) use obtained::Obtained;
 
 use super::aided::Debug;
 use super::isolate::Isolations;
@@ -21,7 +28,7 @@ use crate::block::marks::Marks;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
-use crate::early::{EarlyAllocator, EarlyError, EarlyRequest, NodeChoice};
+use crate::early::EarlyAllocator;
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::memory_map::{ArrayMemory, MapFallback, Part};
 use crate::page::{CpuCache, Descriptors, Partial, Room};
@@ -30,10 +37,9 @@ use crate::platform::Platform;
 use crate::reporting::Reporting;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
+use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::zone::fallback::fallback_order;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
-use core::fmt;
 
 /// What bring-up works on beside the early allocator, which knows memory and nodes.
 #[derive(Clone, Copy, Debug)]
@@ -42,117 +48,6 @@ pub struct BringUp<'a> {
     pub parameters: &'a Parameters,
     /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from there.
     pub started_ns: Option<u64>,
-}
-
-/// Why bring-up failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BringUpError {
-    /// There is not enough free memory for the manager's own tables.
-    NoRoomForTables {
-        /// What did not fit.
-        what: &'static str,
-        /// Its size.
-        size_bytes: u64,
-        /// Where it was wanted.
-        node: NodeId,
-        /// What the early allocator said.
-        cause: EarlyError,
-    },
-    /// Nothing was left to hand out once the tables were placed.
-    NothingToManage,
-}
-
-impl fmt::Display for BringUpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRoomForTables { what, size_bytes, node, cause } => {
-                write!(f, "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}")
-            }
-            Self::NothingToManage => f.write_str("too little memory: the tables left no free frame"),
-        }
-    }
-}
-
-impl core::error::Error for BringUpError {}
-
-/// Bring-up failed, and the early allocator is back, with all the memory that it had. It is small ([`EarlyAllocator`]), so
-/// that this is no burden for a small stack. Who has no use for it takes the error alone; `?` does, where
-/// a [`BringUpError`] is returned.
-pub struct BringUpFailed<'a, P: Platform> {
-    /// Why.
-    pub error: BringUpError,
-    /// The early allocator as it was before.
-    pub early: EarlyAllocator<'a, P>,
-}
-
-impl<P: Platform> fmt::Debug for BringUpFailed<'_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<P: Platform> fmt::Display for BringUpFailed<'_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<P: Platform> core::error::Error for BringUpFailed<'_, P> {}
-
-impl<P: Platform> From<BringUpFailed<'_, P>> for BringUpError {
-    fn from(failed: BringUpFailed<'_, P>) -> Self {
-        failed.error
-    }
-}
-
-/// Memory for the manager's tables, given back unless bring-up succeeds.
-pub(super) struct Obtained<'a, 'b, P: Platform> {
-    early: &'a mut EarlyAllocator<'b, P>,
-    bytes: u64,
-}
-
-impl<P: Platform> Obtained<'_, '_, P> {
-    fn take(&mut self, what: &'static str, size_bytes: u64, node: NodeId) -> Result<PhysRange, BringUpError> {
-        self.take_filled(what, size_bytes, node, false)
-    }
-
-    /// The same with zeros in it.
-    pub(super) fn take_zeroed(
-        &mut self,
-        what: &'static str,
-        size_bytes: u64,
-        node: NodeId,
-    ) -> Result<PhysRange, BringUpError> {
-        self.take_filled(what, size_bytes, node, true)
-    }
-
-    fn take_filled(
-        &mut self,
-        what: &'static str,
-        size_bytes: u64,
-        node: NodeId,
-        zeroed: bool,
-    ) -> Result<PhysRange, BringUpError> {
-        let request = EarlyRequest {
-            node: NodeChoice::Preferred(node),
-            zeroed,
-            ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
-        };
-        let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
-            what,
-            size_bytes,
-            node,
-            cause,
-        })?;
-        self.bytes += range.size();
-        Ok(range)
-    }
-
-    fn give_back(&mut self, range: PhysRange) {
-        // It was allocated just now, so that this cannot fail; if it did, the range would stay reserved.
-        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody looks at them again.
-        let _ = unsafe { self.early.free(range) };
-    }
 }
 
 /// Everything that is allocated before zones have tables.
@@ -246,9 +141,7 @@ impl<P: Platform> Manager<P> {
         let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
-        if input.parameters.shuffle {
-            begin_shuffling(frame.zones, input, platform);
-        }
+        let shuffle_seed = chance::begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
         paint::paint(memory.early, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
@@ -294,6 +187,7 @@ impl<P: Platform> Manager<P> {
             reporting: Reporting::new(&input.parameters.reporting),
             memory_map: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
             section_locks: super::map_reclaim::SectionLocks::new(),
+            shuffle_seed,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
@@ -544,14 +438,6 @@ fn any_free<P: Platform>(early: &EarlyAllocator<'_, P>, inside: bool) -> bool {
         found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
     });
     found
-}
-
-/// Nothing merges beyond what is shuffled, from the first block on.
-fn begin_shuffling<P: Platform>(zones: &mut [Zone], input: &BringUp<'_>, platform: &P) {
-    // Without a seed: what no two boots have in common.
-    let chance = || platform.now_ns().unwrap_or(0) ^ core::ptr::from_ref(input).addr() as u64;
-    let seed = input.parameters.shuffle_seed.unwrap_or_else(chance);
-    (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
 }
 
 /// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.

@@ -45,7 +45,7 @@ mod references;
 mod settings;
 
 pub use allocate::{AllocateError, Request};
-pub use bring_up::{BringUp, BringUpError, BringUpFailed};
+pub use bring_up::{BringUp, BringUpError, BringUpFailed, ShuffleSeed};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
@@ -131,6 +131,7 @@ pub struct Manager<P: Platform> {
     memory_map: MapPolicy,
     section_locks: SectionLocks,
     pools: Pools,
+    shuffle_seed: Option<ShuffleSeed>,
     metadata_bytes: u64,
     times: BringUpTimes,
 }
@@ -224,6 +225,12 @@ impl<P: Platform> Manager<P> {
     /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
     pub fn shuffle(&self, zone: &Zone) -> bool {
         zone.shuffle(self.platform)
+    }
+
+    /// What the order of the shuffle began with; nothing where it is off.
+    #[must_use]
+    pub const fn shuffle_seed(&self) -> Option<ShuffleSeed> {
+        self.shuffle_seed
     }
 
     pub(crate) const fn shared_reporting(&self) -> &Reporting {

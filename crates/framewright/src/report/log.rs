@@ -2,7 +2,7 @@
 
 use crate::debug::Aids;
 use crate::firmware::{MapRange, MemoryKind, MemoryMap, Topology, node_ranges};
-use crate::manager::Manager;
+use crate::manager::{Manager, ShuffleSeed};
 use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PfnRange};
@@ -92,6 +92,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     let totals = manager.totals();
     log.line(format_args!("Built {} zonelists.  Total pages: {}", manager.nodes().len(), totals.managed_pages));
     debug_aids(log, input.parameters, manager.aids());
+    shuffle(log, manager.shuffle_seed());
     log.line(format_args!(
         "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
         totals.free_pages * KIB_PER_PAGE,
@@ -212,6 +213,19 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
     }
     if let Some(seed) = aids.placement_seed {
         log.line(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
+    }
+}
+
+/// Logs when the order of the shuffle can be foreseen though nobody asked for that.
+fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
+    match seed {
+        None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
+        Some(ShuffleSeed::Clock) => log.line(format_args!(
+            "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock and can be guessed"
+        )),
+        Some(ShuffleSeed::Address) => log.line(format_args!(
+            "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be the same at every boot"
+        )),
     }
 }
 

@@ -1,0 +1,75 @@
+//! Where chance begins: the seed of the shuffle.
+
+use crate::block::shuffle::Chance;
+use crate::parameters::Parameters;
+use crate::platform::Platform;
+use crate::zone::Zone;
+
+/// What the shuffle's order began with ([`Manager::shuffle_seed`](crate::Manager::shuffle_seed)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShuffleSeed {
+    /// The number on the command line: the order can be repeated.
+    Given,
+    /// The platform's entropy.
+    Entropy,
+    /// The clock, and an address: nobody repeats it, but it can be guessed.
+    Clock,
+    /// An address. Where programs lie at one place it is the same at every boot, and so is the order.
+    Address,
+}
+
+/// What no two boots have in common, as far as the platform knows: its entropy and its clock, with an address. All of it goes in, so that
+/// one bad source takes nothing away from the others.
+fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
+    let words = [entropy, clock].into_iter().flatten();
+    let mixed = words.fold(address, |mixed, word| Chance::new(mixed).next() ^ word);
+    Chance::new(mixed).next()
+}
+
+/// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first block on.
+pub(super) fn begin_shuffling<P: Platform>(
+    zones: &mut [Zone],
+    parameters: &Parameters,
+    platform: &P,
+) -> Option<ShuffleSeed> {
+    if !parameters.shuffle {
+        return None;
+    }
+    let (seed, from) = if let Some(seed) = parameters.shuffle_seed {
+        (seed, ShuffleSeed::Given)
+    } else {
+        let (entropy, clock) = (platform.entropy(), platform.now_ns());
+        let from = match (entropy, clock) {
+            (Some(_), _) => ShuffleSeed::Entropy,
+            (None, Some(_)) => ShuffleSeed::Clock,
+            (None, None) => ShuffleSeed::Address,
+        };
+        (mix(entropy, clock, core::ptr::from_ref(parameters).addr() as u64), from)
+    };
+    (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
+    Some(from)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_makes_a_difference() {
+        let all = [
+            mix(None, None, 1),
+            mix(None, None, 2),
+            mix(None, Some(1), 1),
+            mix(None, Some(2), 1),
+            mix(Some(3), None, 1),
+            mix(Some(4), None, 1),
+            mix(Some(1), Some(1), 1),
+            mix(Some(1), Some(2), 1),
+            mix(Some(2), Some(1), 1),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| (one ^ other).count_ones() > 8), "{index}");
+        }
+        assert_eq!(mix(Some(3), Some(4), 5), mix(Some(3), Some(4), 5));
+    }
+}
