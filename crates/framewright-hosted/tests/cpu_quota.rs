@@ -44,7 +44,7 @@ fn the_forms_of_a_quota() {
     let cpus = |text| parse_cpu_max(text).map(CpuQuota::cpus);
     assert_eq!(cpus("max 100000\n"), None);
     assert_eq!(cpus("200000 100000\n"), Some(2));
-    assert_eq!(cpus("250000"), Some(2));
+    assert_eq!(cpus("250000"), Some(3));
     assert_eq!(cpus("1000 100000"), Some(1));
     for odd in ["", "0 100000", "100000 0", "-1 100000", "1 2 3", "x 1", "100000 max"] {
         assert_eq!(cpus(odd), None, "{odd:?}");
@@ -120,6 +120,45 @@ fn lines_of_the_kernel() {
     assert_eq!(groups, [group(false, "/y:z"), group(true, "/")]);
 }
 
+/// Rounded to the nearest whole number, from a half up, and never to none.
+#[test]
+fn a_fraction_of_a_cpu_is_rounded() {
+    let (v1, v2) = ("1:cpu:/g\n", "0::/g\n");
+    for (quota, expected) in [
+        (1_000, 1),
+        (50_000, 1),
+        (149_999, 1),
+        (150_000, 2),
+        (199_000, 2),
+        (240_000, 2),
+        (250_000, 3),
+        (300_000, 3),
+        (1_549_999, 15),
+        (1_550_000, 16),
+    ] {
+        let tree = Tree::new()
+            .with("proc/self/mountinfo", V2)
+            .with("proc/self/cgroup", v2)
+            .with("sys/fs/cgroup/g/cpu.max", &format!("{quota} 100000\n"));
+        assert_eq!(tree.quota().map(CpuQuota::cpus), Some(expected), "{quota}");
+        let tree = Tree::new()
+            .with("proc/self/mountinfo", V1)
+            .with("proc/self/cgroup", v1)
+            .with("sys/fs/cgroup/cpu,cpuacct/g/cpu.cfs_quota_us", &format!("{quota}\n"))
+            .with("sys/fs/cgroup/cpu,cpuacct/g/cpu.cfs_period_us", "100000\n");
+        assert_eq!(tree.quota().map(CpuQuota::cpus), Some(expected), "{quota}");
+    }
+    assert_eq!(CpuQuota::new(u64::MAX, 1).map(CpuQuota::cpus), usize::try_from(u64::MAX).ok());
+    assert_eq!(CpuQuota::new(u64::MAX, u64::MAX).map(CpuQuota::cpus), Some(1));
+    // The smallest counts, also among those that are as many CPUs.
+    let tree = Tree::new()
+        .with("proc/self/mountinfo", V2)
+        .with("proc/self/cgroup", "0::/a/b\n")
+        .with("sys/fs/cgroup/a/cpu.max", "149000 100000\n")
+        .with("sys/fs/cgroup/a/b/cpu.max", "151000 100000\n");
+    assert_eq!(tree.quota().map(CpuQuota::cpus), Some(1));
+}
+
 proptest! {
     #[test]
     fn random_text_is_no_trouble(text in "(?s).{0,200}", piece in "[0-9a-z:,/\\\\ \n-]{0,80}") {
@@ -135,7 +174,8 @@ proptest! {
         prop_assert_eq!(parse_cpu_max(&format!("{quota} {period}\n")), expected);
         prop_assert_eq!(parse_cfs(&quota.to_string(), &period.to_string()), expected);
         if let Some(read) = expected {
-            prop_assert_eq!(read.cpus() as u64, (quota / period).max(1));
+            let rounded = (2 * u128::from(quota) + u128::from(period)) / (2 * u128::from(period));
+            prop_assert_eq!(read.cpus() as u128, rounded.max(1));
         }
     }
 
@@ -149,7 +189,8 @@ proptest! {
             tree = tree.with(&format!("sys/fs/cgroup{path}/cpu.max"), &text);
         }
         tree = tree.with("proc/self/cgroup", &format!("0::{path}\n"));
-        let least = quotas.iter().flatten().map(|&(quota, period)| usize::try_from(quota / period).expect("small")).min();
+        let rounded = |&(quota, period): &(u64, u64)| usize::try_from((2 * quota + period) / (2 * period)).expect("small");
+        let least = quotas.iter().flatten().map(rounded).min();
         let read = tree.quota();
         prop_assert_eq!(read.is_some(), least.is_some());
         let one = quotas.iter().flatten().filter_map(|&(quota, period)| CpuQuota::new(quota, period));

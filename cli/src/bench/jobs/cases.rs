@@ -90,7 +90,9 @@ pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
     }
     let pages = (scale.memory_bytes / (UNIT_WORDS * 8)) as u64;
     cases.push(Case::new("memory", Kind::Memory, pages, 400));
-    for (units, unit_ns) in [(100, 10), (100_000, 10), (100_000, 100), (1_000_000, 100)] {
+    // 1 us and 1 ms; then 5 to 100 ms, which a helper shares with a process that has its CPU.
+    let milliseconds = [5, 10, 12, 20, 30, 60, 100].map(|length| (length * 10_000, 100));
+    for (units, unit_ns) in [(100, 10), (100_000, 10)].into_iter().chain(milliseconds) {
         let case = Case::new("uniform", Kind::Uniform, units, unit_ns).beside_a_busy_process();
         if case.nanoseconds() <= longest {
             cases.push(case);
@@ -175,6 +177,8 @@ mod tests {
         }
         let (full, _) = all(FULL);
         assert!(full.iter().any(|case| case.units == 1_000_000_000));
+        let busy: Vec<u64> = full.iter().filter(|case| case.busy).map(|case| case.nanoseconds() / 1_000_000).collect();
+        assert_eq!(busy, [0, 1, 5, 10, 12, 20, 30, 60, 100]);
     }
 
     #[test]

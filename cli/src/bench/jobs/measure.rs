@@ -33,7 +33,7 @@ const SAMPLE_NS: u64 = 200_000;
 const PAUSE: Duration = Duration::from_micros(300);
 /// Jobs above this are not measured from inside rayon: where they are called from makes no difference.
 const SHORT_NS: u64 = 100_000;
-/// Jobs above this are measured with what their like taught only: a first chunk makes no difference.
+/// Jobs above this are measured with what their like taught only, if all CPUs are theirs: a first chunk makes no difference then.
 const TAUGHT_NS: u64 = 2_000_000;
 
 /// Thousandths of a step that take a nanosecond here: the least of some readings.
@@ -60,7 +60,7 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
     let load = Load::new(case, memory, steps_per_us());
     let longest_ns = |engine: &Engine| match engine {
         Engine::RayonInside => SHORT_NS,
-        Engine::OursNew => TAUGHT_NS,
+        Engine::OursNew if !case.busy => TAUGHT_NS,
         _ => u64::MAX,
     };
     let engines: Vec<Engine> =

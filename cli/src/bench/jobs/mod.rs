@@ -27,7 +27,7 @@ A unit is a chain of multiplications that takes about unit_ns, or, in memory, 4 
 A unit begins when the one before it in its chunk has ended. uniform: all units alike; apart: likewise, but they wait for nothing, in small jobs only; one-heavy: one in the middle costs a thousand of the others; ramp: costs rise from nothing to twice the mean; \
 two-empty: two units without work, for which two threads are asked; \
 busy-*: while another process spins on one CPU. \
-framewright keeps what units cost from one job of a case to the next, as others keep their threads; framewright-new does not, in jobs of up to 2 ms. \
+framewright keeps what units cost from one job of a case to the next, as others keep their threads; framewright-new does not, in jobs of up to 2 ms and beside a busy process. \
 rayon is called from a thread that is not one of its own, as a program does; rayon-inside from one of its own, in short jobs only. \
 scoped: threads of std::thread::scope, one share each";
 

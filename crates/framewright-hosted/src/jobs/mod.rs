@@ -19,7 +19,7 @@
 //! | stays on the CPUs that its caller may use | it takes over the caller's affinity mask, which its cpuset is part of, before it does anything for the job; if it cannot, it does nothing |
 //! | starts on another CPU than its caller's | it sleeps with that CPU left out of its mask, and takes over the whole mask before it works: a thread that is woken is not always put on an idle CPU |
 //! | gets memory where its caller does | the same with the NUMA memory policy, where the system has such |
-//! | does not use more CPU time than the process's control groups allow | at most as many run, in all jobs together, as whole CPUs fit into the smallest quota, less one for the caller; it is read anew once a second |
+//! | does not use more CPU time than the process's control groups allow | at most as many run, in all jobs together, as the smallest quota is CPUs, rounded, less one for the caller; it is read anew once a second |
 //! | disturbs nobody, and is not starved while it is waited for | [`Priority`] |
 //! | sees no signal that is meant for the program | they are blocked, but for those that a chunk itself raises |
 //!

@@ -20,10 +20,14 @@ impl CpuQuota {
         (quota_us != 0 && period_us != 0).then_some(Self { quota_us, period_us })
     }
 
-    /// Whole CPUs that can run all the time; at least one, as the caller of a job runs anyway.
+    /// How many CPUs that is, rounded to the nearest whole number and up from a half, as in Linux's
+    /// proposal for padata; at least one, as the caller of a job runs anyway. So at most half a CPU is
+    /// left unused, or is waited for at the end of a period.
     #[must_use]
     pub fn cpus(self) -> usize {
-        usize::try_from(self.quota_us / self.period_us).unwrap_or(usize::MAX).max(1)
+        let (whole, rest) = (self.quota_us / self.period_us, self.quota_us % self.period_us);
+        let rounded = whole.saturating_add(u64::from(rest >= self.period_us - rest));
+        usize::try_from(rounded).unwrap_or(usize::MAX).max(1)
     }
 
     /// The quota of the smallest group that this process is in; nothing when no group has one. `root` is `/`, or a folder with the `proc` and `sys` of a machine.
