@@ -77,9 +77,11 @@ fn links_stay_and_what_they_lead_to_is_written() {
     assert_eq!(snapshot(&kept).code, Some(0));
     assert!(fs::symlink_metadata(&kept).expect("it is there").is_symlink());
     assert!(fs::symlink_metadata(folder.path("memory.json")).expect("it was written").is_file());
-    assert!(!fs::read_dir(folder.path("")).expect("a folder").any(|entry| {
-        entry.expect("an entry").file_name().to_string_lossy().ends_with(".part")
-    }));
+    assert!(
+        !fs::read_dir(folder.path(""))
+            .expect("a folder")
+            .any(|entry| { entry.expect("an entry").file_name().to_string_lossy().ends_with(".part") })
+    );
 }
 
 #[test]

@@ -25,7 +25,8 @@ fn report(folder: &Scratch, value: &Value) -> Outcome {
     };
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
-        command.pre_exec(move || limit(libc::RLIMIT_CPU, CPU_SECONDS).and_then(|()| limit(libc::RLIMIT_AS, MEMORY_BYTES)))
+        command
+            .pre_exec(move || limit(libc::RLIMIT_CPU, CPU_SECONDS).and_then(|()| limit(libc::RLIMIT_AS, MEMORY_BYTES)))
     };
     common::finish(&mut command)
 }
@@ -51,12 +52,19 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
         (snapshot(1, &[zone(0, json!(many))]), "run 65536: with it there are 65537 cells"),
         (snapshot(4096, &[zone(0, json!([[0, 4096, parts]]))]), "a cell has more than 64 uses"),
         (snapshot(1, &zones), "there are 300 zones"),
-        (snapshot(1, &[zone(1, json!([[0, 1, "F9"]])), zone(0, json!([[0, 1, "F9"]]))]), "node 0 zone Normal: nodes ascend"),
+        (
+            snapshot(1, &[zone(1, json!([[0, 1, "F9"]])), zone(0, json!([[0, 1, "F9"]]))]),
+            "node 0 zone Normal: nodes ascend",
+        ),
         (snapshot(1, &[zone(9000, json!([[0, 1, "F9"]]))]), "node 9000 zone Normal: nodes ascend"),
     ] {
         let outcome = report(&folder, &value);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{expected}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains("in.json: snapshot") && outcome.stderr.contains(expected), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("in.json: snapshot") && outcome.stderr.contains(expected),
+            "{}",
+            outcome.stderr
+        );
         assert!(!folder.path("out.html").exists());
     }
     // As much as is allowed.

@@ -14,6 +14,7 @@ mod shape;
 use crate::args::{BenchOptions, ModelOptions};
 use crate::bench::section::{Section, Table};
 use crate::error::{self, Error};
+use crate::file::{self, Kind};
 use crate::grid::{Grid, microseconds};
 use crate::progress;
 use costs::Costs;
@@ -22,7 +23,6 @@ use framewright_hosted::Machine;
 use predict::{Maps, Resize};
 use serde_json::{Value, json};
 use shape::Shape;
-use crate::file::{self, Kind};
 use std::fs;
 use std::path::Path;
 

@@ -124,10 +124,7 @@ impl Log {
     fn push(&mut self, line: String) {
         let cost = |line: &String| line.len() + size_of::<String>();
         let is_beginning = self.last.is_empty() && self.left_out == 0;
-        if is_beginning
-            && self.first.len() < KEPT_LINES
-            && self.first_bytes + cost(&line) <= KEPT_BYTES
-        {
+        if is_beginning && self.first.len() < KEPT_LINES && self.first_bytes + cost(&line) <= KEPT_BYTES {
             self.first_bytes += cost(&line);
             self.first.push(line);
             return;
