@@ -105,7 +105,7 @@ pub struct Top {
 /// A machine.
 #[derive(Args, Debug)]
 pub struct Target {
-    /// Where: in this process, or on a virtual machine
+    /// Where: in this process, or on a virtual machine, whose guest is built from the source tree with cargo unless FRAMEWRIGHT_GUEST names a built one
     #[arg(long, value_enum, default_value_t = Where::Hosted)]
     pub on: Where,
     /// How QEMU runs the machine [default: auto: KVM where it works]
@@ -117,7 +117,7 @@ pub struct Target {
     /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub nodes: Option<u32>,
-    /// How many CPUs the machine has [default: this machine's; 1 on QEMU]
+    /// How many CPUs the machine has [default: this machine's or the file's, at least one for each of --nodes; with --memory and on QEMU one for each node]
     #[arg(long, value_name = "N", value_parser = cpus)]
     pub cpus: Option<u32>,
     /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes

@@ -47,7 +47,7 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
     let zones: Vec<Value> = (0..300).map(|_| zone(0, json!([[0, 1, "F9"]]))).collect();
     for (value, expected) in [
         (snapshot(1, &[zone(0, json!([[0, 1_u64 << 31, "F9"]]))]), "node 0 zone Normal, run 0: with it there are"),
-        (snapshot(1 << 63, &[zone(0, json!([[0, 1, "F9"]]))]), "cell_blocks: cells of 9223372036854775808 blocks"),
+        (snapshot(1 << 63, &[zone(0, json!([[0, 1, "F9"]]))]), "cells of 9223372036854775808 blocks in cell_blocks"),
         (snapshot(1, &[zone(0, json!([[1_u64 << 39, 1_u64 << 31, "F9"]]))]), "run 0: it ends at"),
         (snapshot(1, &[zone(0, json!(many))]), "run 65536: with it there are 65537 cells"),
         (snapshot(4096, &[zone(0, json!([[0, 4096, parts]]))]), "a cell has more than 64 uses"),

@@ -80,11 +80,14 @@ pub fn machine(boot: &Target) -> Result<Machine, Error> {
         (Some(path), _) => Machine::from_file(path).map_err(bad)?,
         (None, Some(memory)) => {
             // Options describe all of it; nothing is left to change.
-            return Machine::synthetic(memory, boot.nodes.unwrap_or(1), boot.cpus.unwrap_or(1)).map_err(bad);
+            let nodes = boot.nodes.unwrap_or(1);
+            return Machine::synthetic(memory, nodes, boot.cpus.unwrap_or(nodes)).map_err(bad);
         }
         (None, None) => Machine::this().map_err(|error| Error::Failed(error.to_string()))?,
     };
-    if let Some(cpus) = boot.cpus {
+    // A node without CPUs is only what somebody asks for.
+    let few = boot.nodes.filter(|&nodes| machine.cpu_count() < nodes);
+    if let Some(cpus) = boot.cpus.or(few) {
         machine.set_cpus(cpus).map_err(bad)?;
     }
     if let Some(nodes) = boot.nodes {

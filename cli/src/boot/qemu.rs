@@ -139,12 +139,12 @@ impl<'a> Attempts<'a> {
             target.machine.unwrap_or(Model::Q35),
             target.memory.unwrap_or(DEFAULT_MEMORY),
             target.nodes.unwrap_or(1),
-            target.cpus.unwrap_or(1),
+            target.cpus.or(target.nodes).unwrap_or(1),
         )?;
         if let Some(properties) = &target.balloon {
             machine.add_balloon(properties);
         }
-        let version = run::version()?;
+        let version = run::version(Duration::from_secs(target.timeout))?;
         let image = guest_image::provide(&Package::GUEST)?;
         Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
     }
@@ -217,6 +217,7 @@ impl<'a> Attempts<'a> {
         match ended.how {
             End::TimeOut => fail(&format!("the guest did not end within {} s and was stopped", self.target.timeout)),
             End::Silence => fail("the guest said nothing and was stopped"),
+            End::KvmFailed => fail("KVM gave up the machine; --accel tcg does without it"),
             End::Exit(status) => match status.code() {
                 Some(DONE) => Ok(()),
                 Some(PANICKED) => fail("the guest panicked"),
@@ -264,8 +265,13 @@ pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
     message
 }
 
-/// Why a run under KVM shows that KVM does not work; `None` when the guest ran at all.
+/// Why a run under KVM shows that KVM does not work; `None` when the guest ran, as far as KVM goes.
 fn why_kvm_fails(ended: &Ended) -> Option<String> {
+    if ended.how == End::KvmFailed {
+        // Whoever has used its shell has done things that a second machine would do again.
+        let why = run::kvm_failure(&ended.complaints).filter(|_| !ended.transcript.has_shell);
+        return why.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
+    }
     if ended.first_line.is_some() {
         return None;
     }
@@ -277,7 +283,7 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
             Some(complaint.unwrap_or_else(|| shown(status)))
         }
         End::Silence => Some("no sign of life from the guest".into()),
-        End::TimeOut => None,
+        End::TimeOut | End::KvmFailed => None,
     }
 }
 

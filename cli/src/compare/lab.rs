@@ -120,7 +120,7 @@ impl Lab {
     /// # Errors
     /// What is missing.
     pub fn new(kernel: Kernel, accel: Accel) -> Result<Self, Error> {
-        let qemu = run::version()?;
+        let qemu = run::version(run::LONGEST_ANSWER)?;
         let guest = guest_image::provide(&Package::GUEST)?;
         let program = guest_image::provide(&Package::LINUX_INIT)?;
         let init = fs::read(&program).map_err(|error| Error::Failed(format!("{}: {error}", program.display())))?;
@@ -270,6 +270,7 @@ fn failed(what: &str, ended: &Ended) -> Error {
     let how = match ended.how {
         End::TimeOut => format!("no end within {} s", LONGEST_RUN.as_secs()),
         End::Silence => "not a word".to_owned(),
+        End::KvmFailed => "KVM gave up the machine".to_owned(),
         // The system kills who takes too much memory.
         End::Exit(status) => format!("QEMU: {status}"),
     };

@@ -123,6 +123,9 @@ fn spread(row: &Value, who: &str) -> String {
 fn ratio(row: &Value) -> String {
     let shown = |ratio: f64| if ratio >= 99.5 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
     let value = |name: &str| row[name].as_f64();
+    if row["comparable"] == false {
+        return "not comparable".to_owned();
+    }
     match (value("ratio"), value("ratio_min"), value("ratio_max")) {
         (None, ..) => "-".to_owned(),
         (Some(middle), Some(least), Some(most)) if least < most => {

@@ -57,10 +57,17 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
         .current_dir(workspace)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| Error::Failed(format!("cargo, which builds the {title}, cannot be started: {error}")))?;
+        .map_err(|error| {
+            Error::Failed(format!(
+                "cargo, which builds the {title}, cannot be started: {error}; set {override_by} to the path of a built one"
+            ))
+        })?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Failed(format!("the {title} cannot be built:\n{}", messages.trim_end())));
+        return Err(Error::Failed(format!(
+            "the {title} cannot be built; set {override_by} to the path of a built one, or mend this:\n{}",
+            messages.trim_end()
+        )));
     }
     executable(&String::from_utf8_lossy(&output.stdout))
         .ok_or_else(|| Error::Failed(format!("cargo built the {title} but does not say where it is")))

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// How often a waiting run looks whether it is to stop.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// How long QEMU may take to say its version, where nobody says.
+pub const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 /// Bytes of what QEMU itself says that are kept, the last.
 const MOST_COMPLAINTS: usize = 1 << 16;
 /// Pieces of what QEMU says that may wait to be read.
@@ -87,18 +89,43 @@ pub enum End {
     TimeOut,
     /// No line came for too long, and it was stopped.
     Silence,
+    /// KVM gave up the machine, which QEMU then keeps as it is for ever; it was stopped.
+    KvmFailed,
 }
 
 /// QEMU's version, such as `7.2.22`.
 ///
 /// # Errors
-/// What to install when there is no QEMU.
-pub fn version() -> Result<String, Error> {
-    let output =
-        Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().map_err(|error| cannot(&error))?;
-    let text = String::from_utf8_lossy(&output.stdout);
+/// What to install when there is no QEMU; it did not answer within `limit`; a signal came.
+pub fn version(limit: Duration) -> Result<String, Error> {
+    let start = Instant::now();
+    let late = || Error::Failed(format!("`{PROGRAM} --version` did not answer within {} s", limit.as_secs()));
+    let (mut process, events) = Process::start(&["--version".into()], false, None)?;
+    let mut said = Vec::new();
+    loop {
+        interrupt::check()?;
+        match events.recv_timeout(GLANCE) {
+            // The first line has it.
+            Ok(Event::Serial(bytes)) if said.len() < MOST_COMPLAINTS => said.extend(bytes),
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if start.elapsed() >= limit {
+            return Err(late());
+        }
+    }
+    if process.wait(start, limit)? == End::TimeOut {
+        return Err(late());
+    }
+    let text = String::from_utf8_lossy(&said);
     let mut words = text.lines().next().unwrap_or_default().split_whitespace().skip_while(|word| *word != "version");
     Ok(words.nth(1).unwrap_or("unknown").to_owned())
+}
+
+/// The line, if there is one, in which QEMU says that KVM gave up the machine.
+pub fn kvm_failure(complaints: &str) -> Option<&str> {
+    let whole = complaints.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    whole.lines().find(|line| line.contains("KVM internal error") || line.contains("kvm run failed"))
 }
 
 /// Runs QEMU; `watch` sees what the guest says as it comes.
@@ -169,6 +196,8 @@ fn supervise(
             end = Some(End::TimeOut);
         } else if !heard && limits.first_line.is_some_and(|limit| start.elapsed() >= limit) {
             end = Some(End::Silence);
+        } else if kvm_failure(&String::from_utf8_lossy(&complaints)).is_some() {
+            end = Some(End::KvmFailed);
         }
         if end.is_some() {
             break;

@@ -35,6 +35,8 @@ pub struct FileInfo {
     pub content: String,
     /// What made it, when, and where, as far as it says so.
     pub facts: Vec<(String, String)>,
+    /// In words, how busy the machine was, where that was too much to trust what was measured.
+    pub busy: Option<String>,
 }
 
 /// About a table.
@@ -102,7 +104,12 @@ impl Input {
         if content.is_empty() {
             return Err("has neither \"rows\" nor \"snapshot\": it is no file of results".into());
         }
-        self.files.push(FileInfo { name: name.to_owned(), content: content.join(" and "), facts: facts(object) });
+        self.files.push(FileInfo {
+            name: name.to_owned(),
+            content: content.join(" and "),
+            facts: facts(object),
+            busy: busy(object),
+        });
         Ok(())
     }
 
@@ -163,6 +170,16 @@ impl Input {
             self.keep(json!({ "bench": "run", "command": command, "run_seconds": seconds }));
         }
     }
+}
+
+/// How busy a machine was that had others at work on more than half of its CPUs.
+fn busy(object: &Map<String, Value>) -> Option<String> {
+    let machine = object.get("machine")?;
+    let (load, cpus) = (machine.get("load_average")?.as_f64()?, machine.get("cpus")?.as_u64()?);
+    (load > cpus as f64 / 2.0).then(|| {
+        let word = if cpus == 1 { "CPU" } else { "CPUs" };
+        format!("when it began, {load:.1} others were at work on {cpus} {word}")
+    })
 }
 
 /// Words about a machine that are taken from a file.

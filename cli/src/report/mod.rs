@@ -33,6 +33,12 @@ pub fn run(report: &Report) -> Result<(), Error> {
     if report.text {
         let input = input::read(&report.results, &[])?;
         let mut output = Output::new();
+        for file in &input.files {
+            if let Some(busy) = &file.busy {
+                output.line(&output.style().bold(&format!("BUSY MACHINE: {}, {busy}", file.name)))?;
+                output.line("")?;
+            }
+        }
         let lines = targets::table(&targets::evaluate(&input.rows), output.style());
         return lines.iter().try_for_each(|line| output.line(line));
     }

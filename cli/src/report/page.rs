@@ -74,6 +74,17 @@ fn head(out: &mut String, input: &Input) {
         }
         out.push_str("</dl>");
     }
+    for file in &input.files {
+        if let Some(busy) = &file.busy {
+            put!(
+                out,
+                "<p class=\"busy\" role=\"alert\"><b>Measured on a busy machine:</b> {}, {}. Times, ratios and outcomes below may say \
+                 more about the others than about the memory manager.</p>",
+                Escaped(&file.name),
+                Escaped(busy)
+            );
+        }
+    }
     out.push_str("</header>");
 }
 
@@ -109,7 +120,7 @@ fn part(out: &mut String, section: &Section, input: &Input) {
     for group in &section.groups {
         out.push_str("<div class=\"group\">");
         if group.series.len() > 1 {
-            out.push_str(&legend(&group.series));
+            out.push_str(&legend(&group.series, group.first_sign));
         }
         put!(out, "<div class=\"plots{}\">", if group.is_wide { " wide" } else { "" });
         for plot in &group.plots {

@@ -33,14 +33,14 @@ pub struct Drawn<'a> {
 pub fn draw<'a>(folder: &'a Path, input: &Input) -> Result<Drawn<'a>, Error> {
     let mut files = Vec::new();
     for section in sections(&input.rows) {
-        let plots =
-            section.groups.iter().flat_map(|group| group.plots.iter().map(|plot| (group.series.as_slice(), plot)));
-        for ((series, plot), number) in plots.zip(1..) {
+        let plots = section.groups.iter().flat_map(|group| group.plots.iter().map(move |plot| (group, plot)));
+        for ((group, plot), number) in plots.zip(1..) {
+            let series = (group.series.as_slice(), group.first_sign);
             files.push((folder.join(format!("{}-{number}.svg", section.id)), alone(series, plot)));
         }
     }
     for ((_, snapshot), number) in input.snapshots.iter().zip(1..) {
-        files.push((folder.join(format!("memory-{number}.svg")), alone(&[], &memory::picture(snapshot))));
+        files.push((folder.join(format!("memory-{number}.svg")), alone((&[], 0), &memory::picture(snapshot))));
     }
     files.iter().try_for_each(|(path, _)| file::claim("--pictures", path, Kind::Picture))?;
     Ok(Drawn { folder, files })
@@ -59,14 +59,14 @@ impl Drawn<'_> {
 }
 
 /// A picture with its own colours, light and dark, and with the signs of its series above.
-fn alone(series: &[String], plot: &Picture) -> String {
+fn alone((series, first_sign): (&[String], usize), plot: &Picture) -> String {
     let has_legend = series.len() > 1;
     let top = MARGIN + if has_legend { LEGEND } else { 0.0 };
     let (width, height) = (plot.width + 2.0 * MARGIN, plot.height + top + MARGIN);
     let mut legend = Svg::new(width, height);
     let mut x = MARGIN + 6.0;
     for (index, name) in series.iter().enumerate().filter(|_| has_legend) {
-        legend.sign(index, (x, MARGIN + 4.0), "");
+        legend.sign((first_sign + index, name), (x, MARGIN + 4.0), "");
         legend.text("lb", Anchor::Start, (x + 11.0, MARGIN + 8.0), name);
         x += name.chars().count() as f64 * CHARACTER + 34.0;
     }
@@ -93,13 +93,13 @@ mod tests {
     #[test]
     fn a_picture_stands_alone() {
         let plot = Picture { body: "<path d=\"M0 0\"/>".into(), width: 100.0, height: 50.0, label: "a & b".into() };
-        let text = alone(&["ours".into(), "<theirs>".into()], &plot);
+        let text = alone((&["ours".into(), "<theirs>".into()], 0), &plot);
         assert!(
             text.starts_with("<svg xmlns=")
                 && text.contains("viewBox=\"0 0 128 104\"")
                 && text.contains("aria-label=\"a &amp; b\"")
         );
         assert!(text.contains("prefers-color-scheme:dark") && text.contains("&lt;theirs&gt;"));
-        assert!(!alone(&["ours".into()], &plot).contains(">ours<"), "one series needs no legend");
+        assert!(!alone((&["ours".into()], 0), &plot).contains(">ours<"), "one series needs no legend");
     }
 }

@@ -55,10 +55,10 @@ fn row(out: &mut String, outcome: &Outcome) {
         out,
         "</td><td class=\"n\">{} {}</td><td class=\"n is\">{is}</td><td class=\"bar\">{}</td><td class=\"verdict\"><span aria-hidden=\"true\">{sign}</span> {}</td><td>{}</td></tr>",
         target.comparison.sign(),
-        shown(target.wanted, target.unit),
+        shown(outcome.wanted, target.unit),
         bar(outcome),
         outcome.verdict.word(),
-        Escaped(target.against)
+        Escaped(outcome.against)
     );
 }
 

@@ -196,10 +196,10 @@ impl Snapshot {
     /// Which run does not.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
-            return Err(format!("cell_blocks: cells of {} blocks: not a power of two", self.cell_blocks));
+            return Err(format!("cells of {} blocks in cell_blocks: not a power of two", self.cell_blocks));
         }
         if self.cell_blocks > MOST_BLOCKS {
-            return Err(format!("cell_blocks: cells of {} blocks; all memory has {MOST_BLOCKS}", self.cell_blocks));
+            return Err(format!("cells of {} blocks in cell_blocks; all memory has {MOST_BLOCKS}", self.cell_blocks));
         }
         if self.zones.is_empty() {
             return Err("there is no zone".into());

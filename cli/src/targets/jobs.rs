@@ -19,7 +19,18 @@ const fn ratio(
     against: &'static str,
     measure: Measure,
 ) -> Target {
-    Target { id, area: "Jobs", what, comparison, wanted, unit: "x", against, measure, command: "bench jobs" }
+    Target {
+        id,
+        area: "Jobs",
+        what,
+        comparison,
+        wanted,
+        unit: "x",
+        against,
+        measure,
+        command: "bench jobs",
+        limit: None,
+    }
 }
 
 pub(super) const TARGETS: &[Target] = &[

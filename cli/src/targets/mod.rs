@@ -12,7 +12,7 @@ mod reporting;
 mod rows;
 mod table;
 
-pub use rows::{Rows, Sample, key, number, text, whole};
+pub use rows::{Rows, Sample, key, linux_seconds, number, text, whole};
 pub use table::table;
 
 use serde_json::Value;
@@ -40,6 +40,9 @@ pub struct Target {
     pub measure: Measure,
     /// The command that makes such rows.
     pub command: &'static str,
+    /// The limit in rows of results, where another was measured beside ours: it counts rather than
+    /// `wanted`.
+    pub limit: Option<fn(&Rows<'_>) -> Option<f64>>,
 }
 
 /// A limit that is not to be passed.
@@ -51,7 +54,7 @@ const fn at_most(
     (against, command): (&'static str, &'static str),
     measure: Measure,
 ) -> Target {
-    Target { id, area, what, comparison: Comparison::AtMost, wanted, unit, against, measure, command }
+    Target { id, area, what, comparison: Comparison::AtMost, wanted, unit, against, measure, command, limit: None }
 }
 
 /// A limit that is to be reached.
@@ -123,10 +126,17 @@ impl Verdict {
     }
 }
 
+/// Where a limit comes from that was measured.
+const MEASURED: &str = "Linux, measured in these files";
+
 /// What became of a target.
 pub struct Outcome {
     /// Which.
     pub target: &'static Target,
+    /// The limit that counts.
+    pub wanted: f64,
+    /// What it is compared with, or where the limit comes from.
+    pub against: &'static str,
     /// The worst measurement.
     pub worst: Option<Sample>,
     /// How many measurements there are.
@@ -141,7 +151,7 @@ impl Outcome {
     /// See [`Comparison::margin`].
     pub fn margin(&self) -> Option<f64> {
         let worst = self.worst.as_ref()?;
-        self.target.comparison.margin(worst.value, self.target.wanted)
+        self.target.comparison.margin(worst.value, self.wanted)
     }
 }
 
@@ -163,12 +173,15 @@ pub fn all() -> impl Iterator<Item = &'static Target> {
 /// What rows of results say of each target.
 pub fn evaluate(rows: &[Value]) -> Vec<Outcome> {
     let rows = Rows::new(rows);
-    all().map(|target| outcome(target, (target.measure)(&rows))).collect()
+    all().map(|target| outcome(target, &rows)).collect()
 }
 
-fn outcome(target: &'static Target, mut samples: Vec<Sample>) -> Outcome {
+fn outcome(target: &'static Target, rows: &Rows<'_>) -> Outcome {
+    let mut samples = (target.measure)(rows);
     samples.retain(|sample| sample.value.is_finite());
-    let holds = |sample: &Sample| target.comparison.holds(sample.value, target.wanted);
+    let measured = target.limit.and_then(|limit| limit(rows));
+    let (wanted, against) = measured.map_or((target.wanted, target.against), |wanted| (wanted, MEASURED));
+    let holds = |sample: &Sample| target.comparison.holds(sample.value, wanted);
     let (count, kept) = (samples.len(), samples.iter().filter(|sample| holds(sample)).count());
     let worst = samples
         .into_iter()
@@ -178,11 +191,36 @@ fn outcome(target: &'static Target, mut samples: Vec<Sample>) -> Outcome {
         _ if kept == count => Verdict::Met,
         _ => Verdict::Short,
     };
-    Outcome { target, worst, samples: count, kept, verdict }
+    Outcome { target, wanted, against, worst, samples: count, kept, verdict }
+}
+
+/// Units of times and sizes, each with how many of it the next has.
+const SCALES: [&[(&str, f64)]; 2] = [
+    &[("ns", 1e3), ("\u{b5}s", 1e3), ("ms", 1e3), ("s", f64::INFINITY)],
+    &[("KiB", 1024.0), ("MiB", 1024.0), ("GiB", f64::INFINITY)],
+];
+
+/// A number in the unit in which people say it: 39.7 us rather than 0.0397 ms.
+fn fitting(value: f64, unit: &str) -> (f64, &str) {
+    let place = |scale: &&[(&str, f64)]| scale.iter().position(|(name, _)| *name == unit);
+    let Some((scale, mut at)) = SCALES.into_iter().find_map(|scale| Some((scale, place(&scale)?))) else {
+        return (value, unit);
+    };
+    let mut value = value;
+    while value.abs() >= scale[at].1 {
+        value /= scale[at].1;
+        at += 1;
+    }
+    while value != 0.0 && value.abs() < 1.0 && at > 0 {
+        at -= 1;
+        value *= scale[at].1;
+    }
+    (value, scale[at].0)
 }
 
 /// A number as people read it, with its unit.
 pub fn shown(value: f64, unit: &str) -> String {
+    let (value, unit) = fitting(value, unit);
     let magnitude = value.abs();
     let number = match magnitude {
         0.0 => "0".to_owned(),
@@ -245,5 +283,12 @@ mod tests {
         let all = [0.0, 40.0, 2.5, 12.34, 123.4, 0.52, 0.0042, 0.00001].map(|value| shown(value, ""));
         assert_eq!(all, ["0", "40", "2.50", "12.3", "123", "0.52", "0.0042", "1.0e-5"]);
         assert_eq!((shown(1.5, "x"), shown(6.0, "ns")), ("1.50\u{d7}".into(), "6 ns".into()));
+        let units = [(0.0397, "ms"), (0.5, "s"), (1.0, "ms"), (0.0, "ms"), (1234.0, "ns"), (180.0, "s"), (0.5, "ns")];
+        let all = units.map(|(value, unit)| shown(value, unit));
+        assert_eq!(all, ["39.7 \u{b5}s", "500 ms", "1 ms", "0 ms", "1.23 \u{b5}s", "180 s", "0.50 ns"]);
+        assert_eq!(
+            (shown(16384.0, "KiB"), shown(32.0, "KiB"), shown(40.0, "MiB")),
+            ("16 MiB".into(), "32 KiB".into(), "40 MiB".into())
+        );
     }
 }

@@ -66,6 +66,20 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Memory that is dirtied and freed where a target speaks of 2 GiB, in MiB.
+const JUDGED_MIB: f64 = 2048.0;
+
+/// Whether a row is of 2 GiB that were dirtied: a target only judges rows of its own size.
+pub fn is_two_gib(row: &Value) -> bool {
+    number(row, "dirtied_mib") == Some(JUDGED_MIB)
+}
+
+/// What Linux took until 95 % of 2 GiB were back with the host, where that was measured.
+pub fn linux_seconds(rows: &Rows<'_>) -> Option<f64> {
+    let rows = rows.bench("compare").is("what", "freed memory: 95 % back").filter(is_two_gib);
+    rows.iter().find_map(|row| number(row, "linux_seconds"))
+}
+
 /// What a row says in these fields: rows that agree in all of them have one key.
 pub fn key(row: &Value, fields: &[&str]) -> String {
     let mut key = String::new();

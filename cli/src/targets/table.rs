@@ -16,10 +16,10 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
         let must = format!(
             "{} {}",
             if target.comparison.sign() == "\u{2265}" { ">=" } else { "<=" },
-            shown(target.wanted, target.unit)
+            shown(outcome.wanted, target.unit)
         );
         // Columns are counted in bytes.
-        let plain = |text: String| text.replace('\u{d7}', "x");
+        let plain = |text: String| text.replace('\u{d7}', "x").replace('\u{b5}', "u");
         grid.row([
             target.area.into(),
             target.what.into(),

@@ -73,8 +73,10 @@ const BUSY: f64 = 0.25;
 /// # Errors
 /// A file that cannot be written or is none of ours, a signal, or sections that failed, after all others have run.
 pub fn run(options: &BenchAll) -> Result<(), Error> {
-    let header =
-        Header { command: command(options.quick), machine: machine::describe(qemu::run::version().ok().as_deref()) };
+    let header = Header {
+        command: command(options.quick),
+        machine: machine::describe(qemu::run::version(qemu::run::LONGEST_ANSWER).ok().as_deref()),
+    };
     let mut results = match &options.json {
         Some(path) => open(path, header, options.fresh)?,
         None => ResultsFile::new(header),

@@ -21,58 +21,108 @@ const MOST_POINTS: usize = 300;
 /// What ours may take at its own pace until 95 % are back, and what it may leave above what was there before.
 const DEMANDED_SECONDS: f64 = 3.0;
 const DEMANDED_LEFT_MIB: f64 = 40.0;
-/// Paces of ours, how long each is watched, and what is demanded of it.
-const PACES: [(&str, u64, Demand); 2] =
-    [("adaptive", 8, Demand::AtMost(DEMANDED_SECONDS)), ("fixed", PATIENCE_SECONDS, Demand::Ratio(1.0))];
-/// How long Linux, and ours at Linux's pace, are watched.
-const PATIENCE_SECONDS: u64 = 45;
+/// Paces of ours, and what is demanded of each.
+const PACES: [(&str, Demand); 2] = [(ADAPTIVE, Demand::AtMost(DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
+/// The pace that is ours alone, and how long it is watched.
+const ADAPTIVE: &str = "adaptive";
+const ADAPTIVE_SECONDS: u64 = 8;
+/// How long Linux, and ours at Linux's pace, are watched before it is known what they take.
+const PATIENCE_SECONDS: u64 = 30;
+const REPETITIONS: usize = 5;
+const BUDGET_SECONDS: u64 = 330;
+/// The share of what was freed that counts as all of it.
+const MOST: f64 = 0.95;
 
 const READY: &str = "mark ready";
 const FREED: &str = "mark freed";
 const OVER: &str = "mark over";
 const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_balloon";
 
-/// Watches Linux and each pace of ours.
+/// Watches Linux and each pace of ours, by turns.
 ///
 /// # Errors
 /// A machine did not do what it must.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let shape = plan.shape(MEMORY_GIB, 1, true);
     let mib = shape.memory_bytes >> 21;
-    let common = common(lab, &shape);
-    let theirs = observed(&shape, || lab.linux(&shape, "", &linux_script(mib)))?;
-    let no_driver = !linux::exists(&theirs.heard, DRIVER);
-    plan.tell(&format!("pages reported by Linux: {}", theirs.shown(mib)));
-    let mut rows = Vec::new();
-    let mut series = vec![theirs.series("linux", "fixed", mib)];
-    for (pace, seconds, demand) in PACES {
-        let words = format!("page_reporting.pace={pace}");
-        let ours = observed(&shape, || lab.ours(&shape, &words, Words::Commands(&commands(mib, seconds))))?;
-        plan.tell(&format!("pages reported by ours, {pace}: {}", ours.shown(mib)));
-        let row = |what: &str, unit| Row::new(what, unit).with("pace", pace).with("dirtied_mib", mib);
-        let mut half = row("freed memory: half back with the host", Unit::Seconds);
-        half.add(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
-        let mut most = row("freed memory: 95 % back", Unit::Seconds).demanding(demand);
-        most.add(theirs.seconds_until(0.95, mib), ours.seconds_until(0.95, mib));
-        let mut left =
-            row("freed memory: left with the guest", Unit::Mebibytes).demanding(Demand::AtMost(DEMANDED_LEFT_MIB));
-        left.add(theirs.left_mib(), ours.left_mib());
-        for mut row in [half, most, left] {
-            if no_driver {
-                row.skipped = Some("this kernel has no balloon driver at hand".into());
-            }
-            rows.push(row.value(&common));
+    let mut patience = PATIENCE_SECONDS;
+    let mut series = Vec::new();
+    let mut no_driver = false;
+    let mut paces = PACES.map(|(pace, demand)| OfPace::new(pace, demand, mib));
+    let mut repetitions = plan.repetitions(REPETITIONS, BUDGET_SECONDS);
+    while let Some(repetition) = repetitions.another() {
+        let theirs = observed(&shape, || lab.linux(&shape, "", &linux_script(mib, patience)))?;
+        no_driver |= !linux::exists(&theirs.heard, DRIVER);
+        plan.tell(&format!("pages reported by Linux, {}: {}", repetitions.shown(), theirs.shown(mib)));
+        if repetition == 1 {
+            series.push(theirs.series("linux", "fixed", mib));
         }
-        series.push(ours.series("framewright", pace, mib));
+        let mut longest = theirs.seconds_until(MOST, mib);
+        for of in &mut paces {
+            let words = format!("page_reporting.pace={}", of.pace);
+            let seconds = if of.pace == ADAPTIVE { ADAPTIVE_SECONDS } else { patience };
+            let ours = observed(&shape, || lab.ours(&shape, &words, Words::Commands(&commands(mib, seconds))))?;
+            plan.tell(&format!("pages reported by ours, {}: {}", of.pace, ours.shown(mib)));
+            if repetition == 1 {
+                series.push(ours.series("framewright", of.pace, mib));
+            }
+            longest = longest.zip(ours.seconds_until(MOST, mib)).map(|(one, other)| one.max(other));
+            of.add(&theirs, &ours, mib);
+        }
+        patience = next_patience(longest);
+    }
+    let common = common(lab, &shape);
+    let mut rows = Vec::new();
+    for mut row in paces.into_iter().flat_map(|of| [of.half, of.most, of.left]) {
+        if no_driver {
+            row.skipped = Some("this kernel has no balloon driver at hand".into());
+        }
+        rows.push(row.value(&common));
     }
     rows.append(&mut series);
     Ok(rows)
 }
 
+/// How long both are watched after a run in which the slower took so long: half as long again, so
+/// that five runs fit.
+fn next_patience(longest: Option<f64>) -> u64 {
+    let Some(longest) = longest else { return PATIENCE_SECONDS };
+    let seconds = Duration::try_from_secs_f64(longest * 1.5).map_or(PATIENCE_SECONDS, |time| time.as_secs());
+    (seconds + 3).clamp(ADAPTIVE_SECONDS, PATIENCE_SECONDS)
+}
+
+/// What one pace of ours is compared in.
+struct OfPace {
+    pace: &'static str,
+    half: Row,
+    most: Row,
+    left: Row,
+}
+
+impl OfPace {
+    fn new(pace: &'static str, demand: Demand, mib: u64) -> Self {
+        let row = |what: &str, unit| Row::new(what, unit).with("pace", pace).with("dirtied_mib", mib);
+        Self {
+            pace,
+            half: row("freed memory: half back with the host", Unit::Seconds),
+            most: row("freed memory: 95 % back", Unit::Seconds).demanding(demand),
+            left: row("freed memory: left with the guest", Unit::Mebibytes)
+                .demanding(Demand::AtMost(DEMANDED_LEFT_MIB)),
+        }
+    }
+
+    /// Adds what was seen in one repetition.
+    fn add(&mut self, theirs: &Observed, ours: &Observed, mib: u64) {
+        self.half.add(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
+        self.most.add(theirs.seconds_until(MOST, mib), ours.seconds_until(MOST, mib));
+        self.left.add(theirs.left_mib(), ours.left_mib());
+    }
+}
+
 /// What Linux's program does. Linux's reports come two seconds after something became free, as long as that goes on.
-fn linux_script(mib: u64) -> String {
+fn linux_script(mib: u64, seconds: u64) -> String {
     format!(
-        "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} 1\n{FREED}\nsleep {PATIENCE_SECONDS}\n{OVER}\n"
+        "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} 1\n{FREED}\nsleep {seconds}\n{OVER}\n"
     )
 }
 
@@ -155,7 +205,7 @@ impl Observed {
     }
 
     fn shown(&self, dirtied_mib: u64) -> String {
-        let seconds = self.seconds_until(0.95, dirtied_mib);
+        let seconds = self.seconds_until(MOST, dirtied_mib);
         seconds.map_or("not all came back".into(), |seconds| format!("95 % after {seconds:.1} s"))
     }
 
@@ -198,6 +248,31 @@ mod tests {
         let series = seen.series("linux", "fixed", 1000);
         assert_eq!(series["at_seconds"][0], -4.0);
         assert_eq!(series["rss_mib"].as_array().map(Vec::len), Some(9));
+    }
+
+    #[test]
+    fn five_runs_have_a_middle_and_ends() {
+        let mut of = OfPace::new("fixed", Demand::Ratio(1.0), 100);
+        let seen = |seconds: f64| Observed {
+            heard: Heard::of(&[]),
+            samples: vec![(-1.0, 100.0), (0.0, 100.0), (seconds / 2.0, 50.0), (seconds, 3.0)],
+        };
+        for (linux, ours) in [(12.0, 10.0), (14.0, 11.0), (13.0, 9.0), (18.0, 15.0), (12.5, 10.5)] {
+            of.add(&seen(linux), &seen(ours), 100);
+        }
+        let row = of.most.value(&serde_json::Map::new());
+        let of = |name: &str| row[name].as_f64();
+        assert_eq!(
+            ["linux_seconds", "linux_seconds_min", "linux_seconds_max"].map(of),
+            [Some(13.0), Some(12.0), Some(18.0)]
+        );
+        assert_eq!(
+            ["ours_seconds", "ours_seconds_min", "ours_seconds_max"].map(of),
+            [Some(10.5), Some(9.0), Some(15.0)]
+        );
+        assert_eq!(row["repetitions"], 5);
+        // The next run is watched as long as it takes, with room.
+        assert_eq!([Some(12.4), Some(0.1), Some(60.0), None].map(next_patience), [21, 8, 30, 30]);
     }
 
     #[test]

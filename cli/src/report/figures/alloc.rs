@@ -1,6 +1,6 @@
 //! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
 
-use super::super::svg::{Bars, Line, Lines, Mark, Picture, Shape, Unit};
+use super::super::svg::{Bars, Line, Lines, MOST_SERIES, Mark, Picture, Shape, Unit};
 use super::{Group, NARROW, SIGNS, Section, counted, mark, number, run_size, text, texts, whole, wholes};
 use crate::targets::Rows;
 
@@ -96,6 +96,7 @@ fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>
         series: series.to_vec(),
         rows,
         limits: Vec::new(),
+        first_sign: 0,
         width: NARROW,
     };
     (!bars.rows.is_empty()).then(|| bars.draw())
@@ -120,7 +121,7 @@ fn grows(rows: &Rows<'_>) -> Vec<Picture> {
             rows.iter().filter_map(|row| Some((number(row, "managed_gib")?, number(row, field)? * NS))).collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         if points.len() > 1 {
-            lines.push(Line { name: name.into(), points, series: lines.len() });
+            lines.push(Line { name: name.into(), points, series: SIGNS + lines.len() });
         }
     }
     if lines.is_empty() {
@@ -158,6 +159,7 @@ fn whole_blocks(rows: &Rows<'_>) -> Vec<Picture> {
         series: vec!["whole".into()],
         rows: lines,
         limits: Vec::new(),
+        first_sign: MOST_SERIES - 1,
         width: NARROW,
     };
     vec![plot.draw()]

@@ -1,6 +1,6 @@
 //! Bring-up of machines of all sizes.
 
-use super::super::svg::{Bars, Mark, Shape, Unit};
+use super::super::svg::{Bars, Limit, Mark, Shape, Unit};
 use super::{Group, NARROW, Section, mark, number, texts};
 use crate::targets::Rows;
 
@@ -10,6 +10,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let line = |machine: &String, pick: &dyn Fn(&Rows<'_>) -> Vec<Option<Mark>>| {
         (machine.replace('/', ", "), pick(&rows.is("machine", machine.as_str())))
     };
+    // Linux's number is one of a machine of this size.
+    let judged = machines.iter().position(|machine| machine.starts_with("768G/"));
     let times = Bars {
         title: "All memory available, 1 thread, on demand".into(),
         unit: Unit::Time,
@@ -27,7 +29,11 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 })
             })
             .collect(),
-        limits: vec![(1785.7e-3, "Linux 2020: 768 GiB".into())],
+        limits: judged
+            .map(|row| Limit { value: 1785.7e-3, meaning: "Linux 2020".into(), rows: row..row + 1 })
+            .into_iter()
+            .collect(),
+        first_sign: 0,
         width: NARROW,
     };
     let metadata = Bars {
@@ -45,7 +51,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 })
             })
             .collect(),
-        limits: vec![(0.01, "limit".into()), (1.56, "Linux".into())],
+        limits: vec![Limit::all(0.01, "limit"), Limit::all(1.56, "Linux")],
+        first_sign: tables.len(),
         width: NARROW,
     };
     let has = !machines.is_empty();

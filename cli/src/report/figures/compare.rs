@@ -1,6 +1,6 @@
 //! The guest beside Linux.
 
-use super::super::svg::{Bars, Mark, Shape, Unit};
+use super::super::svg::{Bars, Limit, Mark, Shape, Unit};
 use super::{Group, Section, WIDE, mark, number, text};
 use crate::targets::Rows;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 const UNITS: [(&str, f64); 2] = [("ms", 1e-3), ("seconds", 1.0)];
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("compare");
+    let rows = rows.bench("compare").filter(is_comparable);
     let lines: Vec<(String, Vec<Option<Mark>>)> =
         rows.iter().filter_map(|row| Some((name(row), vec![Some(times_less(row)?)]))).collect();
     let ratios = Bars {
@@ -19,7 +19,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         is_log: true,
         series: vec!["ratio".into()],
         rows: lines,
-        limits: vec![(1.0, "same as Linux".into())],
+        limits: vec![Limit::all(1.0, "same as Linux")],
+        // The first two are both systems' times.
+        first_sign: 2,
         width: WIDE,
     };
     let both: Vec<(String, Vec<Option<Mark>>)> = rows
@@ -39,16 +41,23 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         series: series.clone(),
         rows: both,
         limits: Vec::new(),
+        first_sign: 0,
         width: WIDE,
     };
     let draw = |plot: &Bars| if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
     Section {
         id: "linux",
         title: "Beside Linux",
-        lead: "The same virtual machine, booted in turn with Linux and with the reference guest. Right of the line ours takes less.".into(),
+        lead: "The same virtual machine, booted in turn with Linux and with the reference guest. Right of the line ours takes less. What is not the same path in both, such as page faults, is in the table alone.".into(),
         benches: &["compare"],
         groups: vec![Group::wide(Vec::new(), draw(&ratios)), Group::wide(series, draw(&times))],
     }
+}
+
+/// Whether both do the same: page faults are no allocations, also where a file of earlier versions
+/// does not say so.
+fn is_comparable(row: &Value) -> bool {
+    row.get("comparable") != Some(&Value::Bool(false)) && !text(row, "what").starts_with("page_fault")
 }
 
 /// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over Linux's. Nothing for what is neither good nor bad.

@@ -63,6 +63,7 @@ fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<Pic
         series: SERIES.map(|(_, _, name)| name.to_owned()).to_vec(),
         rows: lines,
         limits: Vec::new(),
+        first_sign: 0,
         width: NARROW,
     };
     (!plot.rows.is_empty()).then(|| plot.draw())

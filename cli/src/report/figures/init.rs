@@ -1,6 +1,6 @@
 //! The memory map against the limit of the machine's write path.
 
-use super::super::svg::{Bars, Shape, Unit};
+use super::super::svg::{Bars, Limit, Shape, Unit};
 use super::{Group, NARROW, Section, counted, mark, text, whole};
 use crate::targets::Rows;
 use serde_json::Value;
@@ -21,7 +21,10 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 is_log: false,
                 series: vec!["speed".into()],
                 rows: lines,
-                limits: vec![(0.9, if first_touch { "" } else { "must" }.into())],
+                // What is demanded is demanded of memory that is backed.
+                limits: if first_touch { Vec::new() } else { vec![Limit::all(0.9, "must")] },
+                // The first two are times.
+                first_sign: 2,
                 width: NARROW,
             }
             .draw()
@@ -42,6 +45,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 series: vec!["memory map".into(), "plain fill".into()],
                 rows: lines,
                 limits: Vec::new(),
+                first_sign: 0,
                 width: NARROW,
             }
             .draw()

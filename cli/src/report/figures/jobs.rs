@@ -1,6 +1,6 @@
 //! Parallel jobs beside other ways to run a loop.
 
-use super::super::svg::{Bars, Mark, Shape, Unit};
+use super::super::svg::{Bars, Limit, Mark, Shape, Unit};
 use super::{Group, Section, WIDE, number, text, texts, whole};
 use crate::targets::{Rows, key};
 use serde_json::Value;
@@ -35,7 +35,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         is_log: true,
         series: engines.clone(),
         rows: lines.into_iter().map(|(_, name, marks)| (name, marks)).collect(),
-        limits: vec![(1.0, String::new())],
+        limits: vec![Limit::all(1.0, "")],
+        first_sign: 0,
         width: WIDE,
     };
     let plots = if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };

@@ -33,6 +33,8 @@ pub struct Section {
 pub struct Group {
     /// Names of the series; none where plots name their curves.
     pub series: Vec<String>,
+    /// The sign of the first of them.
+    pub first_sign: usize,
     /// The pictures.
     pub plots: Vec<Picture>,
     /// Whether a picture takes the whole width.
@@ -41,11 +43,16 @@ pub struct Group {
 
 impl Group {
     fn new(series: Vec<String>, plots: Vec<Picture>) -> Self {
-        Self { series, plots, is_wide: false }
+        Self { series, first_sign: 0, plots, is_wide: false }
     }
 
     fn wide(series: Vec<String>, plots: Vec<Picture>) -> Self {
-        Self { series, plots, is_wide: true }
+        Self { series, first_sign: 0, plots, is_wide: true }
+    }
+
+    /// With signs from this one on, where those before it mean something else in the section.
+    fn from_sign(self, first_sign: usize) -> Self {
+        Self { first_sign, ..self }
     }
 }
 

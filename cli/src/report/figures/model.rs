@@ -1,12 +1,16 @@
 //! What a model predicts, beside what was measured.
 
-use super::super::svg::{Bars, Mark, Point, Scatter, Shape, Unit};
-use super::{Group, NARROW, Section, WIDE, number, text};
+use super::super::svg::{Bars, Mark, Point, Residuals, Shape, Unit};
+use super::{Group, Section, WIDE, number, text};
 use crate::targets::Rows;
 use serde_json::Value;
 
 /// Predictions for other machines that are shown at most.
 const MOST: usize = 40;
+/// What was measured, by the sign that it has.
+const SOURCES: [&str; 2] = ["measured here", "published by others"];
+/// How far a prediction may be off.
+const BAND_PERCENT: f64 = 25.0;
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("model");
@@ -16,21 +20,33 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
     };
     let pair = |row: &Value| {
-        let (across, up) = (seconds(row, "measured_ms")?, seconds(row, "predicted_ms")?);
-        Some(Point { name: name(row), across, up, series: usize::from(text(row, "source") == "published") })
+        let (measured, predicted) = (seconds(row, "measured_ms")?, seconds(row, "predicted_ms")?);
+        let source = usize::from(text(row, "source") == "published");
+        Some(Point { name: name(row), measured, predicted, series: (source, SOURCES[source].into()) })
     };
     let points: Vec<Point> = rows.iter().filter_map(pair).collect();
-    let has_published = points.iter().any(|point| point.series == 1);
-    let sources = if has_published { vec!["measured here".into(), "published by others".into()] } else { Vec::new() };
+    let has_published = points.iter().any(|point| point.series.0 == 1);
+    let sources = if has_published { SOURCES.map(ToOwned::to_owned).into() } else { Vec::new() };
+    let far = |error: f64| error.abs() > BAND_PERCENT;
+    let worst = points.iter().max_by(|one, other| one.error_percent().abs().total_cmp(&other.error_percent().abs()));
+    let worst = worst.filter(|point| far(point.error_percent())).map_or_else(String::new, |point| {
+        let count = points.iter().filter(|point| far(point.error_percent())).count();
+        format!(
+            " {count} of {} are farther off than that; farthest: {:+.0} %, {}.",
+            points.len(),
+            point.error_percent(),
+            point.name
+        )
+    });
     let checked = (!points.is_empty()).then(|| {
-        Scatter {
-            title: "Predicted and measured; the band is 25 %".into(),
+        Residuals {
+            title: format!("Errors of predictions; the band is {BAND_PERCENT:.0} %"),
             below: "measured".into(),
-            side: "predicted".into(),
             unit: Unit::Time,
-            band: 0.25,
+            band: BAND_PERCENT,
             points,
-            size: NARROW,
+            width: WIDE,
+            height: 320.0,
         }
         .draw()
     });
@@ -47,14 +63,18 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         series: vec!["predicted".into()],
         rows: lines,
         limits: Vec::new(),
+        first_sign: SOURCES.len(),
         width: WIDE,
     };
     let predicted = if predicted.rows.is_empty() { Vec::new() } else { vec![predicted.draw()] };
     Section {
         id: "model",
         title: "Model",
-        lead: "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the chunk rule. On the diagonal prediction and measurement agree.".into(),
+        lead: format!(
+            "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the chunk rule. An error of zero is a prediction that was \
+             measured; {BAND_PERCENT:.0} % are what the model is held to.{worst}"
+        ),
         benches: &["model"],
-        groups: vec![Group::new(sources, checked.into_iter().collect()), Group::wide(Vec::new(), predicted)],
+        groups: vec![Group::wide(sources, checked.into_iter().collect()), Group::wide(Vec::new(), predicted)],
     }
 }

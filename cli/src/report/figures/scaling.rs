@@ -10,7 +10,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let across = |row: &serde_json::Value| {
         if shares { number(row, "cpus_percent") } else { number(row, "threads") }
     };
-    let curves = |field: &str, scale: f64| -> Vec<Line> {
+    // A curve has one sign in all plots, also where another has too few points to be drawn.
+    let mut known: Vec<String> = Vec::new();
+    let mut curves = |field: &str, scale: f64| -> Vec<Line> {
         let mut lines = Vec::new();
         for what in texts(&rows, "what") {
             for on in texts_or_none(&rows, "on") {
@@ -20,7 +22,11 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                 points.sort_by(|one, other| one.0.total_cmp(&other.0));
                 let name = if on.is_empty() { what.clone() } else { format!("{what}, {on}") };
                 if points.len() > 1 {
-                    lines.push(Line { name, points, series: lines.len() });
+                    let series = known.iter().position(|other| *other == name).unwrap_or(known.len());
+                    if series == known.len() {
+                        known.push(name.clone());
+                    }
+                    lines.push(Line { name, points, series });
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! Rows with a mark or a bar for each series: what most tables become.
 
-use super::{Anchor, Picture, Scale, Svg, Unit};
+use super::{Anchor, Picture, Scale, Svg, Unit, class};
 use crate::report::html::{Escaped, put};
+use std::ops::Range;
 
 /// How values are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,24 @@ pub struct Mark {
     pub spread: Option<(f64, f64)>,
 }
 
+/// A value with a line across.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Limit {
+    /// Where.
+    pub value: f64,
+    /// What it means.
+    pub meaning: String,
+    /// The rows that it judges.
+    pub rows: Range<usize>,
+}
+
+impl Limit {
+    /// One for all rows.
+    pub fn all(value: f64, meaning: &str) -> Self {
+        Self { value, meaning: meaning.into(), rows: 0..usize::MAX }
+    }
+}
+
 /// A plot of rows.
 pub struct Bars {
     /// What it shows, in words.
@@ -35,13 +54,18 @@ pub struct Bars {
     pub series: Vec<String>,
     /// A name each, and a value for each series that has one.
     pub rows: Vec<(String, Vec<Option<Mark>>)>,
-    /// Values with a line across, and what they mean.
-    pub limits: Vec<(f64, String)>,
+    /// Values with a line across the rows that they are for.
+    pub limits: Vec<Limit>,
+    /// The sign of the first series; the others have those after it. A sign has one meaning in all
+    /// of a section.
+    pub first_sign: usize,
     /// Width of the picture.
     pub width: f64,
 }
 
 const HEAD: f64 = 26.0;
+/// Characters that have room above the numbers at the right.
+const LONGEST_HEADING: usize = 12;
 /// Room for what limits mean.
 const MEANING: f64 = 13.0;
 /// Width of a character of a name, about.
@@ -58,7 +82,7 @@ impl Bars {
             Shape::Dots => DOT_ROW,
             Shape::Bars => 10.0 + BAR * self.series.len().max(1) as f64,
         };
-        let has_meaning = self.limits.iter().any(|(_, meaning)| !meaning.is_empty());
+        let has_meaning = self.limits.iter().any(|limit| !limit.meaning.is_empty());
         let head = HEAD + if has_meaning { MEANING } else { 0.0 };
         let bottom = head + each * self.rows.len() as f64;
         let mut svg = Svg::new(self.width, bottom + FOOT);
@@ -67,7 +91,7 @@ impl Bars {
             let (least, most) = mark.spread.unwrap_or((mark.value, mark.value));
             [mark.value, least, most]
         });
-        let all = spreads.chain(self.limits.iter().map(|(value, _)| *value));
+        let all = spreads.chain(self.limits.iter().map(|limit| limit.value));
         let scale = if self.is_log { Scale::log(all) } else { Scale::linear(all) };
         let longest = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let left = (longest as f64 * CHARACTER + 16.0).clamp(64.0, self.width * 0.5);
@@ -78,6 +102,12 @@ impl Bars {
             svg.line("gr", (x(tick), head), (x(tick), bottom));
             svg.text("tk", Anchor::Middle, (x(tick), bottom + 14.0), &self.unit.tick(tick));
         }
+        // Whose numbers stand at the right.
+        if let (Shape::Dots, [first, _, ..]) = (self.shape, self.series.as_slice())
+            && first.chars().count() <= LONGEST_HEADING
+        {
+            svg.text("tk", Anchor::End, (self.width, head - 6.0), first);
+        }
         for (row, (name, marks)) in self.rows.iter().enumerate() {
             let top = head + each * row as f64;
             svg.text("lb", Anchor::End, (left - 8.0, top + each / 2.0 + 4.0), name);
@@ -86,20 +116,24 @@ impl Bars {
                 Shape::Bars => self.bars(&mut svg, (name, marks), top + 5.0, &x),
             }
         }
-        for (index, (value, meaning)) in self.limits.iter().enumerate() {
-            svg.line("ref", (x(*value), head - 3.0), (x(*value), bottom));
-            // What stands left of its line leaves the right to the next.
-            let ends = scale.place(*value) > 0.6 && index + 1 == self.limits.len() && self.limits.len() == 1;
-            let anchor = if ends {
-                Anchor::End
-            } else if scale.place(*value) < 0.12 {
-                Anchor::Start
-            } else {
-                Anchor::Middle
-            };
-            if !meaning.is_empty() {
-                svg.text("rf", anchor, (x(*value), head - 6.0), meaning);
+        for Limit { value, meaning, rows } in &self.limits {
+            let (from, to) = (rows.start.min(self.rows.len()), rows.end.min(self.rows.len()));
+            let is_first = from == 0;
+            let top = if is_first { head - 3.0 } else { head + each * from as f64 };
+            let place = scale.place(*value);
+            svg.line("ref", (x(*value), top), (x(*value), head + each * to as f64));
+            if meaning.is_empty() {
+                continue;
             }
+            // What stands left of its line leaves the right to the next.
+            let is_alone = self.limits.len() == 1;
+            let anchor = match place {
+                _ if !is_first || is_alone && place > 0.6 => Anchor::End,
+                _ if place < 0.12 => Anchor::Start,
+                _ => Anchor::Middle,
+            };
+            let (aside, below) = if is_first { (0.0, head - 6.0) } else { (5.0, top + each / 2.0 + 4.0) };
+            svg.text("rf", anchor, (x(*value) - aside, below), meaning);
         }
         let base = x(self.base());
         svg.line("ax", (base, head), (base, bottom));
@@ -134,12 +168,13 @@ impl Bars {
         for (series, mark) in marks.iter().enumerate().rev() {
             let Some(mark) = *mark else { continue };
             if let Some((least, most)) = mark.spread {
-                svg.line(&format!("sp s{}", series.min(5)), (x(least), y), (x(most), y));
+                svg.line(&class("sp", self.first_sign + series), (x(least), y), (x(most), y));
             }
-            svg.sign(series, (x(mark.value), y), &self.words(name, series, mark));
+            let meaning = self.series.get(series).map_or("", String::as_str);
+            svg.sign((self.first_sign + series, meaning), (x(mark.value), y), &self.words(name, series, mark));
         }
         if let Some(Some(first)) = marks.first() {
-            svg.text("vl s0", Anchor::End, (self.width, y + 4.0), &self.unit.value(first.value));
+            svg.text(&class("vl", self.first_sign), Anchor::End, (self.width, y + 4.0), &self.unit.value(first.value));
         }
     }
 
@@ -149,8 +184,9 @@ impl Bars {
             let Some(mark) = *mark else { continue };
             let (y, end) = (top + BAR * series as f64, x(mark.value));
             svg.begin(&self.words(name, series, mark));
-            svg.rectangle(
-                &format!("br s{}", series.min(5)),
+            let meaning = self.series.get(series).map_or("", String::as_str);
+            svg.bar(
+                (self.first_sign + series, meaning),
                 (base.min(end), y + 1.0),
                 ((end - base).abs().max(0.7), BAR - 2.0),
             );
@@ -166,11 +202,11 @@ impl Bars {
 }
 
 /// Signs of series with their names.
-pub fn legend(series: &[String]) -> String {
+pub fn legend(series: &[String], first_sign: usize) -> String {
     let mut items = String::new();
     for (index, name) in series.iter().enumerate() {
         let mut svg = Svg::new(14.0, 14.0);
-        svg.sign(index, (7.0, 7.0), "");
+        svg.sign((first_sign + index, name), (7.0, 7.0), "");
         let sign = svg.finish("").body;
         let name = Escaped(name);
         put!(items, "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" aria-hidden=\"true\">{sign}</svg>{name}</li>");
@@ -191,7 +227,8 @@ mod tests {
             is_log,
             series: vec!["ours".into(), "theirs".into()],
             rows: vec![("order 0".into(), vec![mark(4e-9), mark(3e-8)]), ("order 9".into(), vec![None, mark(1e-6)])],
-            limits: vec![(6e-9, "limit".into())],
+            limits: vec![Limit::all(6e-9, "limit")],
+            first_sign: 0,
             width: 400.0,
         }
         .draw()

@@ -1,6 +1,6 @@
 //! Curves over an axis, each named at its end.
 
-use super::{Anchor, Picture, Scale, Short, Svg, Unit};
+use super::{Anchor, Picture, Scale, Short, Svg, Unit, class};
 use crate::report::html::put;
 
 /// A curve.
@@ -76,11 +76,11 @@ impl Lines {
             svg.path("ideal", &path(&ideal.points));
         }
         for line in &self.lines {
-            svg.path(&format!("ln s{}", line.series.min(5)), &path(&line.points));
+            svg.curve((line.series, &line.name), &path(&line.points));
             if self.has_signs {
                 for &(at, value) in &line.points {
                     let words = format!("{}, {}: {}", line.name, self.below.1.tick(at), self.side.value(value));
-                    svg.sign(line.series, (x(at), y(value)), &words);
+                    svg.sign((line.series, &line.name), (x(at), y(value)), &words);
                 }
             }
         }
@@ -107,12 +107,9 @@ impl Lines {
         }
         for (place, index) in ends {
             match self.lines.get(index) {
-                Some(line) => svg.text(
-                    &format!("nm s{}", line.series.min(5)),
-                    Anchor::Start,
-                    (right + 8.0, place + 4.0),
-                    &line.name,
-                ),
+                Some(line) => {
+                    svg.text(&class("nm", line.series), Anchor::Start, (right + 8.0, place + 4.0), &line.name)
+                }
                 None => svg.text(
                     "tk",
                     Anchor::Start,

@@ -3,12 +3,12 @@
 mod axis;
 mod bars;
 mod lines;
-mod scatter;
+mod residuals;
 
 pub use axis::{Scale, Unit, three};
-pub use bars::{Bars, Mark, Shape, legend};
+pub use bars::{Bars, Limit, Mark, Shape, legend};
 pub use lines::{Line, Lines};
-pub use scatter::{Point, Scatter};
+pub use residuals::{Point, Residuals};
 
 use super::html::{Escaped, put};
 use std::fmt;
@@ -41,6 +41,17 @@ impl fmt::Display for Short {
     }
 }
 
+/// Colours and forms of series. As many further series have hollow signs and broken lines.
+const COLOURS: usize = 6;
+/// Series that look different from one another.
+pub const MOST_SERIES: usize = 2 * COLOURS;
+
+/// The class of what is drawn as `kind` for a series.
+fn class(kind: &str, series: usize) -> String {
+    let hollow = if series / COLOURS % 2 == 1 { " ho" } else { "" };
+    format!("{kind}{hollow} s{}", series % COLOURS)
+}
+
 impl Svg {
     /// An empty picture.
     pub fn new(width: f64, height: f64) -> Self {
@@ -64,6 +75,22 @@ impl Svg {
         put!(self.body, "<path class=\"{class}\" d=\"{path}\"/>");
     }
 
+    /// A bar of a series, from its upper left corner.
+    fn bar(&mut self, (series, meaning): (usize, &str), corner: (f64, f64), size: (f64, f64)) {
+        let [x, y, w, h] = [corner.0, corner.1, size.0.max(0.0), size.1.max(0.0)].map(Short);
+        let (class, meaning) = (class("br", series), Escaped(meaning));
+        put!(
+            self.body,
+            "<rect class=\"{class}\" data-series=\"{meaning}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>"
+        );
+    }
+
+    /// A curve of a series.
+    fn curve(&mut self, (series, meaning): (usize, &str), path: &str) {
+        let (class, meaning) = (class("ln", series), Escaped(meaning));
+        put!(self.body, "<path class=\"{class}\" data-series=\"{meaning}\" d=\"{path}\"/>");
+    }
+
     /// Words.
     pub fn text(&mut self, class: &str, anchor: Anchor, place: (f64, f64), words: &str) {
         let anchor = match anchor {
@@ -75,10 +102,11 @@ impl Svg {
         put!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", Escaped(words));
     }
 
-    /// The sign of a series: a form of its own for each, so that nobody needs colours.
-    pub fn sign(&mut self, series: usize, place: (f64, f64), title: &str) {
+    /// The sign of a series: a form of its own for each, so that nobody needs colours. `meaning`
+    /// is the series' name.
+    pub fn sign(&mut self, (series, meaning): (usize, &str), place: (f64, f64), title: &str) {
         let (x, y) = place;
-        let form = match series {
+        let form = match series % COLOURS {
             0 => format!("M{} {}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", Short(x - 5.0), Short(y)),
             1 => format!("M{} {}l5 5l-5 5l-5 -5z", Short(x), Short(y - 5.0)),
             2 => format!("M{} {}h8v8h-8z", Short(x - 4.0), Short(y - 4.0)),
@@ -86,11 +114,12 @@ impl Svg {
             4 => format!("M{} {}l5 -9h-10z", Short(x), Short(y + 5.5)),
             _ => format!("M{} {}h10v4h-10z", Short(x - 5.0), Short(y - 2.0)),
         };
-        let class = format!("m s{}", series.min(5));
+        let (class, meaning) = (class("m", series), Escaped(meaning));
+        put!(self.body, "<path class=\"{class}\" data-series=\"{meaning}\" d=\"{form}\"");
         if title.is_empty() {
-            self.path(&class, &form);
+            self.body.push_str("/>");
         } else {
-            put!(self.body, "<path class=\"{class}\" d=\"{form}\"><title>{}</title></path>", Escaped(title));
+            put!(self.body, "><title>{}</title></path>", Escaped(title));
         }
     }
 
@@ -148,7 +177,7 @@ mod tests {
         let mut svg = Svg::new(10.0, 20.04);
         svg.line("ax", (0.0, -0.01), (1.26, 3.0));
         svg.text("lb", Anchor::End, (1.0, 2.0), "<b>");
-        svg.sign(1, (5.0, 5.0), "a & b");
+        svg.sign((1, "s"), (5.0, 5.0), "a & b");
         let text = svg.finish("\"quoted\"").inline();
         assert!(
             text.starts_with(

@@ -1,0 +1,120 @@
+//! A QEMU that hangs, or whose KVM gives up: a shell script in its place.
+
+mod common;
+
+use common::{Outcome, Scratch, finish, program};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+/// Boots with a script as QEMU. `version` is what it does when asked for its version, `body` otherwise;
+/// how it was called comes back as well.
+fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, String) {
+    let folder = Scratch::new(name);
+    let calls = folder.path("calls");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then {version}; exit 0; fi\necho \"$*\" >> '{}'\n{body}\n",
+        calls.display()
+    );
+    let path = folder.path("qemu-system-x86_64");
+    fs::write(&path, text).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    fs::write(folder.path("image"), "").expect("an image");
+    let old = std::env::var("PATH").unwrap_or_default();
+    let mut command = program();
+    command
+        .args(["boot", "--on", "qemu"])
+        .args(words)
+        .env("PATH", format!("{}:{old}", folder.path("").display()))
+        .env("FRAMEWRIGHT_GUEST", folder.path("image"));
+    let outcome = finish(&mut command);
+    (outcome, fs::read_to_string(calls).unwrap_or_default())
+}
+
+const VERSION: &str = "echo 'QEMU emulator version 9.9.9 (fake)'";
+const REPORT: &str = r#"printf '[    0.000000] Framewright guest\r\n'
+printf '@json {"platform":"qemu","policy":"on-demand","threads":1,"nodes":[],"zones":[],"totals":{}}\r\n@end\r\n'
+exit 33"#;
+
+#[test]
+fn a_machine_that_kvm_gives_up_is_emulated_and_that_is_said() {
+    for (name, said) in [("silent", ""), ("begun", "printf '[    0.000000] Framewright guest\\r\\n';")] {
+        for complaint in ["KVM internal error. Suberror: 3", "error: kvm run failed Bad address"] {
+            let dies = format!("{said} printf '{complaint}\\nRAX=0000000000000000\\n' >&2; exec sleep 300");
+            let body = format!("case \"$*\" in *'-accel kvm'*) {dies};; esac\n{REPORT}");
+            let (outcome, calls) = boot(name, (VERSION, &body), &["--json", "--timeout", "60"]);
+            assert_eq!(outcome.json()["qemu"]["accel"], "tcg", "{}", outcome.stderr);
+            assert!(outcome.stderr.contains("emulated (tcg)"), "{}", outcome.stderr);
+            // Without the device there was nothing to try.
+            if calls.contains("-accel kvm") {
+                assert!(outcome.stderr.contains(&format!("({complaint})")), "{}", outcome.stderr);
+            }
+            assert!(calls.contains("-accel tcg"), "{calls}");
+        }
+    }
+}
+
+#[test]
+fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
+    let dies = "printf '@shell\\r\\n'; sleep 1; echo 'KVM internal error. Suberror: 1' >&2; exec sleep 300";
+    let body = format!("case \"$*\" in *'-accel kvm'*) {dies};; esac\n{REPORT}");
+    let words = ["--json", "--timeout", "60", "--exec", "alloc 0"];
+    let (outcome, calls) = boot("shell", (VERSION, &body), &words);
+    if calls.contains("-accel kvm") {
+        assert_eq!((outcome.code, calls.lines().count()), (Some(1), 1), "{calls}");
+        assert!(
+            outcome.stderr.contains("KVM gave up the machine") && outcome.stderr.contains("Suberror: 1"),
+            "{}",
+            outcome.stderr
+        );
+    }
+}
+
+#[test]
+fn a_version_that_does_not_come_is_not_waited_for() {
+    // It would sleep for longer than any test may take.
+    for version in ["exec sleep 86400", "exec sleep 86400 >/dev/null 2>&1", "while :; do echo again; done"] {
+        let (outcome, calls) = boot("version", (version, REPORT), &["--accel", "tcg", "--json", "--timeout", "2"]);
+        assert_eq!((outcome.code, calls.as_str()), (Some(1), ""), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("--version` did not answer within 2 s"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn every_node_has_a_cpu_unless_somebody_says_otherwise() {
+    for (words, smp) in
+        [(&["--nodes", "3"][..], "-smp 3 "), (&["--nodes", "3", "--cpus", "1"], "-smp 1 "), (&[], "-smp 1 ")]
+    {
+        let (outcome, calls) = boot("cpus", (VERSION, REPORT), &[&["--accel", "tcg", "--json"], words].concat());
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert!(calls.contains(smp), "{words:?}: {calls}");
+    }
+    // In a process, too.
+    let cpus = |words: &[&str]| {
+        let report = common::run(&[&["boot", "--json"], words].concat()).json();
+        let nodes = report["nodes"].as_array().expect("nodes").clone();
+        nodes.iter().map(|node| node["cpus"].as_u64().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!(cpus(&["--memory", "24T", "--nodes", "16", "memmap_init=on-demand"]), [1; 16]);
+    assert_eq!(cpus(&["--memory", "1G", "--nodes", "2", "--cpus", "1"]), [1, 0]);
+    assert_eq!(cpus(&["--memory", "1G"]), [1]);
+    let help = common::run(&["boot", "--help"]);
+    assert!(
+        help.stdout.contains("with --memory and on QEMU one for each node")
+            && help.stdout.contains("FRAMEWRIGHT_GUEST")
+    );
+}
+
+#[test]
+fn without_a_toolchain_it_says_how_to_do_without() {
+    let folder = Scratch::new("no-cargo");
+    let path = folder.path("qemu-system-x86_64");
+    fs::write(&path, format!("#!/bin/sh\n{VERSION}\n")).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    for cargo in ["/nonexistent/cargo", "/bin/false"] {
+        let mut command = program();
+        command.args(["boot", "--on", "qemu", "--accel", "tcg"]).env_remove("FRAMEWRIGHT_GUEST").env("CARGO", cargo);
+        let outcome = finish(command.env("PATH", format!("{}:/usr/bin:/bin", folder.path("").display())));
+        assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("set FRAMEWRIGHT_GUEST to the path of a built one"), "{}", outcome.stderr);
+    }
+}
