@@ -116,12 +116,12 @@ impl Errors {
 }
 
 impl PoolMaps for Errors {
-    fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
         self.strike(batch);
         0
     }
 
-    fn before_free(&self, batch: &PoolBatch<'_>) {
+    unsafe fn before_free(&self, batch: &PoolBatch<'_>) {
         self.strike(batch);
     }
 }
