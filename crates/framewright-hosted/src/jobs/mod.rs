@@ -41,6 +41,7 @@ mod priority;
 mod progress;
 pub mod quota;
 mod system;
+mod thread;
 
 pub use priority::{LONGEST_CHUNK_NS, Priority};
 pub use quota::CpuQuota;

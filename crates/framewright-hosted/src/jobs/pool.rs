@@ -9,6 +9,7 @@ use super::priority::Priority;
 use super::progress::Progress;
 use super::quota::CpuQuota;
 use super::system::{self, CpuMask, IDLE_LEVEL, LOWEST_NICE, Schedule};
+use super::thread::Thread;
 use framewright_jobs::{Desk, Post};
 use std::any::Any;
 use std::cell::Cell;
@@ -16,7 +17,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A helper looks for more work so long before it sleeps, and a caller waits so long before it lends its priority.
@@ -63,10 +63,10 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Threads {
     /// By their numbers.
-    handles: Vec<JoinHandle<()>>,
+    handles: Vec<Thread>,
     /// Those that end because they cannot be raised any more, by their numbers. Each is taken by its
     /// successor, which waits for it: a post and a slot never have two threads.
-    ending: Vec<Option<JoinHandle<()>>>,
+    ending: Vec<Option<Thread>>,
     /// After a thread could not be started.
     not_before_ns: u64,
 }
@@ -184,8 +184,7 @@ impl Pool {
                 break;
             }
             let own = Arc::clone(shared);
-            let builder = std::thread::Builder::new().name(format!("jobs-{index}")).stack_size(STACK_BYTES);
-            match system::without_signals(|| builder.spawn(move || own.help(index, lowered))) {
+            match Thread::start(format!("jobs-{index}"), STACK_BYTES, move || own.help(index, lowered)) {
                 Ok(handle) => threads.handles.push(handle),
                 Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
             }
@@ -262,8 +261,7 @@ impl Drop for Pool {
         self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
         let Threads { handles, ending, .. } = std::mem::take(&mut *lock(&self.shared.threads));
         for thread in handles.into_iter().chain(ending.into_iter().flatten()) {
-            // What chunks threw was caught.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
@@ -365,8 +363,9 @@ impl Shared {
         let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else { return };
         if !lowered {
             let predecessor = lock(&self.threads).ending.get_mut(index).and_then(Option::take);
-            // What chunks threw was caught.
-            let _ = predecessor.map(JoinHandle::join);
+            if let Some(thread) = predecessor {
+                thread.join();
+            }
         }
         IS_HELPER.set(true);
         IS_LOWERED.set(lowered);

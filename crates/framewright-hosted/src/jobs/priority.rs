@@ -1,7 +1,10 @@
 //! How helpers are scheduled, and whether that can be undone: [`Priority`].
 
 use super::system::{self, IDLE_LEVEL, LOWEST_NICE};
+use super::thread::Thread;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How helpers run beside everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,12 +22,16 @@ pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 impl Priority {
     /// Tries it on a thread that is given up afterwards: all the way down, and back to where the calling thread is.
     pub(super) fn probe() -> Self {
-        let tried = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
-            let own = system::level()?;
-            [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level)
+        let allowed = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&allowed);
+        let tried = Thread::start("jobs-probe".to_owned(), 64 << 10, move || {
+            let own = system::level();
+            let may = |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
+            answer.store(own.and_then(may).is_ok(), Ordering::Relaxed);
         });
-        let allowed = tried.is_ok_and(|thread| thread.join().is_ok_and(|result| result.is_ok()));
-        if allowed { Self::Lent } else { Self::Kept }
+        // What the thread wrote is visible to who has waited for its end.
+        let _ = tried.map(Thread::join);
+        if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept }
     }
 }
 
