@@ -75,20 +75,32 @@ impl Request {
 }
 
 /// Where a request looks for memory and for what, once its node is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) struct Search {
     first: NodeId,
+    /// The node was named, and may not be the caller's.
+    is_named: bool,
     exact: bool,
     highest: ZoneKind,
     max_address: u64,
     migrate_type: MigrateType,
 }
 
+/// Who wants it does not matter.
+impl PartialEq for Search {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |search: &Self| (search.first, search.exact, search.highest, search.max_address, search.migrate_type);
+        key(self) == key(other)
+    }
+}
+
+impl Eq for Search {}
+
 impl Search {
     /// Anything of a type, near a node.
     pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
         let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
-        Self { first, exact: false, highest, max_address, migrate_type }
+        Self { first, is_named: false, exact: false, highest, max_address, migrate_type }
     }
 
     pub(super) const fn first(&self) -> NodeId {
@@ -276,7 +288,9 @@ impl<P: Platform> Manager<P> {
                 if zone.span().end.address() <= search.max_address {
                     let keep = mark.keeps(zone, search.highest);
                     loop {
-                        done += zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
+                        let got = zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
+                        self.note_node(zone, search, got as u64);
+                        done += got;
                         let missing = (pages.len() - done) as u64;
                         if missing == 0 || !self.grow(zone, missing, Pfn(u64::MAX)) {
                             break;
@@ -307,7 +321,7 @@ impl<P: Platform> Manager<P> {
             return Err(AllocateError::NoNode(first));
         }
         let Request { zone: highest, max_address, migrate_type, .. } = *request;
-        Ok(Search { first, exact, highest, max_address, migrate_type })
+        Ok(Search { first, is_named: request.node != NodeChoice::Any, exact, highest, max_address, migrate_type })
     }
 
     /// Zones in the order in which they are asked.
@@ -334,9 +348,23 @@ impl<P: Platform> Manager<P> {
         let max = Pfn::containing(search.max_address);
         loop {
             let taken = zone.allocate(self.platform, order, search.migrate_type, max);
-            if taken.is_some() || !self.grow(zone, order.pages(), max) {
+            if taken.is_some() {
+                self.note_node(zone, search, order.pages());
                 return taken;
             }
+            if !self.grow(zone, order.pages(), max) {
+                return None;
+            }
+        }
+    }
+
+    /// Counts pages of a zone that a search found, unless they are of the wanted node and that is the caller's.
+    #[inline]
+    pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
+        let node = zone.id().node;
+        if (search.is_named || node != search.first) && pages != 0 {
+            let local = if search.is_named { self.local_node() } else { search.first };
+            self.pressure.numa.note(node, search.first, local, pages);
         }
     }
 

@@ -162,7 +162,14 @@ impl<P: Platform> Manager<P> {
             // Little of other zones, as it goes back to them one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
             let mut marks = [Mark::Low, Mark::Min].into_iter();
-            start = marks.find_map(|mark| self.zonelist(&search).find_map(|zone| from(zone, mark, little)));
+            let cached = cache.pages();
+            start = marks.find_map(|mark| {
+                self.zonelist(&search).find_map(|zone| {
+                    let start = from(zone, mark, little)?;
+                    self.note_node(zone, &search, cache.pages().saturating_sub(cached) + order.pages());
+                    Some(start)
+                })
+            });
         }
         if start.is_some() {
             self.pressure.quiet.stir();

@@ -9,7 +9,7 @@ use crate::page::{Array, Fill};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{NodeId, Pfn, PfnRange, PhysRange};
+use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use crate::zone::{MemoryRun, Segment, Zone, ZoneId, ZoneKind, zone_runs};
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job, Part, Placement};
@@ -199,6 +199,13 @@ impl<P: Platform> Manager<P> {
     #[must_use]
     pub fn saved_map_pages(&self) -> i64 {
         self.memory_map.saved_pages.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Pages of the page array and its page tables now: what bring-up made, less what map reclaim gave back and did
+    /// not restore. 0 where there is no array.
+    #[must_use]
+    pub fn map_array_pages(&self) -> u64 {
+        (self.memory_map_bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_map_pages())
     }
 
     /// Blocks whose map was given back and not restored.

@@ -5,6 +5,7 @@
 //! free or refill on any CPU the caches are known to be empty, and a request that failed fails again, so neither is tried twice.
 
 use super::allocate::{Mark, Search};
+use super::numa::Numa;
 use super::{Manager, Request};
 use crate::block::MigrateType;
 use crate::early::NodeChoice;
@@ -125,6 +126,8 @@ fn count(counter: &AtomicU64, by: u64) {
 /// See the module documentation.
 pub(super) struct Pressure {
     counters: Counters,
+    /// Whose memory requests got, which is not the wanted node's when that is short.
+    pub(super) numa: Numa,
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
     /// Usual requests that failed, by order: who fails again and again takes no lock. Each word says for itself in which quiet that was; none is 0, the first quiet's number being 1.
@@ -140,6 +143,7 @@ impl Pressure {
     pub(super) fn new(aids: bool) -> Self {
         Self {
             counters: Counters::default(),
+            numa: Numa::new(),
             quiet: Quiet::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),

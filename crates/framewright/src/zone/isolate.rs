@@ -3,6 +3,7 @@
 //! A free block that is isolated is in no list and merges with nothing; a block that is allocated or in pieces keeps its place, but what is freed of it stays
 //! (SPEC 3.3: the migrate type *isolate*; here it is a bit, so that the type of before is not lost).
 
+use super::flow::unused_pages;
 use super::{FreeError, Zone};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
@@ -123,7 +124,7 @@ impl Zone {
         if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none()) {
             return Err(IsolateError::InUse(self.survey_of(&range)));
         }
-        let mut changed = 0;
+        let (mut changed, before) = (0, unused_pages(&lists));
         let mut index = range.start;
         while index < range.end {
             let Some((head, state)) = self.table.head_of(index) else {
@@ -138,6 +139,8 @@ impl Zone {
                 index = head + blocks_of(state.order());
             }
         }
+        // Blocks that are claimed no longer.
+        self.note_freed_since(&lists, before);
         self.publish(&lists);
         Ok(changed)
     }

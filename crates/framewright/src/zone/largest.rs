@@ -79,6 +79,7 @@ impl Zone {
     fn link_largest<P: Platform>(&self, mut lists: SpinGuard<'_, FreeLists, P>, index: u32) -> bool {
         let Some(free_pages) = lists.give_largest(&self.table, index) else { return false };
         self.changing.free_pages.store(free_pages, Ordering::Relaxed);
+        self.note_freed(Order::MAX.pages());
         true
     }
 }

@@ -10,6 +10,7 @@ mod blocks;
 mod deferred;
 mod describe;
 pub(crate) mod fallback;
+mod flow;
 mod isolate;
 mod kind;
 mod largest;
@@ -31,6 +32,7 @@ pub use areas::{FreeAreas, ORDERS};
 pub use blocks::{BlockRun, BlockUse};
 pub(crate) use describe::Counted;
 pub(crate) use isolate::Change;
+pub use flow::ZoneFlow;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
@@ -62,6 +64,8 @@ struct Changing {
     reported_pages: AtomicU64,
     unreported_pages: AtomicU64,
     deferred_pages: AtomicU64,
+    /// All that came back since bring-up.
+    freed_pages: AtomicU64,
     lists: SpinLock<FreeLists>,
 }
 
@@ -126,6 +130,7 @@ impl Zone {
                 reported_pages: AtomicU64::new(0),
                 unreported_pages: AtomicU64::new(0),
                 deferred_pages: AtomicU64::new(0),
+                freed_pages: AtomicU64::new(0),
                 lists: SpinLock::new(FreeLists::EMPTY),
             },
         }

@@ -1,5 +1,6 @@
 //! Blocks between a zone and the pools of huge pages: whole runs at a time, under the zone lock.
 
+use super::flow::unused_pages;
 use super::isolate::largest_piece;
 use super::{Zone, segment};
 use crate::block::lists::{FreeLists, NONE, Position};
@@ -127,12 +128,14 @@ impl Zone {
         let mut index = chain.first;
         while index != NONE {
             let mut lists = self.changing.lists.lock(platform);
+            let before = unused_pages(&lists);
             for _ in 0..RUNS_AT_ONCE {
                 if index == NONE {
                     break;
                 }
                 index = self.release_run(&mut lists, (order, chain.told), index, &mut leaked);
             }
+            self.note_freed_since(&lists, before);
             self.publish(&lists);
         }
         leaked

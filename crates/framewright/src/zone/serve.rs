@@ -302,6 +302,7 @@ impl Zone {
         let mut lists = self.changing.lists.lock(platform);
         self.check(&mut lists, segment, range)?;
         self.give(&mut lists, segment, range);
+        self.note_freed(range.pages());
         self.publish(&lists);
         Ok(())
     }
@@ -321,6 +322,7 @@ impl Zone {
             self.check(&mut lists, segment, range)?;
             self.give(&mut lists, segment, range);
         }
+        self.note_freed(order.pages());
         self.publish(&lists);
         Ok(())
     }

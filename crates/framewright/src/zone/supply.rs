@@ -1,6 +1,7 @@
 //! Between a zone and the caches of CPUs: much at once under one hold of the lock.
 
 use super::Zone;
+use super::flow::unused_pages;
 use super::segment::{self, Segment};
 use super::serve::offset_in_block;
 use crate::block::bit_sets::neighbours;
@@ -241,7 +242,7 @@ impl Zone {
             let (mut rest, mut left) = (batch, &*indices);
             while !rest.is_empty() {
                 let mut lists = self.changing.lists.lock(platform);
-                let before = lists.free_pages();
+                let (before, unused) = (lists.free_pages(), unused_pages(&lists));
                 let mut segment = 0..0;
                 let mut wrong = None;
                 left.iter().take(AHEAD).filter(|&&soon| soon != NONE).for_each(|&soon| ahead(&lists, soon));
@@ -261,6 +262,7 @@ impl Zone {
                 }
                 lists.events.cache_returns += 1;
                 lists.events.cache_return_pages += lists.free_pages().saturating_sub(before);
+                self.note_freed_since(&lists, unused);
                 self.publish(&lists);
                 drop(lists);
                 if let Some(entry) = wrong {

@@ -22,8 +22,7 @@ pub(super) fn meminfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dy
     line("PcpFree", manager.cached_pages())?;
     line("Isolated", totals.isolated_pages)?;
     line("MemMap", totals.map_pages)?;
-    // What map reclaim has not given back.
-    line("MemMapArray", (manager.memory_map_bytes() / PAGE_SIZE).saturating_add_signed(-manager.saved_map_pages()))?;
+    line("MemMapArray", manager.map_array_pages())?;
     let tables_bytes = manager.metadata_bytes() - manager.memory_map_bytes();
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }

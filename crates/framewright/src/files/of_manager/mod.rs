@@ -44,6 +44,7 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/devices/system/node/node*/cpulist", nodes::cpulist).numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/distance", nodes::distance).numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/meminfo", meminfo::of_node).numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/numastat", vmstat::numastat).numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node).numbered(nodes::numbers),
         File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
         File::read_only("/sys/module/framewright/parameters/careful", settings::careful),

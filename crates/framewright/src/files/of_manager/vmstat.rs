@@ -1,14 +1,18 @@
 //! `/proc/vmstat` and each node's: Linux's names where it has one, ours in their style.
 //!
-//! Allocations and frees are not counted, because that would cost each of them a store: what is counted is what happens under a lock anyway and off the usual
-//! way. `pcp_` names tell of the caches of CPUs.
+//! What happens in the caches of CPUs is not counted, because that would cost each allocation and free a store: what
+//! is counted is what happens under a lock anyway and off the usual way. So `pgalloc_` and `pgfree` are the pages that
+//! left zones and came back, exactly, with refills of caches and what came back from them: a page that a cache hands out
+//! again before it goes back is in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and
+//! `nr_pcp_pages` of it is in caches. `numa_` names count pages, as Linux's documentation says of them. `pcp_` names tell
+//! of the caches.
 
 use super::super::FileError;
 use super::{node, reporting, zones_of};
-use crate::manager::Manager;
+use crate::manager::{Manager, NumaCounts};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
-use crate::zone::{Zone, ZoneEvents};
+use crate::zone::{Zone, ZoneEvents, ZoneKind};
 use core::fmt::Write;
 
 pub(super) const FREE_PAGES: &str = "nr_free_pages";
@@ -19,7 +23,10 @@ pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
 /// Pages that hold descriptors.
 pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
-pub(super) const TABLE_PAGES: &str = "nr_memmap_boot_pages";
+pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
+/// Pages of the page array that bring-up made, less what map reclaim gave back: with [`MAP_PAGES`] all that
+/// describes pages.
+const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
 
 /// Pages that are withheld until their part of the memory map is initialised.
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
@@ -28,7 +35,7 @@ pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, manager.zones().iter(), line)?;
-    line("nr_memmap_array_pages", manager.memory_map_bytes() / PAGE_SIZE)?;
+    line(ARRAY_PAGES, manager.map_array_pages())?;
     line("nr_pcp_pages", manager.cached_pages())?;
     let pressure = manager.pressure_events();
     let [dma, dma32, normal] = pressure.stalls;
@@ -39,6 +46,25 @@ pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn
     line("reclaim_hook_calls", pressure.reclaim_calls)?;
     line("reclaim_hook_pages", pressure.reclaim_pages)?;
     line("pcp_drain", pressure.drains)?;
+    for kind in ZoneKind::ALL {
+        let zones = manager.zones().iter().filter(|zone| zone.id().kind == kind);
+        let pages = zones.map(|zone| zone.flow(manager.platform()).allocated_pages).sum();
+        line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
+    }
+    line("pgfree", manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum())?;
+    let (taken, short) = manager.pool_takes();
+    line("htlb_buddy_alloc_success", taken)?;
+    line("htlb_buddy_alloc_fail", short)?;
+    let mut numa = NumaCounts::default();
+    for node in manager.nodes() {
+        let counts = manager.numa_counts(node.id);
+        numa.hit += counts.hit;
+        numa.miss += counts.miss;
+        numa.foreign += counts.foreign;
+        numa.local += counts.local;
+        numa.other += counts.other;
+    }
+    numa_lines(&numa, line)?;
     events(manager, manager.zones().iter(), line)?;
     reporting::counters(manager, out)
 }
@@ -52,7 +78,33 @@ pub(super) fn of_node<P: Platform>(
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, zones_of(manager, id), line)?;
+    numa_lines(&manager.numa_counts(id), line)?;
     events(manager, zones_of(manager, id), line)
+}
+
+/// A node's `numastat`.
+pub(super) fn numastat<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    let NumaCounts { hit, miss, foreign, local, other } = manager.numa_counts(id);
+    writeln!(out, "numa_hit {hit}\nnuma_miss {miss}\nnuma_foreign {foreign}")?;
+    // No request is dealt out over nodes in turn.
+    writeln!(out, "interleave_hit 0\nlocal_node {local}\nother_node {other}")?;
+    Ok(())
+}
+
+/// The names that these counters have in `vmstat`.
+fn numa_lines(counts: &NumaCounts, line: &mut Line<'_>) -> core::fmt::Result {
+    let &NumaCounts { hit, miss, foreign, local, other } = counts;
+    line("numa_hit", hit)?;
+    line("numa_miss", miss)?;
+    line("numa_foreign", foreign)?;
+    line("numa_interleave", 0)?;
+    line("numa_local", local)?;
+    line("numa_other", other)
 }
 
 /// Takes a name and a number.

@@ -54,6 +54,10 @@ pub(super) struct Pools {
     /// Pages that leave a pool get it back.
     restore_eagerly: AtomicBool,
     flushes: AtomicU64,
+    /// 2 MiB pages that came out of zones.
+    taken_pages: AtomicU64,
+    /// Times that a node had fewer than were wanted.
+    short_takes: AtomicU64,
     /// Pages of the command line that have no map.
     pub(super) boot_pages: BootPages,
     /// They are in the pools.
@@ -102,6 +106,8 @@ impl Pools {
             optimize: AtomicBool::new(false),
             restore_eagerly: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
+            taken_pages: AtomicU64::new(0),
+            short_takes: AtomicU64::new(0),
             boot_pages: BootPages::new(boot_ranges),
             adopted: AtomicBool::new(false),
             at_boot: AtomicBool::new(false),

@@ -130,7 +130,23 @@ impl<P: Platform> Manager<P> {
         } else {
             self.take_marked(&mut taken, size, node, most, ORDINARY);
         }
+        self.count_taken(size, most, taken.pages());
         taken
+    }
+
+    fn count_taken(&self, size: PoolSize, wanted: u64, got: u64) {
+        if !size.is_gigantic() {
+            // Relaxed: counters, changed once for many pages.
+            self.pools.taken_pages.fetch_add(got, Ordering::Relaxed);
+            self.pools.short_takes.fetch_add(u64::from(got < wanted), Ordering::Relaxed);
+        }
+    }
+
+    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than were asked for.
+    #[must_use]
+    pub fn pool_takes(&self) -> (u64, u64) {
+        let takes = &self.pools;
+        (takes.taken_pages.load(Ordering::Relaxed), takes.short_takes.load(Ordering::Relaxed))
     }
 
     /// The same above given marks.
@@ -193,6 +209,7 @@ impl<P: Platform> Manager<P> {
             // Whether all were found shows in `taken`.
             let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
         }
+        self.count_taken(size, most, taken.pages());
         taken
     }
 
