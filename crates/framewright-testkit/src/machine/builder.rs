@@ -23,6 +23,7 @@ pub struct Builder {
     clock_step_ns: Option<u64>,
     knows_tasks: bool,
     entropy: Option<u64>,
+    before: Option<&'static FakeMachine>,
 }
 
 impl Builder {
@@ -39,6 +40,7 @@ impl Builder {
             clock_step_ns: Some(0),
             knows_tasks: true,
             entropy: None,
+            before: None,
         }
     }
 
@@ -141,6 +143,16 @@ impl Builder {
         self
     }
 
+    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset. The machine has the
+    /// memory map of that one; nothing else of it stays.
+    ///
+    /// # Safety
+    /// Nobody uses `before` or its memory from now on, which includes every manager that ran on it.
+    pub unsafe fn over(mut self, before: &'static FakeMachine) -> Self {
+        self.before = Some(before);
+        self
+    }
+
     /// Makes the machine.
     ///
     /// # Panics
@@ -162,9 +174,16 @@ impl Builder {
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
         let usable: Vec<PhysRange> = usable_ranges(map).collect();
+        let memory = match self.before {
+            Some(before) => {
+                assert_eq!(before.map().ranges(), map.ranges(), "the memory of another machine");
+                Arc::clone(&before.memory)
+            }
+            None => Arc::new(Memory::new(&usable, self.layout, self.poisoned)),
+        };
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
         Box::leak(Box::new(FakeMachine {
-            memory: Memory::new(&usable, self.layout, self.poisoned),
+            memory,
             map,
             topology,
             cpu_nodes: self.cpu_nodes,

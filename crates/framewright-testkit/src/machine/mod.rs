@@ -82,7 +82,7 @@ struct Clock {
 /// A thread becomes a CPU when it first calls the machine: the lowest one that is free, until the thread ends. A test that
 /// cares says which with [`run_on`](Self::run_on).
 pub struct FakeMachine {
-    memory: Memory,
+    memory: Arc<Memory>,
     map: MemoryMap<'static>,
     topology: &'static Topology<'static>,
     cpu_nodes: Vec<NodeId>,
