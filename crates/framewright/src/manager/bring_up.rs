@@ -539,6 +539,6 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         if last.0 != slot {
             last = (slot, zones[slot].final_managed_pages() / sharers(zones[slot].id().node));
         }
-        *cache = CpuCache::new(slot, zones[slot].span(), last.1);
+        *cache = CpuCache::new(slot, zones[slot].home(), last.1);
     }
 }

@@ -338,6 +338,8 @@ impl Tier<'_> {
     pub(crate) fn check(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
+            Some(State::Whole) if state.has(BlockState::KEPT) => Err(Refused::Unmanaged(range.start)),
+            Some(State::Whole) if state.has(BlockState::POISONED) => Err(Refused::State(Some(State::Offline))),
             Some(State::Whole) if self.lists.loose.contains(index) => Err(Refused::Free(range.start)),
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self
