@@ -20,6 +20,7 @@ pub const ALL: &[Step] = &[
         run: tests,
     },
     Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
+    Step { name: "misuse", about: "what release builds find of what callers do wrong", run: misuse },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
@@ -126,6 +127,17 @@ fn careful() -> Result<Passed, Failure> {
         .env(CAREFUL, &seed)
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: format!("{CAREFUL}={seed}") })
+}
+
+/// Without debug assertions, as release builds are: wrong frees and ranges are found where these say that they are.
+fn misuse() -> Result<Passed, Failure> {
+    const TARGETS: [&str; 6] =
+        ["--test", "manager_misuse", "--test", "manager_isolation_holes", "--test", "manager_dirty"];
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
+        .args(TARGETS)
+        .env("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false")
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), ..Passed::default() })
 }
 
 fn loom() -> Result<Passed, Failure> {

@@ -4,6 +4,7 @@ use framewright::firmware::MemoryKind;
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PhysRange};
 use framewright::{IrqState, Platform};
 use framewright_testkit::FakeMachine;
+use framewright_testkit::machine::PATTERNS;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MIB: u64 = 1 << 20;
@@ -22,6 +23,23 @@ fn small() -> &'static FakeMachine {
     FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(2).build()
 }
 
+/// A word of memory that nobody has written to.
+fn word(machine: &FakeMachine) -> u64 {
+    u64::from_ne_bytes([machine.pattern(); 8])
+}
+
+#[test]
+fn each_machine_of_a_test_has_another_pattern() {
+    let ours = |_| small().pattern();
+    let seen: std::collections::BTreeSet<u8> = (1..PATTERNS.len()).map(ours).collect();
+    assert!(std::env::var("FRAMEWRIGHT_PATTERN").is_ok() || seen == PATTERNS[1..].iter().copied().collect());
+    for pattern in PATTERNS {
+        let machine = FakeMachine::builder().ram(PhysRange::new(0, 80 * MIB)).pattern(pattern).build();
+        assert_eq!(machine.load(80 * MIB - 8), u64::from_ne_bytes([pattern; 8]));
+        assert_eq!(machine.load(17 * MIB), word(machine));
+    }
+}
+
 #[test]
 fn memory_is_poisoned_writable_and_linear() {
     for scattered in [false, true] {
@@ -34,7 +52,7 @@ fn memory_is_poisoned_writable_and_linear() {
         }
         let machine = builder.build();
         for address in [PAGE_SIZE, MIB, 16 * MIB - 8, 17 * MIB, 3 * GIB - 8, 4 * GIB, 12 * GIB - 8] {
-            assert_eq!(machine.load(address), 0xa5a5_a5a5_a5a5_a5a5, "at {address:#x}");
+            assert_eq!(machine.load(address), word(machine), "at {address:#x}");
             // SAFETY: nobody else uses this machine's memory.
             unsafe { machine.store(address, address) };
         }
@@ -58,7 +76,7 @@ fn machines_up_to_the_last_address_can_be_built() {
         .ram(PhysRange::new(0, GIB))
         .ram(PhysRange::new(PHYSICAL_ADDRESS_END - 24 * 1024 * GIB, PHYSICAL_ADDRESS_END))
         .build();
-    assert_eq!(machine.load(PHYSICAL_ADDRESS_END - 8), 0xa5a5_a5a5_a5a5_a5a5);
+    assert_eq!(machine.load(PHYSICAL_ADDRESS_END - 8), word(machine));
     assert_eq!(machine.map().present_end(), PHYSICAL_ADDRESS_END);
 }
 

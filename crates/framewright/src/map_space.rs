@@ -51,10 +51,10 @@ impl BlockRange {
         Self { start: BlockNumber(start), end: BlockNumber(if end < start { start } else { end }) }
     }
 
-    /// Number of blocks.
+    /// Number of blocks; none when it ends before it begins.
     #[must_use]
     pub const fn blocks(self) -> u32 {
-        self.end.0 - self.start.0
+        self.end.0.saturating_sub(self.start.0)
     }
 }
 

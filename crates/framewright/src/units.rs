@@ -87,16 +87,16 @@ impl PfnRange {
         Self { start: Pfn(start), end: Pfn(if end < start { start } else { end }) }
     }
 
-    /// Number of frames.
+    /// Number of frames; none when it ends before it begins.
     #[must_use]
     pub const fn pages(self) -> u64 {
-        self.end.0 - self.start.0
+        self.end.0.saturating_sub(self.start.0)
     }
 
     /// Whether there is no frame in it.
     #[must_use]
     pub const fn is_empty(self) -> bool {
-        self.end.0 == self.start.0
+        self.end.0 <= self.start.0
     }
 
     /// The frames in both ranges; empty when they do not overlap.
@@ -151,13 +151,13 @@ impl PhysRange {
     /// Number of bytes.
     #[must_use]
     pub const fn size(self) -> u64 {
-        self.end - self.start
+        self.end.saturating_sub(self.start)
     }
 
     /// Whether there is no byte in it.
     #[must_use]
     pub const fn is_empty(self) -> bool {
-        self.end == self.start
+        self.end <= self.start
     }
 
     /// The bytes in both ranges; empty when they do not overlap.

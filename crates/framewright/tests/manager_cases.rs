@@ -345,11 +345,13 @@ fn types_claim_from_one_another_and_stay_together() {
         manager.give_back(range).expect("allocated");
     }
     check(&manager);
-    let cma = manager.allocate_at(Pfn(4 << 18), Order::MAX, MigrateType::Cma).expect("free");
-    manager.give_back(part(cma, 0, 256)).expect("allocated");
+    for kind in [MigrateType::Cma, MigrateType::HighAtomic, MigrateType::Isolate] {
+        let refused = Err(AllocateError::BadType(kind));
+        assert_eq!(manager.allocate_at(Pfn(4 << 18), Order::MAX, kind), refused);
+        let highest = manager.allocate(&Request { migrate_type: kind, ..emergency(9) });
+        assert_eq!(highest, refused, "a type without fallbacks takes from nobody");
+    }
     check(&manager);
-    let highest = manager.allocate(&Request { migrate_type: MigrateType::HighAtomic, ..emergency(9) });
-    assert!(highest.is_err(), "a type without fallbacks takes from nobody");
 }
 
 #[test]

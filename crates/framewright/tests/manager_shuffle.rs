@@ -45,16 +45,6 @@ fn the_statistic_tells() {
     for zone in manager.zones() {
         assert!(manager.shuffle(zone));
     }
-    // Where the pass works something may be.
-    if !common::is_careful() {
-        let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
-        manager.give_back(block).expect("it is held");
-        manager.allocate_at(block.start, Order::BLOCK, MigrateType::HighAtomic).expect("it is free");
-        let half = PfnRange::new(block.start.0, block.start.0 + 256);
-        manager.give_back(half).expect("it is held");
-        assert!(manager.zones().iter().any(|zone| !manager.shuffle(zone)));
-        manager.give_back(PfnRange::new(half.end.0, block.end.0)).expect("it is held");
-    }
     check(&manager);
     let plain = bring_up_with(machine(), &[], &parameters("")).expect("bring-up");
     assert_eq!(shuffled(&plain).1, shuffled(&plain).0, "what there is of that order is in order");

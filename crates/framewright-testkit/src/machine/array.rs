@@ -81,6 +81,17 @@ impl FakeArray {
         array
     }
 
+    /// Makes all of it absent, as it was at first: for one manager after another on one machine.
+    ///
+    /// # Safety
+    /// Nobody uses the array any more, which includes every manager that runs on the machine.
+    pub unsafe fn forget(&self) {
+        let mut state = self.lock();
+        let blocks = u32::try_from(self.bytes / BLOCK_BYTES).expect("blocks have numbers of 32 bits");
+        self.remap(0, blocks, libc::PROT_READ);
+        *state = State::default();
+    }
+
     /// Lets `calls` more calls of `populate` succeed and those after them fail.
     pub fn fail_after(&self, calls: u32) {
         self.lock().works = Some(calls);

@@ -1,10 +1,11 @@
 //! Describing a [`FakeMachine`].
 
 use super::cpu::CpuSet;
-use super::memory::{Layout, Memory};
+use super::memory::{Layout, Memory, PATTERNS};
 use super::{Clock, Counters, FakeMachine, usable_ranges};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +20,7 @@ pub struct Builder {
     distances: Vec<(usize, usize, u8)>,
     direct_limit: u64,
     layout: Layout,
-    poisoned: bool,
+    pattern: Option<u8>,
     clock_step_ns: Option<u64>,
     knows_tasks: bool,
     entropy: Option<u64>,
@@ -36,7 +37,7 @@ impl Builder {
             distances: Vec::new(),
             direct_limit: u64::MAX,
             layout: Layout::Auto,
-            poisoned: true,
+            pattern: None,
             clock_step_ns: Some(0),
             knows_tasks: true,
             entropy: None,
@@ -112,9 +113,16 @@ impl Builder {
         self
     }
 
-    /// Starts with memory of zeros rather than poison.
-    pub fn zeroed(mut self) -> Self {
-        self.poisoned = false;
+    /// Starts with memory of zeros.
+    pub fn zeroed(self) -> Self {
+        self.pattern(0)
+    }
+
+    /// Starts with this in every byte of memory. Without it each machine of a test has another of
+    /// [`PATTERNS`](super::PATTERNS), none of them zeros, beginning with one that follows from the test's name;
+    /// `FRAMEWRIGHT_PATTERN=33` says which for all machines of a run.
+    pub fn pattern(mut self, pattern: u8) -> Self {
+        self.pattern = Some(pattern);
         self
     }
 
@@ -174,16 +182,18 @@ impl Builder {
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
         let usable: Vec<PhysRange> = usable_ranges(map).collect();
+        let pattern = self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);
         let memory = match self.before {
             Some(before) => {
                 assert_eq!(before.map().ranges(), map.ranges(), "the memory of another machine");
                 Arc::clone(&before.memory)
             }
-            None => Arc::new(Memory::new(&usable, self.layout, self.poisoned)),
+            None => Arc::new(Memory::new(&usable, self.layout, pattern)),
         };
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
         Box::leak(Box::new(FakeMachine {
             memory,
+            pattern,
             map,
             topology,
             cpu_nodes: self.cpu_nodes,
@@ -216,6 +226,23 @@ impl Builder {
         }
         topology
     }
+}
+
+/// Another pattern for each machine of a thread, so that a test is repeated with those that it had.
+fn next_pattern() -> u8 {
+    thread_local! {
+        static NEXT: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    if let Ok(wanted) = std::env::var("FRAMEWRIGHT_PATTERN") {
+        return u8::from_str_radix(&wanted, 16).unwrap_or_else(|error| panic!("FRAMEWRIGHT_PATTERN={wanted}: {error}"));
+    }
+    let thread = std::thread::current();
+    let of_name =
+        || thread.name().unwrap_or("").bytes().fold(0_usize, |sum, byte| (sum * 31 + usize::from(byte)) % 9973);
+    let number = NEXT.get().unwrap_or_else(of_name);
+    NEXT.set(Some(number.wrapping_add(1)));
+    let patterns = &PATTERNS[1..];
+    patterns[number % patterns.len()]
 }
 
 fn node_id(node: usize) -> NodeId {

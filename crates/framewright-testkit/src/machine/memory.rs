@@ -1,22 +1,23 @@
 //! Physical memory: reserved address space of this process, of which only what is touched costs anything.
 //!
-//! Usable ranges are mapped and everything else faults. Poison is a private mapping of one small file over and over, so a frame
-//! is poisoned at no cost until it is written.
+//! Usable ranges are mapped and everything else faults. A pattern is a private mapping of one small file over and over, so a
+//! frame is filled with it at no cost until it is written.
 
 use framewright::units::PhysRange;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Every byte of memory at the start.
-pub const POISON: u8 = 0xa5;
+/// What every byte of memory may be at the start. A table over memory that was never cleared then has, from one pattern to
+/// another, each state that a block can be in (the low four bits of a word), and one that means nothing.
+pub const PATTERNS: [u8; 12] = [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
 
 /// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a process.
 const POISONED_EDGE: usize = 2 << 30;
-/// The files that poison is mapped from, for small and for large ranges.
-const TILES: [usize; 2] = [2 << 20, 64 << 20];
+/// The files that a pattern is mapped from, for small and for large ranges.
+const TILES: [usize; 2] = [2 << 20, 16 << 20];
 /// Where the highest address of a linear direct map may be.
 const LINEAR_END: u64 = 1 << 44;
 /// The direct map is aligned to pages and no better: nothing promises more.
@@ -51,7 +52,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `ranges` are ascending, disjoint and page aligned.
-    pub(super) fn new(ranges: &[PhysRange], layout: Layout, poisoned: bool) -> Self {
+    pub(super) fn new(ranges: &[PhysRange], layout: Layout, pattern: u8) -> Self {
         let end = ranges.last().map_or(0, |last| last.end);
         let linear = layout == Layout::Auto && end <= LINEAR_END;
         let mut offsets = Vec::with_capacity(ranges.len());
@@ -75,13 +76,14 @@ impl Memory {
             retired: AtomicBool::new(false),
         };
         for region in &memory.regions {
-            Self::open(region, poisoned);
+            Self::open(region, pattern);
         }
         memory
     }
 
     /// Makes a region usable.
-    fn open(region: &Region, poisoned: bool) {
+    fn open(region: &Region, pattern: u8) {
+        let poisoned = pattern != 0;
         let size = to_usize(region.range.size());
         let fixed = libc::MAP_FIXED | libc::MAP_NORESERVE;
         if !poisoned || size > 2 * POISONED_EDGE {
@@ -98,7 +100,7 @@ impl Memory {
                 let piece = TILES[tile].min(size - offset);
                 // SAFETY: the offset is inside the region, which is one mapping.
                 let address = unsafe { region.start.add(offset) };
-                map_usable(address, piece, fixed, poison_file(tile).as_raw_fd());
+                map_usable(address, piece, fixed, pattern_file(tile, pattern));
                 offset += piece;
             }
         }
@@ -165,19 +167,22 @@ pub(super) fn map(
     NonNull::new(mapped.cast()).expect("mmap does not return the null address")
 }
 
-/// A file of poison of the size of tile `tile`, filled once.
-fn poison_file(tile: usize) -> &'static File {
-    static FILES: [OnceLock<File>; TILES.len()] = [const { OnceLock::new() }; TILES.len()];
-    FILES[tile].get_or_init(|| {
-        // SAFETY: the name is a terminated string.
-        let descriptor = unsafe { libc::memfd_create(c"poison".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor is new and owned by nobody else.
-        let file = unsafe { File::from_raw_fd(descriptor) };
-        let piece = [POISON; 1 << 16];
-        for offset in (0..TILES[tile]).step_by(piece.len()) {
-            std::os::unix::fs::FileExt::write_all_at(&file, &piece, offset as u64).expect("memory for the poison");
-        }
-        file
-    })
+/// A file of the size of tile `tile` with `pattern` in every byte, made once.
+fn pattern_file(tile: usize, pattern: u8) -> libc::c_int {
+    static FILES: Mutex<Vec<((usize, u8), File)>> = Mutex::new(Vec::new());
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, file)) = files.iter().find(|(key, _)| *key == (tile, pattern)) {
+        return file.as_raw_fd();
+    }
+    // SAFETY: the name is a terminated string.
+    let descriptor = unsafe { libc::memfd_create(c"pattern".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new and owned by nobody else.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    let piece = [pattern; 1 << 16];
+    for offset in (0..TILES[tile]).step_by(piece.len()) {
+        std::os::unix::fs::FileExt::write_all_at(&file, &piece, offset as u64).expect("memory for the pattern");
+    }
+    files.push(((tile, pattern), file));
+    descriptor
 }

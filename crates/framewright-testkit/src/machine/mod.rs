@@ -9,7 +9,7 @@
 //! assert_eq!(machine.cpus(), 2);
 //! let frame = machine.direct(0x10_0000);
 //! // SAFETY: nobody else uses the machine's memory.
-//! assert_eq!(unsafe { frame.read() }, framewright_testkit::machine::POISON);
+//! assert_eq!(unsafe { frame.read() }, machine.pattern());
 //! ```
 
 mod array;
@@ -19,7 +19,7 @@ mod memory;
 
 pub use array::{ArrayCounts, FakeArray};
 pub use builder::Builder;
-pub use memory::POISON;
+pub use memory::PATTERNS;
 
 use cpu::CpuSet;
 use framewright::firmware::{MemoryMap, Topology};
@@ -83,6 +83,7 @@ struct Clock {
 /// cares says which with [`run_on`](Self::run_on).
 pub struct FakeMachine {
     memory: Arc<Memory>,
+    pattern: u8,
     map: MemoryMap<'static>,
     topology: &'static Topology<'static>,
     cpu_nodes: Vec<NodeId>,
@@ -224,10 +225,16 @@ impl FakeMachine {
         self.memory.word(address).store(value, Ordering::Relaxed);
     }
 
+    /// What every byte of its memory was at the start.
+    #[must_use]
+    pub fn pattern(&self) -> u8 {
+        self.pattern
+    }
+
     /// Whether `frame` still has the content with which the machine started.
     #[must_use]
     pub fn is_poisoned(&self, frame: Pfn) -> bool {
-        let poison = u64::from_ne_bytes([POISON; 8]);
+        let poison = u64::from_ne_bytes([self.pattern; 8]);
         (0..framewright::units::PAGE_SIZE / 8).all(|word| self.load(frame.address() + 8 * word) == poison)
     }
 
@@ -241,7 +248,7 @@ impl FakeMachine {
     pub unsafe fn poison(&self, frame: Pfn) {
         let start = self.memory.direct(frame.address());
         // SAFETY: ranges of memory consist of whole frames, and the frame is the caller's.
-        unsafe { start.write_bytes(POISON, 4096) };
+        unsafe { start.write_bytes(self.pattern, 4096) };
     }
 
     /// Gives the machine's memory back to the host. Whoever touches it afterwards faults; `direct` panics.

@@ -142,6 +142,8 @@ pub(crate) struct FreeLists {
     pub(crate) taken: Taken,
     /// Runs of split blocks that are with the hypervisor.
     pub(crate) outside: Outside,
+    /// Frames of blocks that the manager keeps for itself.
+    pub(crate) kept_pages: u64,
 }
 
 fn slot(order: Order) -> usize {
@@ -176,6 +178,7 @@ impl FreeLists {
         marks: Marks::EMPTY,
         taken: Taken { reported: false, zero: false },
         outside: Outside::EMPTY,
+        kept_pages: 0,
     };
 
     /// Free frames.

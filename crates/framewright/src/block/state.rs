@@ -9,6 +9,7 @@
 //! 16      poisoned       17  exact              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
 //!                                               54      reported (free heads)
+//!                                               55      kept (blocks that are allocated whole)
 //! ```
 //!
 //! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
@@ -186,6 +187,8 @@ impl BlockState {
     pub const COUNTED: u64 = 1 << 53;
     /// Bit, of a free head: all of its blocks were reported to the hypervisor.
     pub const REPORTED: u64 = 1 << 54;
+    /// Bit, of a block that is allocated whole: the manager has it, for the page array or for a pool, and nobody else frees it.
+    pub const KEPT: u64 = 1 << 55;
     /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
     pub const SCATTERED: u64 = 1 << 62;
     /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames for them yet. What is free waits.
@@ -272,6 +275,12 @@ impl BlockState {
     #[must_use]
     pub const fn without(self, bit: u64) -> Self {
         Self(self.0 & !bit)
+    }
+
+    /// Whether a block that is allocated whole is nobody's to free: the manager keeps it, or it has a memory error.
+    #[must_use]
+    pub const fn is_nobodys(self) -> bool {
+        self.has(Self::KEPT | Self::POISONED)
     }
 
     /// Whether free frames of the split block are not handed out: it is isolated, or waits for descriptors.
@@ -439,6 +448,10 @@ mod tests {
                     | BlockState::EXACT
                     | BlockState::SWEPT;
                 assert_eq!(word.word() & flags, 0);
+                let whole = BlockState::head(State::Whole, order, migrate_type);
+                let marked = whole.with(BlockState::KEPT).with(BlockState::COUNTED).with(BlockState::ISOLATED);
+                assert!(marked.is_nobodys() && !marked.without(BlockState::KEPT).is_nobodys());
+                assert!((marked.order(), marked.migrate_type()) == (order, migrate_type) && marked.is(State::Whole));
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
                 assert_eq!(word.room(), None);
                 for room in 0..=9 {

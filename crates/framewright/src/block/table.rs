@@ -104,9 +104,19 @@ impl BlockTable {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// The entry at `index`, for who looks at more than one part of it: finding it is a good part of the work.
+    /// The entry at `index`, which may be read, for who looks at more than one part of it: finding it is a good part of the work.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> &BlockEntry {
+        debug_assert!(
+            index.is_multiple_of(GROUP) || self.is_ready(index),
+            "entry {index} was never cleared (invariant 5)"
+        );
+        self.place(index)
+    }
+
+    /// Where the entry at `index` is, whether or not it may be read.
+    #[inline]
+    fn place(&self, index: u32) -> &BlockEntry {
         if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
     }
 
@@ -228,7 +238,7 @@ impl BlockTable {
     /// Asks for what freeing runs of `order` in `index` will touch.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32, order: Order) {
-        prefetch(self.entry(index));
+        prefetch(self.place(index));
         if order < Order::BLOCK {
             prefetch(self.free_map(index));
         }

@@ -159,28 +159,45 @@ impl<P: Platform> Manager<P> {
         zeroed: bool,
         place: Place,
     ) -> Result<(), AllocateError> {
-        let aids = &self.debug.aids;
-        if aids.page_poison {
-            let mut damage = None;
-            for run in runs.clone() {
-                let found = self.find_damage(run);
-                damage = damage.or(found);
-            }
-            if let Some(damage) = damage {
-                for run in runs {
-                    self.fill_freed(run);
-                    // Just allocated and nobody else's, so that this cannot fail.
-                    let _ = self.free_bare(run);
-                }
-                let mut known = self.debug.damage.lock(self.platform);
-                *known = (known.0 + 1, Some(damage));
-                return Err(AllocateError::Damaged(damage));
-            }
+        if let Err(damage) = self.look_for_damage(runs.clone()) {
+            // Just allocated and nobody else's, so that this cannot fail.
+            runs.for_each(|run| _ = self.free_bare(run));
+            return Err(AllocateError::Damaged(damage));
         }
+        self.hand_over(runs, zeroed, place);
+        Ok(())
+    }
+
+    /// Looks at what was just claimed and makes it what its new owner wants. On an error it is to be what it was.
+    #[cold]
+    pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
+        self.look_for_damage(core::iter::once(claimed))?;
+        self.hand_over(core::iter::once(claimed), false, place);
+        Ok(())
+    }
+
+    /// Looks at what was just allocated. Damage is counted, and all is filled again then.
+    fn look_for_damage(&self, runs: impl Iterator<Item = PfnRange> + Clone) -> Result<(), Damage> {
+        if !self.debug.aids.page_poison {
+            return Ok(());
+        }
+        let mut damage = None;
+        for run in runs.clone() {
+            let found = self.find_damage(run);
+            damage = damage.or(found);
+        }
+        let Some(damage) = damage else { return Ok(()) };
+        runs.for_each(|run| self.fill_freed(run));
+        let mut known = self.debug.damage.lock(self.platform);
+        *known = (known.0 + 1, Some(damage));
+        Err(damage)
+    }
+
+    /// Clears what was just allocated, where that is wanted, and writes down who has it.
+    fn hand_over(&self, runs: impl Iterator<Item = PfnRange> + Clone, zeroed: bool, place: Place) {
+        let aids = &self.debug.aids;
         if aids.init_on_alloc || zeroed {
-            // Who asks for zeros asks for memory that can be written to.
-            let writable = |run| if zeroed { run } else { self.reachable(run) };
-            runs.clone().for_each(|run| fill(self.platform, writable(run), 0));
+            runs.clone().for_each(|run| fill(self.platform, self.reachable(run), 0));
         }
         if aids.page_owner {
             let event = self.event(place);
@@ -192,7 +209,6 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        Ok(())
     }
 
     /// The first byte of a run that is not poison where poison was put; its marks are gone then.

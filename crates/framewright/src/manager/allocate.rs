@@ -22,7 +22,7 @@ pub struct Request {
     pub align: Order,
     /// The run crosses no multiple of this many frames; a power of two, or 0 for none.
     pub boundary_pages: u64,
-    /// What the memory will be used for.
+    /// What the memory will be used for: one of the types that [can merge](MigrateType::is_mergeable).
     pub migrate_type: MigrateType,
     /// Where; [`NodeChoice::Any`] means near the calling CPU.
     pub node: NodeChoice,
@@ -30,7 +30,8 @@ pub struct Request {
     pub zone: ZoneKind,
     /// One past the highest address that will do.
     pub max_address: u64,
-    /// Whether the content is zero; otherwise it is undefined.
+    /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that can be written to, below
+    /// [`Platform::direct_limit`].
     pub zeroed: bool,
     /// Whether the request may use what is kept for emergencies, once draining caches and the reclaim hook did not help.
     pub reserves: bool,
@@ -141,6 +142,8 @@ pub enum AllocateError {
     NotFree(PfnRange),
     /// There is no such node.
     NoNode(NodeId),
+    /// No memory is kept for this type, and freed it would be of use to nobody.
+    BadType(MigrateType),
     /// The memory that was found had been written to while it was free (`page_poison=1`). It was filled again and is free; the next attempt may have it.
     Damaged(Damage),
 }
@@ -158,6 +161,7 @@ impl fmt::Display for AllocateError {
             Self::NotAligned { start, order } => write!(f, "pfn {start} is not aligned to {order:?}"),
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
+            Self::BadType(migrate_type) => write!(f, "no memory is kept for the migrate type {}", migrate_type.name()),
             Self::Damaged(damage) => damage.fmt(f),
         }
     }
@@ -312,6 +316,7 @@ impl<P: Platform> Manager<P> {
 
     /// Where to look.
     pub(super) fn search(&self, request: &Request) -> Result<Search, AllocateError> {
+        usable_type(request.migrate_type)?;
         let (first, exact) = match request.node {
             NodeChoice::Any => (self.local_node(), false),
             NodeChoice::Preferred(node) => (node, false),
@@ -321,6 +326,8 @@ impl<P: Platform> Manager<P> {
             return Err(AllocateError::NoNode(first));
         }
         let Request { zone: highest, max_address, migrate_type, .. } = *request;
+        // What cannot be reached cannot be cleared.
+        let max_address = if request.zeroed { max_address.min(self.platform.direct_limit()) } else { max_address };
         Ok(Search { first, is_named: request.node != NodeChoice::Any, exact, highest, max_address, migrate_type })
     }
 
@@ -382,6 +389,7 @@ impl<P: Platform> Manager<P> {
         if !start.is_aligned(order) {
             return Err(AllocateError::NotAligned { start, order });
         }
+        usable_type(migrate_type)?;
         let wanted = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         let not_free = AllocateError::NotFree(wanted);
         let block = block_number(start).ok_or(not_free)?;
@@ -407,6 +415,10 @@ impl<P: Platform> Manager<P> {
     /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone. With `page_owner=on` neighbours
     /// that were allocated at different lines are taken for a wrong size.
     ///
+    /// The manager's own tables, the page array, and what it keeps for pools are not allocated. What is in the cache of a CPU,
+    /// because it was freed before, is taken for allocated but by builds with debug assertions, as in
+    /// [`free_order`](Self::free_order), and with `page_owner=on`.
+    ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
     ///
@@ -416,6 +428,9 @@ impl<P: Platform> Manager<P> {
     pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
+        }
+        if cfg!(debug_assertions) {
+            self.check_free(range).map_err(|error| self.explained(error))?;
         }
         if self.pressure.quiet.wants_attention() {
             self.before_free(range, true, Location::caller())?;
@@ -429,6 +444,13 @@ impl<P: Platform> Manager<P> {
         zone.free(self.platform, segment, range)?;
         self.pressure.quiet.stir();
         Ok(())
+    }
+
+    /// The same for frames that bring-up may have kept for the page array.
+    pub(super) fn free_kept(&self, range: PfnRange) -> Result<(), FreeError> {
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.end_keeping(self.platform, segment, range);
+        self.free_bare(range)
     }
 
     /// The zone and the segment that hold all of a range, which is not empty.
@@ -447,6 +469,11 @@ impl<P: Platform> Manager<P> {
         }
         Ok((zone, segment))
     }
+}
+
+/// Refuses types for which no memory is kept: they take from no other, and no other takes from them.
+fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
+    if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }
 
 /// The block of a frame, unless it lies beyond the address space.

@@ -469,6 +469,6 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         };
         let zone = &zones[slot];
         let share = zone.final_managed_pages() / u64::from(sharers[zone.id().node.index()].max(1));
-        *cache = CpuCache::new(slot, zone.span(), share);
+        *cache = CpuCache::new(slot, zone.home(), share);
     }
 }

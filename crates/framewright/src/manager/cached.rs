@@ -184,8 +184,17 @@ impl<P: Platform> Manager<P> {
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
-    /// What is wrong with `start` may be found only when the frame leaves the cache, which is then the error of the call that made it leave; builds with
-    /// debug assertions look at once, and so does every build with `page_owner=on`.
+    /// Where what is wrong with it is found depends on the build.
+    ///
+    /// * Every build finds at this call what is not aligned to `order`; and, of a free that no cache takes, all but that
+    ///   the frame is in a cache. No cache takes orders above 9, nor frames of another zone than the calling CPU keeps
+    ///   frames of, which includes what is no memory and tables that bring-up placed at an end of that zone.
+    /// * With debug assertions also every other frame that is free, was never allocated, is a table or of the page array,
+    ///   or was freed before and is in the cache of this CPU, or in that of another where these can be waited for
+    ///   ([`Platform::can_wait`]). What others do with the same frame at the same moment may hide it.
+    /// * With `page_owner=on`, in every build, whatever that record does not call allocated, in caches and elsewhere.
+    /// * All else is found when the frame leaves the cache for its zone, and is the error of the call that made it leave.
+    ///   A frame that was freed twice is free once then. Until it leaves, the cache may hand it out, even twice.
     ///
     /// # Errors
     /// See [`FreeError`].
@@ -196,7 +205,7 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
-            self.check_allocated(start, order).map_err(|error| self.explained(error))?;
+            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
         if order > Order::BLOCK {
             return self.free_large(start, order, Location::caller());
@@ -275,6 +284,9 @@ impl<P: Platform> Manager<P> {
 
     /// `place` is absent when those who want to know of every free have been told.
     fn free_into_zone(&self, start: Pfn, order: Order, place: Option<Place>) -> Result<(), FreeError> {
+        if !start.is_aligned(order) {
+            return Err(FreeError::NotAligned { start, order });
+        }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         if let Some(place) = place
             && self.pressure.quiet.wants_attention()
@@ -287,10 +299,39 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    fn check_allocated(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
-        let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+    fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        if !start.is_aligned(order) {
+            return Err(FreeError::NotAligned { start, order });
+        }
+        self.check_free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
+    }
+
+    /// All that can be known to be wrong with a free, without page owners.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_free(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.check_allocated(self.platform, segment, range)
+        zone.check_allocated(self.platform, segment, range)?;
+        self.check_not_cached(range)
+    }
+
+    /// Finds frames that were freed before and that a CPU keeps, to which the zones' tables know no difference.
+    fn check_not_cached(&self, range: PfnRange) -> Result<(), FreeError> {
+        // Model checkers try every order of all these looks.
+        if cfg!(any(loom, shuttle)) {
+            return Ok(());
+        }
+        if self.caches.iter().all(|cache| cache.find(range).is_none()) {
+            return Ok(());
+        }
+        // It may be one of a frame that is on its way to us through another's hands, so it is looked at with nobody inside.
+        let mut found = None;
+        if self.platform.cpus() > 1 && !self.platform.can_wait() {
+            found = self.inside(|cache| cache.find(range)).flatten();
+        } else {
+            self.with_caches(&mut |cache| found = found.or_else(|| cache.find(range)));
+        }
+        found.map_or(Ok(()), |pfn| Err(FreeError::free_already(pfn)))
     }
 
     /// Gives the oldest `count` entries that wait back to their zones.

@@ -4,12 +4,16 @@
 //! keep is the larger part of their zone that lies wholly below or above all isolated blocks.
 
 use super::Manager;
-use crate::map_space::BlockRange;
+use crate::debug::Place;
+use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
+use crate::memory_map::SectionState;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::units::PfnRange;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Pfn, PfnRange};
 use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
+use core::panic::Location;
 
 /// Blocks that are changed under one hold of a zone lock: 1 GiB.
 const BLOCKS_AT_ONCE: u32 = 512;
@@ -41,6 +45,9 @@ impl<P: Platform> Manager<P> {
     /// be moved or freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are divided. The range lies in one zone, without a hole of more
     /// than 128 MiB.
     ///
+    /// Memory among them that is withheld ([`initialise_deferred`](Self::initialise_deferred)) comes up first, all of it here, and does
+    /// so also where the call then fails: what is withheld is handed out when it comes up, so nothing else would keep it.
+    ///
     /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is isolated, neither do frees next to it, so that this is for a while, not for ever.
     ///
     /// # Errors
@@ -51,8 +58,9 @@ impl<P: Platform> Manager<P> {
         }
         let (zone, segment) = self.place_of_blocks(range)?;
         let indices = indices(segment, range);
-        let blocks = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        self.bring_up_withheld(zone, pages)?;
+        let blocks = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
         {
             let mut isolations = self.isolations.lock(self.platform);
             let hull = isolations.hull;
@@ -104,11 +112,40 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
+    #[track_caller]
     pub fn claim_isolated(&self, range: BlockRange) -> Result<PfnRange, IsolateError> {
         let (zone, segment) = self.place_of_blocks(range)?;
-        let blocks = self.change_blocks(zone, segment, &indices(segment, range), Change::Claim, Change::Unclaim)?;
+        let indices = indices(segment, range);
+        let blocks = self.change_blocks(zone, segment, &indices, Change::Claim, Change::Unclaim)?;
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        if self.pressure.quiet.wants_attention() {
+            let place: Place = Location::caller();
+            if let Err(damage) = self.look_at_claimed(pages, place) {
+                let undone = self.change_blocks(zone, segment, &indices, Change::Unclaim, Change::Claim);
+                debug_assert!(undone.is_ok(), "nobody else has them");
+                return Err(IsolateError::Damaged(damage));
+            }
+        }
         self.forget(blocks);
-        Ok(PfnRange { start: range.start.start(), end: range.end.start() })
+        Ok(pages)
+    }
+
+    /// Brings up what is withheld among `pages`. What others are busy with is waited for.
+    fn bring_up_withheld(&self, zone: &Zone, pages: PfnRange) -> Result<(), IsolateError> {
+        if !zone.sections().are_left() {
+            return Ok(());
+        }
+        self.grow_at(zone, pages);
+        let (start, last) = (BlockNumber::containing(pages.start), BlockNumber::containing(Pfn(pages.end.0 - 1)));
+        for section in start.0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
+            while zone.section_state(section) != SectionState::Done {
+                if !self.platform.can_wait() {
+                    return Err(IsolateError::CannotWait);
+                }
+                self.platform.relax();
+            }
+        }
+        Ok(())
     }
 
     /// Changes all blocks, some at a time; what was changed before one could not is changed back.
@@ -173,7 +210,7 @@ impl<P: Platform> Manager<P> {
         self.with_caches(&mut |cache| {
             let hull = self.isolations.lock(self.platform).hull;
             if let Some(zone) = self.zones.get(cache.zone) {
-                cache.set_home(kept(zone.span(), hull));
+                cache.set_home(kept(zone.home(), hull));
             }
             // What is wrong in a cache is its user's fault and does not matter here; all else goes back.
             let _ = self.drain_cache(cache);
@@ -182,7 +219,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from here.
-    fn with_caches(&self, body: &mut dyn FnMut(&CpuCache)) -> bool {
+    pub(super) fn with_caches(&self, body: &mut dyn FnMut(&CpuCache)) -> bool {
         if self.platform.cpus() == 1 {
             return self.inside(|cache| body(cache)).is_some();
         }

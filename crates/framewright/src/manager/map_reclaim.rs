@@ -324,7 +324,7 @@ impl<P: Platform> Manager<P> {
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
         for run in list.runs() {
             // Page tables of bring-up were never managed: they stay reserved.
-            if self.free_bare(run).is_ok() {
+            if self.free_kept(run).is_ok() {
                 change.freed_pages += run.pages();
             }
         }

@@ -310,12 +310,41 @@ impl CpuCache {
         Some(Pfn(start))
     }
 
-    /// Whether frames of this run are kept here.
+    /// Whether frames of this run are kept here, if it is aligned: then its last frame has a number, whatever the first is.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
         self.contents.touch();
         let [first, end] = &self.home;
-        first.load(Ordering::Relaxed) <= start.0 && start.0 + order.pages() <= end.load(Ordering::Relaxed)
+        let last = start.0.wrapping_add(order.pages() - 1);
+        first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
+    }
+
+    /// The first frame of `range` that is in the cache, if one is. Exact for who has the cache; from elsewhere it may miss what comes, and find what goes, at that moment.
+    pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {
+        let (first, end) = (range.start.0, range.end.0);
+        // Few instructions for each entry, as builds that look do so at each free. No frame has a number near the largest.
+        let meets = |start: u64, pages: u64| start < end && first < start + pages;
+        for order in 0..WORD_ORDERS {
+            let words = &self.words[order * TYPES..(order + 1) * TYPES];
+            let freed = self.entries.get(self.freed[order].entries()).unwrap_or(&[]);
+            let ready = self.entries.get(self.ready[order].entries()).unwrap_or(&[]);
+            for entries in [words, freed, ready] {
+                for runs in entries.iter().filter(|word| meets(word.base.load(Ordering::Relaxed), 64)).map(Word::read) {
+                    if let Some(start) = runs.starts().find(|start| meets(start.0, 1 << order)) {
+                        return Some(start.max(range.start));
+                    }
+                }
+            }
+        }
+        for (stack, order) in self.stacks.iter().zip(WORD_ORDERS..) {
+            for start in self.starts.get(stack.entries()).unwrap_or(&[]) {
+                let start = start.load(Ordering::Relaxed);
+                if meets(start, 1 << order) {
+                    return Some(Pfn(start.max(first)));
+                }
+            }
+        }
+        None
     }
 
     /// Changes which frames are kept. For who has the cache.

@@ -132,6 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn there_is_scratch_memory_only_where_no_block_of_the_types_has_room() {
+        const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
+        for blocks in [64, 4097] {
+            let mut room = room(blocks);
+            assert!(!room.scratch(SELDOM).is_empty());
+            for kind in SELDOM {
+                room.insert(*kind, 3, 0);
+                assert!(room.scratch(SELDOM).is_empty(), "{kind:?}");
+                room.remove(*kind, 3, 0);
+            }
+            room.insert(MigrateType::Movable, 3, 0);
+            assert!(!room.scratch(SELDOM).is_empty());
+        }
+    }
+
+    #[test]
     fn sets_over_dirty_memory_behave_as_sets() {
         for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
             let mut room = room(blocks);

@@ -225,12 +225,14 @@ impl Tier<'_> {
 
     /// Takes exactly the run of `order` at frame `start` of a block, if it is free.
     pub(crate) fn take_at(&mut self, index: u32, start: usize, order: Order) -> bool {
-        let Some((head, state)) = self.table.head_of(index) else { return false };
+        let Some((head, mut state)) = self.table.head_of(index) else { return false };
         if state.is(State::Free) {
             buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
             self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
+            state = self.table.state(index);
         }
-        let (map, state) = (self.table.free_map(index), self.table.state(index));
+        // The head's word from here on: the block's own entry may be one that was never cleared (invariant 5).
+        let map = self.table.free_map(index);
         if !state.is(State::Split) || state.is_held_back() || !map.is_run_free(start, order.get()) {
             return false;
         }
@@ -336,6 +338,8 @@ impl Tier<'_> {
     pub(crate) fn check(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
+            Some(State::Whole) if state.has(BlockState::KEPT) => Err(Refused::Unmanaged(range.start)),
+            Some(State::Whole) if state.has(BlockState::POISONED) => Err(Refused::State(Some(State::Offline))),
             Some(State::Whole) if self.lists.loose.contains(index) => Err(Refused::Free(range.start)),
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self

@@ -72,6 +72,7 @@ impl Zone {
                 self.reserved_pages += free;
             }
         }
+        self.find_home();
         self.finish_painting();
     }
 
@@ -122,7 +123,8 @@ impl Zone {
     ) -> Option<Result<(), u32>> {
         let lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        if head != index || !state.is(State::Whole) || state.order() != order || lists.loose.contains(index) {
+        let is_one = head == index && state.is(State::Whole) && state.order() == order && !state.is_nobodys();
+        if !is_one || lists.loose.contains(index) {
             return None;
         }
         let (count, owner) = (self.table.count(index), self.table.owner(index));

@@ -8,6 +8,7 @@ use super::{FreeError, Zone};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, Segment, State, buddy};
+use crate::debug::Damage;
 use crate::map_space::BlockRange;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
@@ -23,7 +24,7 @@ pub struct IsolatedPages {
     pub in_use_pages: u64,
     /// They hold descriptors of others.
     pub map_pages: u64,
-    /// Memory that the manager was not given.
+    /// Memory that the manager was not given, or that is withheld still.
     pub reserved_pages: u64,
     /// No memory, or memory of another zone.
     pub absent_pages: u64,
@@ -54,8 +55,11 @@ pub enum IsolateError {
     Indivisible(Pfn),
     /// Not all of the range is free.
     InUse(IsolatedPages),
-    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]).
+    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or somebody is bringing up withheld memory of the range and
+    /// cannot be waited for.
     CannotWait,
+    /// The memory had been written to while it was free (`page_poison=1`). It was filled again and is isolated still.
+    Damaged(Damage),
 }
 
 impl fmt::Display for IsolateError {
@@ -76,6 +80,7 @@ impl fmt::Display for IsolateError {
                 pages.absent_pages
             ),
             Self::CannotWait => f.write_str("the caches of CPUs cannot be emptied from here"),
+            Self::Damaged(damage) => damage.fmt(f),
         }
     }
 }
@@ -110,6 +115,9 @@ impl Zone {
             let pfn = segment.block_of(index).start();
             let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
             match change {
+                // It is brought up first.
+                Change::Isolate if state.is(State::Deferred) => Err(IsolateError::CannotWait),
+                Change::PutBack if state.is(State::Deferred) => Err(IsolateError::NotIsolated(pfn)),
                 _ if !is_managed(state) && change != Change::Claim => Ok(()),
                 Change::Isolate if isolated => Err(IsolateError::Isolated(pfn)),
                 Change::PutBack if !isolated => Err(IsolateError::NotIsolated(pfn)),

@@ -2,7 +2,7 @@
 //!
 //! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
 //! frees, `settle` merges what was freed, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
-//! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
+//! `home` says what caches keep, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
 //! each block is used for.
 
 mod areas;
@@ -11,6 +11,7 @@ mod deferred;
 mod describe;
 pub(crate) mod fallback;
 mod flow;
+mod home;
 mod isolate;
 mod kind;
 mod largest;
@@ -80,6 +81,7 @@ struct Marks {
 pub struct Zone {
     id: ZoneId,
     span: PfnRange,
+    home: PfnRange,
     present_pages: u64,
     stray_pages: u64,
     /// Those that are withheld included.
@@ -105,6 +107,7 @@ impl Zone {
         Self {
             id,
             span: PfnRange::new(0, 0),
+            home: PfnRange::new(0, 0),
             present_pages: 0,
             stray_pages: 0,
             managed_pages: 0,

@@ -27,7 +27,7 @@ use core::ops::Range;
 pub(crate) enum Paint {
     /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so that blocks that begin with them may have free buddies.
     Free { touching: bool },
-    /// Whole blocks that the manager has: of the page array, or for pools.
+    /// Whole blocks that the manager keeps: of the page array, or for pools.
     Allocated,
     /// Nobody's.
     Reserved,
@@ -206,7 +206,13 @@ impl Zone {
             }
             let entry = self.table.cold_entry(index);
             entry.clear();
-            entry.set_state(BlockState::head(state, order, MigrateType::Movable));
+            let word = BlockState::head(state, order, MigrateType::Movable);
+            if state == State::Whole {
+                lists.kept_pages += order.pages();
+                entry.set_state(word.with(BlockState::KEPT));
+                continue;
+            }
+            entry.set_state(word);
             if state != State::Free {
                 continue;
             }

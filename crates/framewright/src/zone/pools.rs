@@ -210,17 +210,18 @@ impl Zone {
         plain.then(|| self.make_pool(index, order, smaller, told))
     }
 
-    /// Makes a block that one allocation of `order` gave a page of a pool.
+    /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was isolated meanwhile.
     pub(crate) fn adopt_for_pool<P: Platform>(&self, platform: &P, start: Pfn, order: Order) -> Option<Chain> {
         let block = crate::map_space::BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
         let _lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        let fits = head == index && state.is(State::Whole) && state.order() == order;
-        fits.then(|| self.make_pool(index, order, order, false))
+        // Its count, if it ever had one, ended before it was allocated. What is isolated no pool gets: freed it stays so.
+        let plain = BlockState::head(State::Whole, order, state.migrate_type());
+        (head == index && state == plain).then(|| self.make_pool(index, order, order, false))
     }
 
-    /// Makes the blocks in `frames` that are allocated whole, and not smaller than `order`, into pages of a pool.
+    /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into pages of a pool.
     pub(crate) fn adopt_all_for_pool<P: Platform>(&self, platform: &P, frames: PfnRange, order: Order) -> Chain {
         let mut chain = Chain::EMPTY;
         for segment in self.segments {
@@ -230,10 +231,11 @@ impl Zone {
             while block < end {
                 let index = segment.index_of(block);
                 // At most a GiB under each hold of the lock.
-                let _lists = self.changing.lists.lock(platform);
+                let mut lists = self.changing.lists.lock(platform);
                 let Some((head, state)) = self.table.head_of(index).filter(|&(head, _)| head == index) else { break };
-                let whole = BlockState::head(State::Whole, state.order(), MigrateType::Movable);
-                if state == whole && state.order() >= order {
+                let kept = BlockState::head(State::Whole, state.order(), MigrateType::Movable).with(BlockState::KEPT);
+                if state == kept && state.order() >= order {
+                    lists.kept_pages -= state.order().pages();
                     chain.append(&self.table, self.make_pool(head, state.order(), order, false));
                 }
                 block.0 += blocks_of(state.order());
@@ -242,16 +244,20 @@ impl Zone {
         chain
     }
 
-    /// Makes a page of a pool an allocated block again.
-    pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) {
+    /// Makes a page of a pool an allocated block again, isolated if it was; not one with a memory error, which nobody is to free.
+    pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) -> bool {
         let _lists = self.changing.lists.lock(platform);
         let state = self.table.state(index);
+        if state.has(BlockState::POISONED) {
+            return false;
+        }
         let mut now = BlockState::head(State::Whole, state.order(), state.migrate_type());
         if state.has(BlockState::ISOLATED) {
             now = now.with(BlockState::ISOLATED);
         }
         self.table.set_inner(index);
         self.table.set_state(index, now);
+        true
     }
 
     /// Notes a memory error in a page of a pool; false when its head is not at `index` any more.

@@ -32,10 +32,18 @@ pub enum FreeError {
     NotAllocated {
         /// First frame that is not.
         pfn: Pfn,
-        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block.
+        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block, [`State::Reserved`] for what the manager keeps for itself, and
+        /// [`State::Offline`] for what left a pool with a memory error.
         state: Option<State>,
         /// Who had it and who freed it, with `page_owner=on` and unless it was never allocated.
         history: Option<PageHistory>,
+    },
+    /// The first frame is not aligned to the order, as that of each allocation is.
+    NotAligned {
+        /// The first frame.
+        start: Pfn,
+        /// The order.
+        order: Order,
     },
     /// This frame is free and was never anything else (`page_owner=on`; without it this is [`NotAllocated`](Self::NotAllocated)).
     NeverAllocated(Pfn),
@@ -63,6 +71,7 @@ impl fmt::Display for FreeError {
                 }
                 history.map_or(Ok(()), |history| write!(f, "; it was {history}"))
             }
+            Self::NotAligned { start, order } => write!(f, "cannot free pfn {start}: it is not aligned to {order:?}"),
             Self::NeverAllocated(pfn) => write!(f, "cannot free pfn {pfn}: it is free and was never allocated"),
             Self::WrongSize { range, allocation, pfn } => {
                 write!(f, "cannot free {range:?}: pfn {pfn} belongs to another allocation (wrong size)")?;
@@ -327,6 +336,27 @@ impl Zone {
         Ok(())
     }
 
+    /// Frames of the page array are about to be freed: the blocks they lie in are kept no more.
+    pub(crate) fn end_keeping<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) {
+        let mut lists = self.changing.lists.lock(platform);
+        let mut index = segment.index_of(BlockNumber::containing(range.start));
+        let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
+        while index < end {
+            let Some((head, state)) = self.table.head_of(index) else {
+                index += 1;
+                continue;
+            };
+            if !state.is(State::Whole) || !state.has(BlockState::KEPT) {
+                index = head + blocks_of(state.order());
+                continue;
+            }
+            let Some(order) = buddy::divide_whole(&self.table, index, end) else { return };
+            self.table.set_state(index, self.table.state(index).without(BlockState::KEPT));
+            lists.kept_pages -= order.pages();
+            index += blocks_of(order);
+        }
+    }
+
     /// The usual case in one step: an aligned run of a split block, or just what one allocation gave. False, and nothing changed, for all else.
     #[inline]
     pub(super) fn give_exactly(
@@ -347,7 +377,7 @@ impl Zone {
             return false;
         }
         let state = self.table.state(index);
-        if !state.is(State::Whole) || state.order() != order {
+        if !state.is(State::Whole) || state.order() != order || state.is_nobodys() {
             return false;
         }
         self.give_whole_or_loosen(lists, &indices, index, state)

@@ -124,6 +124,7 @@ impl Zone {
         let mut listed_blocks = 0;
         let mut roomy_blocks = 0;
         let (mut reported_blocks, mut zero_blocks) = (0, 0);
+        let mut kept_pages = 0;
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
@@ -138,6 +139,9 @@ impl Zone {
                             return Err(fault(FaultKind::BadRoom));
                         }
                         roomy_blocks += u64::from(largest.is_some());
+                    }
+                    if state.is(State::Whole) && state.has(BlockState::KEPT) {
+                        kept_pages += state.order().pages();
                     }
                     let marked = self.verify_marks(&lists, index, state).map_err(fault)?;
                     (reported_blocks, zero_blocks) = (reported_blocks + marked.0, zero_blocks + marked.1);
@@ -163,6 +167,10 @@ impl Zone {
         self.verify_lists(&lists, listed_blocks)?;
         self.verify_room(&lists, roomy_blocks)?;
         self.verify_counts(&lists, counts)?;
+        if lists.kept_pages != kept_pages {
+            let kind = FaultKind::BadCount { counter: "kept", says_pages: lists.kept_pages, counted_pages: kept_pages };
+            return Err(Fault { zone: self.id, pfn: None, kind });
+        }
         Ok(counts)
     }
 

@@ -179,7 +179,14 @@ impl<P: Platform> Manager<P> {
             match self.allocate(&request) {
                 Ok(range) => {
                     let Ok((zone, _)) = self.zone_of_range(range) else { return };
-                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else { return };
+                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else {
+                        // It was isolated a moment ago, and stays so.
+                        damaged += 1;
+                        if self.free(range).is_err() || damaged == DAMAGED_TRIES {
+                            return;
+                        }
+                        continue;
+                    };
                     taken.note(zone.id().kind, Some(range));
                     taken.lots[zone.id().kind as usize].append(zone.table(), Lot::fresh(chain));
                 }
@@ -246,10 +253,9 @@ impl<P: Platform> Manager<P> {
         while rest.pages != 0 {
             let one = rest.take(zone.table(), 1);
             let frames = zone.frames_of(one.first, size.order());
-            if !zone.is_good_in_pool(one.first) {
+            if !zone.disown_from_pool(self.platform, one.first) {
                 leaked += zone.release_from_pool(self.platform, size.order(), Chain { told: false, ..one });
             } else if let Some(frames) = frames {
-                zone.disown_from_pool(self.platform, one.first);
                 // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
                 // SAFETY: the page left its pool, where nobody had it, and is in no list: it is ours alone (invariants 37 and 42).
                 leaked += u64::from(unsafe { self.free(frames) }.is_err());
