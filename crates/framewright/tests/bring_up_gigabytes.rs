@@ -13,7 +13,8 @@ use framewright_testkit::{FakeArray, FakeMachine};
 fn pc(gibibytes: u64, nodes: u64) -> &'static FakeMachine {
     let share = gibibytes * 1024 / nodes;
     // Low memory is counted first, then what is above 4 GiB.
-    let place = |start: u64, end: u64| [mib(start.min(2048), end.min(2048)), mib(start.max(2048) + 2048, end.max(2048) + 2048)];
+    let place =
+        |start: u64, end: u64| [mib(start.min(2048), end.min(2048)), mib(start.max(2048) + 2048, end.max(2048) + 2048)];
     let low = [PhysRange::new(0, 0x9_fc00), PhysRange::new(0x10_0000, (2 << 30) - 0x2_1000)];
     let mut machine = FakeMachine::builder().ram(low[0]).ram(low[1]).ram(gib(4, gibibytes + 2));
     for node in 0..nodes {
@@ -66,6 +67,7 @@ fn no_page_of_1_gib_is_lost_to_tables() {
             let parameters = parameters(&line);
             let fill = manager.fill_pools(&parameters, &NoHelpers);
             assert_eq!(fill.pools[1].got, most, "{name}: in the pool");
+            check(&manager);
         }
     }
 }

@@ -77,6 +77,25 @@ impl Default for EarlyStorage {
 /// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and nodes, and is given to it by
 /// value. So the manager has the memory of exactly one allocator, that which [`add_memory`](Self::add_memory) added included,
 /// and no other call can use the memory beside it.
+///
+/// Only who promises that the memory is unused can start one:
+///
+/// ```compile_fail,E0133
+/// # use framewright::{Platform, early::{EarlyAllocator, EarlyError, EarlyStorage}, firmware::{MemoryMap, Topology}};
+/// fn start<'a, P: Platform>(kernel: &'static P, room: &'a mut EarlyStorage, map: MemoryMap<'_>, nodes: &'a Topology<'a>) {
+///     let _ = EarlyAllocator::new(kernel, room, map, nodes);
+/// }
+/// ```
+///
+/// And no two managers come of one:
+///
+/// ```compile_fail,E0382
+/// # use framewright::{BringUp, Manager, Platform, early::EarlyAllocator};
+/// fn twice<P: Platform>(early: EarlyAllocator<'_, P>, input: &BringUp<'_>) {
+///     let first = Manager::bring_up(early, input);
+///     let second = Manager::bring_up(early, input);
+/// }
+/// ```
 pub struct EarlyAllocator<'a, P: Platform> {
     platform: &'static P,
     topology: &'a Topology<'a>,
