@@ -3,6 +3,7 @@
 use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
+use crate::firmware::MemoryRun;
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, MapSpace};
 use crate::memory_map::{ArrayMemory, SectionState, Sections, deferred_sections};
 use crate::page::{Array, Fill};
