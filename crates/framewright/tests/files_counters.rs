@@ -23,7 +23,8 @@ fn read(manager: &Fake, path: &str) -> String {
 }
 
 fn numbers(text: &str) -> BTreeMap<String, u64> {
-    let split = |line: &str| line.split_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect("number")));
+    let split =
+        |line: &str| line.split_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect("number")));
     text.lines().map(|line| split(line).expect("a name and a number")).collect()
 }
 
