@@ -9,7 +9,7 @@ use crate::size::Size;
 use framewright::early::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
-use framewright::{AllocateError, Platform, Request};
+use framewright::{AllocateError, Platform, Request, report};
 
 /// Runs between two looks whether somebody has had enough.
 const LOOK_EVERY: u64 = 1024;
@@ -105,6 +105,8 @@ pub(super) fn alloc<P: Platform, H: Host>(
         let taken = match wanted.take(shell, order, index) {
             Ok(taken) => taken,
             Err(error) => {
+                // Before what was got goes back.
+                explain(shell, &wanted.request, error, io);
                 give_up(shell, handle);
                 return Err(failed(io, (index, wanted.count), format_args!("{error}")));
             }
@@ -121,6 +123,19 @@ pub(super) fn alloc<P: Platform, H: Host>(
     let size = Size::of_pages(total);
     writeln!(io.out, "{handle}: {runs} x {pages} pages, {size}, first at {:#x}", first.address())?;
     Ok(())
+}
+
+/// Says why there is no memory and where it is, as a kernel's log does. Nothing for other errors.
+pub(super) fn explain<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    request: &Request,
+    error: AllocateError,
+    io: &mut Io<'_>,
+) {
+    if matches!(error, AllocateError::OutOfMemory { .. }) {
+        // When nobody takes complaints there is nobody to tell.
+        let _ = write!(io.errors, "{}", report::allocation_failure(shell.manager, request));
+    }
 }
 
 fn failed(io: &mut Io<'_>, (index, count): (u64, u64), why: core::fmt::Arguments<'_>) -> Failed {

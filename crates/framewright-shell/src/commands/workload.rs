@@ -1,7 +1,7 @@
 //! `memhog`, `sleep` and `stress`.
 
 use super::arguments::{self, Timed};
-use super::memory::give_up;
+use super::memory::{explain, give_up};
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::give_back;
@@ -78,6 +78,7 @@ fn take_all<P: Platform, H: Host>(
             }
             Err(_) if order > Order::PAGE => order = lower(order),
             Err(error) => {
+                explain(shell, &request, error, io);
                 let got = Size::of_pages(wanted_pages - left);
                 return Err(io.fail(format_args!("after {got} of {}: {error}", Size::of_pages(wanted_pages))));
             }

@@ -65,7 +65,7 @@ impl Request {
     }
 
     /// The order that is taken for it, before what is too much goes back.
-    fn order(&self) -> Result<Order, AllocateError> {
+    pub(super) fn order(&self) -> Result<Order, AllocateError> {
         let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
         let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
         // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a boundary smaller than the run is in the way.
@@ -116,7 +116,8 @@ impl Search {
 /// Why a request was not served. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
-    /// No zone that will do has a run large enough above its watermark.
+    /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`] says which of these it
+    /// is, and [`report::allocation_failure`](crate::report::allocation_failure) writes a message with all zones.
     OutOfMemory {
         /// What was wanted.
         order: Order,
@@ -151,7 +152,9 @@ pub enum AllocateError {
 impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory { order } => write!(f, "out of memory: no free run of {order:?} where it was wanted"),
+            Self::OutOfMemory { order } => {
+                write!(f, "out of memory: no run of {order:?} to be had where it was wanted")
+            }
             Self::BadSize { pages } => {
                 write!(f, "cannot allocate {pages} pages in one run: 1 to {} are possible", Order::MAX.pages())
             }

@@ -44,6 +44,7 @@ mod pools;
 mod pressure;
 mod references;
 mod settings;
+mod shortfall;
 
 pub use allocate::{AllocateError, Request};
 pub use bring_up::{BringUp, BringUpError, BringUpFailed, ShuffleSeed};
@@ -57,6 +58,7 @@ pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
+pub use shortfall::Shortfall;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};

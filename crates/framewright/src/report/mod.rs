@@ -2,8 +2,10 @@
 
 mod json;
 mod log;
+mod memory;
 mod pools;
 
 pub use json::json;
 pub use log::{BootLog, Intake, bring_up, deferred, firmware_map, parameter_problem, topology};
+pub use memory::{allocation_failure, show_memory};
 pub use pools::huge_pages;
