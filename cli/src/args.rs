@@ -394,8 +394,30 @@ pub fn read() -> Result<Option<Command>, Error> {
 /// The boot parameters that the library knows.
 fn parameters_help() -> String {
     let lines = parameters::KNOWN.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
-    format!("Boot parameters:{}", lines.collect::<String>())
+    let switches = GUEST_SWITCHES.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
+    format!(
+        "Boot parameters:{}\n\nSwitches of the guest, with --on qemu, among the boot parameters:{}",
+        lines.collect::<String>(),
+        switches.collect::<String>()
+    )
 }
+
+/// What the guest's command line takes beside boot parameters; `exec=`, `shell`, `snapshot=` and
+/// `report=` are this program's to give.
+const GUEST_SWITCHES: [(&str, &str); 12] = [
+    ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
+    ("check=cpus", "have all CPUs show that they work together"),
+    ("fault=KIND", "fail once memory is up: null, panic, stack, readonly, double-free or hang"),
+    ("fault_cpu=N", "the CPU that fails"),
+    ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),
+    ("interrupt_storm=HZ", "handlers of timers allocate, too, during traffic"),
+    ("map_space_test=1|write", "examine the page tables, or write at the end where nothing may be written"),
+    ("reporting=SECONDS", "let reports go on for so long before what comes next"),
+    ("stress=SECONDS", "random traffic once memory is up"),
+    ("stress_operations=N", "so much traffic, rather than so long"),
+    ("stress_seed=N", "another traffic"),
+    ("(anything else)", "is told as unknown in the guest's log, and ignored"),
+];
 
 /// What clap has to say, without its usage text, in one line.
 fn one_line(message: &str) -> String {

@@ -49,6 +49,11 @@ pub fn number(row: &Value, field: &str, shown: impl FnOnce(f64) -> String) -> St
     row[field].as_f64().map_or_else(|| "-".to_owned(), shown)
 }
 
+/// A number of things: `1 node`, `2 nodes`.
+pub fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Bytes with three digits that count.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(40, "TiB"), (30, "GiB"), (20, "MiB")];

@@ -76,7 +76,7 @@ fn q35_2_gib_on_two_nodes() {
 
 #[test]
 fn more_nodes_than_cpus() {
-    let report = boot(&["--memory", "1000M", "--nodes", "3"]);
+    let report = boot(&["--memory", "1000M", "--nodes", "3", "--cpus", "1"]);
     let nodes = report["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.iter().map(|node| node["cpus"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(0), Some(0)]);
     assert!(nodes.iter().all(|node| node["present_pages"].as_u64() > Some(80_000)), "{nodes:?}");

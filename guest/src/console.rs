@@ -3,7 +3,7 @@
 use crate::platform::PLATFORM;
 use crate::smp;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use framewright::platform::Platform;
 use framewright::report::BootLog;
 use framewright_x86::serial::Serial;
@@ -59,6 +59,44 @@ impl Write for Console {
     }
 }
 
+/// Bytes of the log that are kept, the last. A boot has less.
+const KEPT: usize = 16 << 10;
+/// The log's end, round and round: byte `n` of it at `n % KEPT`.
+static TEXT: [AtomicU8; KEPT] = [const { AtomicU8::new(0) }; KEPT];
+/// Bytes that were ever logged. Written in turn; what is read meanwhile may be a line too far.
+static LOGGED: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps what is logged.
+struct Keeper;
+
+impl Write for Keeper {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let start = LOGGED.load(Ordering::Relaxed);
+        for (place, &byte) in (start..).zip(text.as_bytes()) {
+            TEXT[place % KEPT].store(byte, Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire of `show_log`, which reads the bytes before this end.
+        LOGGED.store(start + text.len(), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Writes what is kept of the log, whole lines.
+///
+/// # Errors
+/// Those of `out`.
+pub fn show_log(out: &mut dyn Write) -> fmt::Result {
+    let end = LOGGED.load(Ordering::Acquire);
+    let byte = |place: usize| TEXT[place % KEPT].load(Ordering::Relaxed);
+    let mut start = end.saturating_sub(KEPT);
+    if start != 0 {
+        // The first is cut.
+        start = (start..end).find(|&place| byte(place) == b'\n').map_or(end, |place| place + 1);
+    }
+    // What is not ASCII is nothing that the log has.
+    (start..end).try_for_each(|place| out.write_char(char::from(byte(place))))
+}
+
 /// The log.
 pub struct Log;
 
@@ -67,7 +105,9 @@ impl BootLog for Log {
         let microseconds = PLATFORM.now_ns().unwrap_or(0) / 1000;
         // The port cannot fail.
         in_turn(|| {
-            let _ = writeln!(Console, "[{:5}.{:06}] {line}", microseconds / 1_000_000, microseconds % 1_000_000);
+            let (seconds, rest) = (microseconds / 1_000_000, microseconds % 1_000_000);
+            let _ = writeln!(Console, "[{seconds:5}.{rest:06}] {line}");
+            let _ = writeln!(Keeper, "[{seconds:5}.{rest:06}] {line}");
         });
     }
 }

@@ -4,7 +4,7 @@
 //! front, so that nothing else looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for (`snapshot=1`).
 
 use crate::balloon::Driver;
-use crate::console::{Console, plain_line};
+use crate::console::{Console, plain_line, show_log};
 use crate::files;
 use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
@@ -252,6 +252,10 @@ impl Host for Line<'_, '_, '_> {
 
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         smp::run_on(smp::others(), &|| work(smp::index()), || work(smp::index()));
+    }
+
+    fn log(&self, out: &mut dyn Write) -> Result<bool, fmt::Error> {
+        show_log(out).map(|()| true)
     }
 
     fn window(&self) -> Option<&dyn Window> {

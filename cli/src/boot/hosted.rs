@@ -39,12 +39,12 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         let style = output.style();
         log.iter().try_for_each(|line| output.line(&style.log_line(line)))?;
     }
-    report["log"] = log.into();
+    report["log"] = log.clone().into();
     let mut memory = boot.snapshot.as_ref().map(|_| String::new());
     let Some(commands) = &boot.exec else {
         show(&mut output, boot, &report)?;
         if let Some(memory) = &mut memory {
-            shell::execute(pass.manager(), &boot.target, "", Some(memory), &mut String::new(), &mut Errors)?;
+            shell::execute((pass.manager(), &log), &boot.target, "", Some(memory), &mut String::new(), &mut Errors)?;
         }
         snapshot::keep(boot, memory)?;
         if !boot.json && boot.policy_table {
@@ -54,8 +54,14 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     };
     if boot.json {
         let (mut said, mut complaints) = (String::new(), String::new());
-        let status =
-            shell::execute(pass.manager(), &boot.target, commands, memory.as_mut(), &mut said, &mut complaints)?;
+        let status = shell::execute(
+            (pass.manager(), &log),
+            &boot.target,
+            commands,
+            memory.as_mut(),
+            &mut said,
+            &mut complaints,
+        )?;
         report["exec"] = json!({ "status": status, "output": said, "errors": complaints });
         show(&mut output, boot, &report)?;
         snapshot::keep(boot, memory)?;
@@ -63,7 +69,8 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     }
     show(&mut output, boot, &report)?;
     output.line("")?;
-    let status = shell::execute(pass.manager(), &boot.target, commands, memory.as_mut(), &mut output, &mut Errors);
+    let status =
+        shell::execute((pass.manager(), &log), &boot.target, commands, memory.as_mut(), &mut output, &mut Errors);
     output.settle()?;
     let status = status?;
     snapshot::keep(boot, memory)?;

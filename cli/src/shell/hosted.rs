@@ -5,14 +5,14 @@ use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::boot::{self, Deadline};
 use crate::error::{self, Error};
-use crate::grid::size;
-use crate::hosted::{Session, Silent, with_reports};
+use crate::grid::{counted, size};
+use crate::hosted::{Lines, Session, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
 use framewright::files::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
-use framewright::{Manager, Platform};
+use framewright::{Manager, Parameters, Platform};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_shell::{Editor, Event, Host, Run, Shell};
 use std::fmt::Write;
@@ -29,19 +29,25 @@ const MOST_THREADS: u32 = 64;
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// CPUs are threads.
-struct Threads {
+struct Threads<'a> {
     platform: &'static HostedPlatform,
+    /// What bring-up logged.
+    log: &'a [String],
     /// Somebody may interrupt a command and go on with another.
     is_interactive: bool,
 }
 
-impl Host for Threads {
+impl Host for Threads<'_> {
     fn pause(&self, nanoseconds: u64) {
         std::thread::sleep(Duration::from_nanos(nanoseconds).min(GLANCE));
     }
 
     fn is_interrupted(&self) -> bool {
         interrupt::has_come()
+    }
+
+    fn log(&self, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {
+        self.log.iter().try_for_each(|line| writeln!(out, "{line}")).map(|()| true)
     }
 
     fn begin_command(&self) {
@@ -68,7 +74,7 @@ impl Host for Threads {
 /// # Errors
 /// A signal that came meanwhile, or reports that the machine does not allow.
 pub fn execute(
-    manager: &Manager<HostedPlatform>,
+    (manager, log): (&Manager<HostedPlatform>, &[String]),
     target: &Target,
     commands: &str,
     memory: Option<&mut String>,
@@ -76,7 +82,7 @@ pub fn execute(
     errors: &mut dyn Write,
 ) -> Result<u8, Error> {
     interrupt::watch();
-    let (status, read) = with_shell(manager, target, false, |shell| {
+    let (status, read) = with_shell((manager, log), target, false, |shell| {
         let status = shell.run(commands, out, errors);
         let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&manager.files()]).read(snapshot::FILE, text));
         shell.free_all();
@@ -95,7 +101,11 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let deadline = Deadline::start(target.timeout);
     let machine = boot::machine(target)?;
     let command_line = boot::command_line(target);
-    let pass = Session::open(&machine, &command_line)?.bring_up(&mut Silent)?;
+    // Nobody sees the log unless it is asked for; what was wrong with the words must be seen.
+    Parameters::parse(&command_line, &mut |problem| error::note(&problem.to_string()));
+    let mut log = Lines::new();
+    let pass = Session::open(&machine, &command_line)?.bring_up(&mut log)?;
+    let log = log.into_lines();
     pass.verify()?;
     drop(deadline);
     interrupt::watch();
@@ -104,22 +114,23 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let mut output = Output::new();
     if terminal.is_some() {
         let memory = size(manager.totals().managed_pages * PAGE_SIZE);
-        let (nodes, cpus) = (manager.nodes().len(), manager.platform().cpus());
-        output.line(&format!("Framewright: {memory}, {nodes} nodes, {cpus} CPUs; `help` shows commands"))?;
+        let nodes = counted(manager.nodes().len() as u64, "node");
+        let cpus = counted(u64::from(manager.platform().cpus()), "CPU");
+        output.line(&format!("Framewright: {memory}, {nodes}, {cpus}; `help` shows commands, `dmesg` the boot log"))?;
     }
-    with_shell(manager, target, terminal.is_some(), |shell| {
+    with_shell((manager, &log), target, terminal.is_some(), |shell| {
         converse(shell, terminal.as_ref(), &mut output).map(|()| shell.status())
     })?
 }
 
 /// Has a shell used, which others may watch, while free memory is reported if `target` says so.
 fn with_shell<T>(
-    manager: &Manager<HostedPlatform>,
+    (manager, log): (&Manager<HostedPlatform>, &[String]),
     target: &Target,
     is_interactive: bool,
-    used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads>) -> T,
+    used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
-    let host = Threads { platform: manager.platform(), is_interactive };
+    let host = Threads { platform: manager.platform(), log, is_interactive };
     let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
@@ -138,7 +149,7 @@ fn read(files: FileSystem<'_>, path: &str, out: &mut dyn Write) -> Result<(), St
 
 /// Line after line, until there are no more.
 fn converse(
-    shell: &mut Shell<'_, HostedPlatform, Threads>,
+    shell: &mut Shell<'_, HostedPlatform, Threads<'_>>,
     terminal: Option<&Terminal>,
     output: &mut Output,
 ) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use super::terminal::Terminal;
 use crate::args::Target;
 use crate::boot::Attempts;
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// What the guest's shell takes for the end of its input.
 const END: u8 = 4;
+
+/// How the guest begins to say that it does not take a parameter.
+const PROBLEMS: [&str; 2] = ["Unknown kernel command line parameter", "Malformed parameter"];
 
 /// Boots the guest and connects standard input and output to its shell; gives the status of its last command.
 ///
@@ -36,7 +39,15 @@ struct Line {
 }
 
 impl Watch for Line {
-    /// Who wants the log boots; here it only explains failures.
+    /// Who wants the log asks the shell's `dmesg` for it; what was wrong with the words must be seen.
+    fn line(&mut self, line: &str) -> Result<(), Error> {
+        let said = line.split_once("] ").map_or(line, |(_, said)| said);
+        if PROBLEMS.iter().any(|problem| said.starts_with(problem)) {
+            error::note(said);
+        }
+        Ok(())
+    }
+
     fn has_input(&self) -> bool {
         true
     }

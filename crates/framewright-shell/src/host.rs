@@ -1,5 +1,6 @@
 //! What the shell needs of the machine that it runs on, beyond the manager's platform.
 
+use core::fmt::{self, Write};
 use framewright_stress::Window;
 
 /// The defaults are those of a machine with one CPU and nobody who interrupts.
@@ -21,6 +22,14 @@ pub trait Host: Sync {
     /// Calls `work` once on each CPU that can take part, with the CPU's number, all at the same time, and returns when all are done.
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         work(0);
+    }
+
+    /// Writes the log since the machine began, and whether there is one.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn log(&self, _out: &mut dyn Write) -> Result<bool, fmt::Error> {
+        Ok(false)
     }
 
     /// Where huge pages are used, if not in the direct map.

@@ -11,6 +11,7 @@ mod reporting;
 mod scaling;
 
 use super::svg::{Mark, Picture};
+use crate::grid::counted;
 use crate::targets::{Rows, number, text, whole};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -119,10 +120,6 @@ fn texts(rows: &Rows<'_>, field: &str) -> Vec<String> {
 fn wholes(rows: &Rows<'_>, field: &str) -> Vec<u64> {
     let found: BTreeSet<u64> = rows.iter().filter_map(|row| whole(row, field)).collect();
     found.into_iter().take(MOST_KINDS).collect()
-}
-
-fn counted(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The size of a run of pages of 4 KiB.

@@ -23,6 +23,7 @@ pub(crate) enum Builtin {
     Cat,
     Churn,
     Cpus,
+    Dmesg,
     Echo,
     Exit,
     Fragment,
@@ -56,6 +57,7 @@ const ALL: &[Entry] = &[
     (Builtin::Cat, "cat", "FILE...", "show control files"),
     (Builtin::Churn, "churn", "SECONDS [seed N]", "allocate and free runs of random sizes on all CPUs, and count"),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
+    (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
     (Builtin::Echo, "echo", "[-n] [WORD...] [> FILE]", "say something, or write it to a control file"),
     (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
     (
@@ -127,6 +129,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Cat => files::cat(shell, arguments, io),
         Builtin::Churn => churn::churn(shell, arguments, io),
         Builtin::Cpus => show::cpus(shell, arguments, io),
+        Builtin::Dmesg => show::dmesg(shell, arguments, io),
         Builtin::Echo => files::echo(arguments, io),
         Builtin::Exit => exit(shell, arguments, io),
         Builtin::Fragment => churn::fragment(shell, arguments, io),

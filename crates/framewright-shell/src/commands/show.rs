@@ -1,4 +1,4 @@
-//! `stat`, `cpus` and `verify`.
+//! `stat`, `cpus`, `dmesg` and `verify`.
 
 use super::none;
 use crate::host::Host;
@@ -6,6 +6,15 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::Size;
 use framewright::Platform;
+
+pub(super) fn dmesg<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    none(arguments, io)?;
+    if shell.host.log(io.out)? { Ok(()) } else { Err(io.fail(format_args!("this machine keeps no log"))) }
+}
 
 pub(super) fn stat<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
