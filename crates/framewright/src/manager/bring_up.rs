@@ -4,11 +4,13 @@
 //! in one pass over free memory (`paint`), and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
 mod chance;
+mod check;
 mod error;
 mod obtained;
 mod paint;
 
 pub use chance::ShuffleSeed;
+pub use check::PlatformFault;
 pub use error::{BringUpError, BringUpFailed};
 pub(super) use obtained::Obtained;
 use obtained::place_tables;
@@ -72,6 +74,8 @@ struct Frame {
 impl<P: Platform> Manager<P> {
     /// Brings all memory up that `early` knows, and ends it.
     ///
+    /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
+    ///
     /// Pages that the command line puts into pools without a map are kept back until [`fill_pools`](Self::fill_pools), which then has to be called.
     ///
     /// # Errors
@@ -86,6 +90,7 @@ impl<P: Platform> Manager<P> {
 
     fn bring_up_all(early: &mut EarlyAllocator<'_, P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
         let platform = early.platform();
+        check::check(platform, early)?;
         if input.parameters.movable_node {
             early.set_movable_node(true);
         }

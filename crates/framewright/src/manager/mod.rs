@@ -45,9 +45,10 @@ mod pressure;
 mod references;
 mod settings;
 mod shortfall;
+mod zone_view;
 
 pub use allocate::{AllocateError, Request};
-pub use bring_up::{BringUp, BringUpError, BringUpFailed, ShuffleSeed};
+pub use bring_up::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
@@ -59,6 +60,7 @@ pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
 pub use shortfall::Shortfall;
+pub use zone_view::ZoneView;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};

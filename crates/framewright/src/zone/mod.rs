@@ -4,6 +4,9 @@
 //! frees, `settle` merges what was freed, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
 //! `home` says what caches keep, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
 //! each block is used for.
+//!
+//! Orders of memory: Relaxed everywhere: counters are written under the zone lock, marks by who
+//! changes a parameter; who reads them without takes them for what they were at some moment.
 
 mod areas;
 mod blocks;
@@ -248,7 +251,7 @@ impl Zone {
     }
 
     /// What it did since bring-up, as far as that is counted.
-    pub fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
+    pub(crate) fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
         self.changing.lists.lock(platform).events
     }
 
@@ -259,7 +262,7 @@ impl Zone {
     }
 
     /// Free blocks by order, 9 first, over all migrate types.
-    pub fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
+    pub(crate) fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
         let lists = self.settled(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));

@@ -1,5 +1,6 @@
 //! Why bring-up failed, and what comes back then.
 
+use super::check::PlatformFault;
 use crate::early::{EarlyAllocator, EarlyError};
 use crate::platform::Platform;
 use crate::units::NodeId;
@@ -21,6 +22,8 @@ pub enum BringUpError {
     },
     /// Nothing was left to hand out once the tables were placed.
     NothingToManage,
+    /// The platform is not as it has to be.
+    Platform(PlatformFault),
 }
 
 impl fmt::Display for BringUpError {
@@ -30,6 +33,7 @@ impl fmt::Display for BringUpError {
                 write!(f, "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}")
             }
             Self::NothingToManage => f.write_str("too little memory: the tables left no free frame"),
+            Self::Platform(fault) => write!(f, "the platform breaks its contract: {fault}"),
         }
     }
 }
