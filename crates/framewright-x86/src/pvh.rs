@@ -121,15 +121,14 @@ pub struct StartInfo<'a> {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Room for all that is ever believed.
-    pub const MOST_STORAGE_BYTES: usize = MAX_MEMORY_ENTRIES as usize * MEMORY_ENTRY_BYTES
-        + MAX_MODULES as usize * MODULE_BYTES
-        + MAX_COMMAND_LINE_BYTES;
-    /// Room for a command line of any length, 256 modules and 512 entries of the memory map.
-    pub const USUAL_STORAGE_BYTES: usize =
-        512 * MEMORY_ENTRY_BYTES + MAX_MODULES as usize * MODULE_BYTES + MAX_COMMAND_LINE_BYTES;
+    /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any length.
+    #[must_use]
+    pub const fn storage_bytes(memory_entries: usize) -> usize {
+        memory_entries * MEMORY_ENTRY_BYTES + MAX_MODULES as usize * MODULE_BYTES + MAX_COMMAND_LINE_BYTES
+    }
 
-    /// Copies the start information at `address` and all that it refers to into `storage`, and checks it.
+    /// Copies the start information at `address` and all that it refers to into `storage`, of
+    /// [`storage_bytes`](Self::storage_bytes), and checks it.
     ///
     /// # Errors
     /// See [`PvhError`].

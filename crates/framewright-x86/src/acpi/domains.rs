@@ -62,7 +62,11 @@ mod tests {
         const CPUS: u32 = 8192;
         // The table lists every second CPU, backwards: the others are looked for in vain.
         let read = Cell::new(0u64);
-        let listed = (0..CPUS).rev().filter(|cpu| cpu % 2 == 0).map(|cpu| (cpu, cpu / 128)).inspect(|_| read.set(read.get() + 1));
+        let listed = (0..CPUS)
+            .rev()
+            .filter(|cpu| cpu % 2 == 0)
+            .map(|cpu| (cpu, cpu / 128))
+            .inspect(|_| read.set(read.get() + 1));
         let mut bytes = vec![0; 1 << 20];
         let domains = Domains::sort(listed, &mut Storage::new(&mut bytes)).expect("room");
         let mut steps = 0;

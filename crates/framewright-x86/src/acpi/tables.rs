@@ -14,8 +14,7 @@ const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
 /// The tables that are copied: all that anybody here reads.
-const COPIED: [Signature; 5] =
-    [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
+const COPIED: [Signature; 5] = [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
 
 /// What is kept of each entry of the root table: name, length (all ones where the header cannot be
 /// read), address.
@@ -225,9 +224,8 @@ fn read_root_pointer(
     let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
     let unreadable = |length| error(0, Fault::Unreadable { length });
     // Each part is read once, and no more than the part before says that there is.
-    let read = |offset: usize, to: &mut [u8]| {
-        rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to))
-    };
+    let read =
+        |offset: usize, to: &mut [u8]| rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to));
     let mut pointer = [0; RSDP_2_BYTES];
     let (first, second) = pointer.split_at_mut(RSDP_BYTES);
     if !read(0, first) {
