@@ -125,7 +125,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let rest = COMMAND_LINE.take();
     let mut refused_words = 0;
     let (options, line) = options::split(line, rest, &mut |problem| {
-        report::parameter_problem(&mut Log, problem);
+        log!("\"{}\": {}", problem.word, problem.reason.unwrap_or("unknown"));
         refused_words += 1;
     });
     let parameters = Parameters::parse(line, &mut |problem| match problem.reason {

@@ -42,7 +42,7 @@ impl<'a> Domains<'a> {
             *steps += 1;
             number(entry, 0) < apic_id
         });
-        self.0.get(first).filter(|entry| number(*entry, 0) == apic_id).map(|entry| number(entry, 2))
+        self.0.get(first).filter(|entry| number(entry, 0) == apic_id).map(|entry| number(entry, 2))
     }
 }
 
