@@ -40,7 +40,7 @@ fn whole(map: MemoryMap<'_>, topology: &Topology<'_>, node: Option<usize>) -> u6
 /// Free blocks of 1 GiB after bring-up, in all or on a node.
 fn free(manager: &Fake, node: Option<usize>) -> u64 {
     let zones = manager.zones().iter().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
-    zones.map(|zone| u64::from(zone.free_blocks(manager.platform())[9])).sum()
+    zones.map(|zone| u64::from(manager.view(zone).free_blocks()[9])).sum()
 }
 
 fn up(machine: &'static FakeMachine, line: &str, policy: &str) -> Fake {

@@ -9,7 +9,6 @@ use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
 use crate::memory_map::SectionState;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
 use crate::units::{Pfn, PfnRange};
 use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;

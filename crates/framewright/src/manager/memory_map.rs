@@ -14,7 +14,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange, PhysRange};
-use crate::zone::{MemoryRun, Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 

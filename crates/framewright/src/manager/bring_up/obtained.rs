@@ -67,7 +67,7 @@ impl<P: Platform> Obtained<'_, '_, P> {
 pub(super) fn place_tables<P: Platform>(early: &mut EarlyAllocator<'_, P>, parameters: &Parameters) {
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
-    if requested.pages == 0 || words.cma_bytes.is_some() {
+    if requested.pages == 0 {
         return early.set_tables(Tables::High);
     }
     let gigabytes = early.gigabytes();

@@ -197,7 +197,8 @@ impl<P: Platform> Manager<P> {
                     let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else {
                         // It was isolated a moment ago, and stays so.
                         damaged += 1;
-                        if self.free(range).is_err() || damaged == DAMAGED_TRIES {
+                        // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                        if unsafe { self.free(range) }.is_err() || damaged == DAMAGED_TRIES {
                             return;
                         }
                         continue;
