@@ -143,11 +143,11 @@ fn threads_are_cpus_with_different_numbers() {
                     let cpu = platform.pin();
                     let again = platform.pin();
                     assert_eq!((cpu.index(), again.index()), (index, index));
-                    unpin(&platform, again);
+                    unpin(platform, again);
                     platform.cpu_barrier();
                     pins.wait();
                     let number = cpu.index();
-                    unpin(&platform, cpu);
+                    unpin(platform, cpu);
                     number
                 })
             })
@@ -224,7 +224,7 @@ fn no_two_pinned_threads_share_a_number() {
                     assert_eq!(user.fetch_add(1, Ordering::AcqRel), 0, "CPU {}", cpu.index());
                     platform.relax();
                     user.fetch_sub(1, Ordering::AcqRel);
-                    unpin(&platform, cpu);
+                    unpin(platform, cpu);
                     drop(token);
                 }
             });

@@ -149,11 +149,11 @@ fn interrupts_nest_and_misuse_is_caught() {
     let inner = machine.irq_save();
     assert!(!machine.can_wait());
     assert!(message(|| machine.cpu_barrier()).contains("waiting is not allowed"));
-    assert!(message(|| restore(&machine, outer)).contains("matching irq_save"));
-    restore(&machine, inner);
+    assert!(message(|| restore(machine, outer)).contains("matching irq_save"));
+    restore(machine, inner);
     assert!(message(|| machine.run_on(1, || ())).contains("interrupts off 1 times"));
-    restore(&machine, outer);
-    assert!(message(|| restore(&machine, IrqState(0))).contains("without irq_save"));
+    restore(machine, outer);
+    assert!(message(|| restore(machine, IrqState(0))).contains("without irq_save"));
     machine.assert_quiet();
 }
 
@@ -163,10 +163,10 @@ fn pins_nest_and_misuse_is_caught() {
     let one = machine.pin();
     let two = machine.pin();
     assert!(message(|| machine.run_on(1, || ())).contains("2 pins"));
-    unpin(&machine, two);
-    unpin(&machine, one);
-    assert!(message(|| unpin(&machine, framewright::PinnedCpu::new(0))).contains("without pin"));
-    assert!(message(|| unpin(&machine, framewright::PinnedCpu::new(1))).contains("unpin of CPU 1 on CPU 0"));
+    unpin(machine, two);
+    unpin(machine, one);
+    assert!(message(|| unpin(machine, framewright::PinnedCpu::new(0))).contains("without pin"));
+    assert!(message(|| unpin(machine, framewright::PinnedCpu::new(1))).contains("unpin of CPU 1 on CPU 0"));
     machine.run_on(1, || assert_eq!(machine.current_cpu(), 1));
     assert_eq!(machine.current_cpu(), 0);
 }
@@ -177,13 +177,13 @@ fn a_handler_runs_with_interrupts_off() {
     machine.interrupt(|| {
         assert!(!machine.can_wait());
         let state = machine.irq_save();
-        restore(&machine, state);
+        restore(machine, state);
         assert!(!machine.can_wait());
     });
     assert!(machine.can_wait());
     let state = machine.irq_save();
     assert!(message(|| machine.interrupt(|| ())).contains("while interrupts are off"));
-    restore(&machine, state);
+    restore(machine, state);
     assert!(message(|| machine.interrupt(|| _ = machine.pin())).contains("left pins unbalanced"));
 }
 

@@ -66,7 +66,8 @@ impl<'m, P: Platform> Frames<'m, P> {
     /// this returns.
     #[inline]
     pub unsafe fn from_range(manager: &'m Manager<P>, range: PfnRange) -> Option<Self> {
-        (!range.is_empty()).then_some(Self { manager, range })
+        // Not `then_some`: what it does not return it drops.
+        (!range.is_empty()).then(|| Self { manager, range })
     }
 
     /// Which frames.
