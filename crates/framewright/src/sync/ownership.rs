@@ -90,8 +90,12 @@ impl Ownership {
     pub fn alone<P: Platform, R>(&self, platform: &P, work: impl FnOnce() -> R) -> R {
         let mut work = Some(work);
         loop {
+            // Relaxed: who does not get the data reads nothing. Not pinned meanwhile; who has it is, on another CPU.
+            while self.taken.load(Ordering::Relaxed) {
+                platform.relax();
+            }
             let done = pinned(platform, |_| {
-                // Acquire pairs with the Release below: drainers follow one another. Relaxed: who does not get the data reads nothing.
+                // Acquire pairs with the Release below: drainers follow one another.
                 self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
                 let result = work.take().map(|work| work());
                 self.taken.store(false, Ordering::Release);
@@ -100,8 +104,6 @@ impl Ownership {
             if let Some(result) = done {
                 return result;
             }
-            // It is on another CPU, as it is pinned.
-            platform.relax();
         }
     }
 
