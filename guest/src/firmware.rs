@@ -3,7 +3,7 @@
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
-use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryMap, Topology};
+use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, PhysRange};
 use framewright_x86::acpi::{AcpiError, Tables, read_topology};
 use framewright_x86::pvh::StartInfo;
@@ -17,24 +17,43 @@ pub const RESERVED_CAPACITY: usize = 512;
 /// The real-mode vectors, the BIOS data area and whatever firmware still keeps below.
 const LOW_MEMORY: PhysRange = PhysRange::new(0, 64 * 1024);
 
-/// What reads physical memory: an ordinary function, so that its type can be named.
-pub type Reader = fn(u64, usize) -> Option<&'static [u8]>;
-
 /// The ACPI tables as this guest sees them.
-pub type AcpiTables = Tables<'static, Reader>;
+pub type AcpiTables = Tables<'static>;
 
-/// Bytes that firmware or the boot loader left, as long as the boot tables reach them.
+/// Bytes of copies of the boot protocol's information.
+const START_BYTES: usize = StartInfo::storage_bytes(MAP_CAPACITY);
+/// Bytes of copies of all that firmware and boot loader left.
+pub const COPIES_BYTES: usize = START_BYTES + Tables::USUAL_STORAGE_BYTES;
+
+/// Room for copies: of the boot protocol's information, and of ACPI tables.
+pub fn divide(copies: &mut [u8; COPIES_BYTES]) -> (&mut [u8], &mut [u8]) {
+    copies.split_at_mut(START_BYTES)
+}
+
+/// Copies bytes that firmware or the boot loader left, as long as the boot tables reach them; false where they do not.
 ///
-/// Only the intake calls this: it ends before anything is written to memory that is not reserved, and the intake's own sources are.
-pub fn physical(address: u64, length: usize) -> Option<&'static [u8]> {
-    let end = address.checked_add(length as u64)?;
-    if end > BOOT_MAP_LIMIT {
-        return None;
+/// Only the intake calls this, while the boot tables are in use.
+pub fn physical(address: u64, to: &mut [u8]) -> bool {
+    let end = address.checked_add(to.len() as u64);
+    if end.is_none_or(|end| end > BOOT_MAP_LIMIT) {
+        return false;
     }
-    let pointer = core::ptr::with_exposed_provenance::<u8>(usize::try_from(DIRECT_MAP | address).ok()?);
-    // SAFETY: the boot tables map everything below the limit at this offset. What lies there was written before the guest began and is
-    // not written while the slice is in use (see above); where nothing lies, reading gives some byte.
-    Some(unsafe { core::slice::from_raw_parts(pointer, length) })
+    let Ok(first) = usize::try_from(DIRECT_MAP | address) else { return false };
+    for (place, byte) in (first..).zip(to) {
+        let byte_there = core::ptr::with_exposed_provenance::<u8>(place);
+        // SAFETY: the boot tables map everything below the limit at this offset; where nothing lies, reading gives some byte. No reference is made to it, and the access is volatile, because
+        // a host may write there at any time.
+        *byte = unsafe { byte_there.read_volatile() };
+    }
+    true
+}
+
+/// Whether `range` touches what the boot loader calls memory, of whatever use. Windows for registers are reserved in it, or not there.
+pub fn is_memory(start_info: &StartInfo<'_>, range: PhysRange) -> bool {
+    start_info.memory_map().filter(|entry| entry.kind != MemoryKind::Reserved).any(|entry| {
+        let memory = PhysRange::new(entry.start, entry.start.saturating_add(entry.size_bytes));
+        !memory.intersection(range).is_empty()
+    })
 }
 
 /// The memory map as given, for the log.

@@ -34,8 +34,8 @@ use core::panic::PanicInfo;
 use exceptions::Turn;
 use exit::{Ending, exit};
 use firmware::{
-    AFFINITY_CAPACITY, AcpiTables, MAP_CAPACITY, RESERVED_CAPACITY, Reader, Reserved, copy_raw_map, memory_map,
-    physical, read_nodes,
+    AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved, copy_raw_map, divide,
+    memory_map, physical, read_nodes,
 };
 use framewright::early::{EarlyAllocator, EarlyError};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
@@ -52,6 +52,7 @@ use storage::Once;
 // One piece, because the second part uses a macro of the first.
 core::arch::global_asm!(concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")), options(att_syntax));
 
+static COPIES: Once<[u8; COPIES_BYTES]> = Once::new([0; COPIES_BYTES]);
 static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
@@ -61,6 +62,7 @@ static EARLY: Once<EarlyMemory> = Once::new(EarlyAllocator::empty(&PLATFORM));
 
 /// Why memory cannot be brought up.
 enum BootError {
+    Words(u32),
     Start(PvhError),
     Map(MapError),
     TooManyReserved,
@@ -72,6 +74,12 @@ enum BootError {
 impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Words(count) => {
+                write!(
+                    f,
+                    "{count} of the command line's words unknown or wrong, as listed above (docs/usage.md has them all)"
+                )
+            }
             Self::Start(error) => error.fmt(f),
             Self::Map(error) => error.fmt(f),
             Self::TooManyReserved => {
@@ -105,17 +113,32 @@ extern "C" fn guest_main(start_info: u64) -> ! {
 /// Brings memory up and reports. Nothing is logged between the beginning of the intake and the end of bring-up, so that the times do not
 /// count the serial port.
 fn boot(start_info: u64) -> Result<Ending, BootError> {
-    let start_info = StartInfo::read(&physical, start_info).map_err(BootError::Start)?;
-    let tables = open_acpi(&start_info);
-    timekeeping::start(tables.as_ref());
+    let (start_copies, acpi_copies) = divide(COPIES.take());
+    let start_info = StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
+    let tables = open_acpi(&start_info, acpi_copies);
+    timekeeping::start(&start_info, tables.as_ref());
     let line = start_info.command_line().unwrap_or_else(|error| {
         log!("{error}; going on without it");
         ""
     });
     log!("Command line: {line}");
     let rest = COMMAND_LINE.take();
-    let (options, line) = options::split(line, rest, &mut |problem| report::parameter_problem(&mut Log, problem));
-    let parameters = Parameters::parse(line, &mut |problem| report::parameter_problem(&mut Log, problem));
+    let mut refused_words = 0;
+    let (options, line) = options::split(line, rest, &mut |problem| {
+        log!("\"{}\": {}", problem.word, problem.reason.unwrap_or("unknown"));
+        refused_words += 1;
+    });
+    let parameters = Parameters::parse(line, &mut |problem| match problem.reason {
+        Some(_) => report::parameter_problem(&mut Log, problem),
+        // Here nobody else can mean it, and who misspells a test would take its silence for success.
+        None => {
+            log!("\"{}\" is known neither to the manager nor to this guest", problem.word);
+            refused_words += 1;
+        }
+    });
+    if refused_words > 0 {
+        return Err(BootError::Words(refused_words));
+    }
     report::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
 
     let started_ns = PLATFORM.now_ns();
@@ -234,12 +257,12 @@ fn finish(options: &Options<'_>, manager: &Manager<GuestPlatform>, mut driver: O
 }
 
 /// The ACPI tables. Without them, or when they cannot be read, the guest goes on with one node.
-fn open_acpi(start_info: &StartInfo<'_>) -> Option<AcpiTables> {
+fn open_acpi(start_info: &StartInfo<'_>, copies: &'static mut [u8]) -> Option<AcpiTables> {
     let Some(rsdp) = start_info.rsdp else {
         log!("ACPI: the boot loader names no tables; going on with one node");
         return None;
     };
-    match Tables::open(physical as Reader, rsdp) {
+    match Tables::open(&physical, rsdp, copies) {
         Ok(tables) => Some(tables),
         Err(error) => {
             log!("{error}; going on with one node");

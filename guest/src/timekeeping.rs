@@ -1,20 +1,22 @@
 //! Finding out how fast the time-stamp counter runs.
 
 use crate::console::log;
-use crate::firmware::AcpiTables;
+use crate::firmware::{AcpiTables, is_memory};
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, PLATFORM};
 use core::ptr::NonNull;
+use framewright::units::PhysRange;
 use framewright_x86::acpi::{AcpiError, hpet_address, power_timer};
 use framewright_x86::clock::{Hpet, IntervalTimer, PowerTimerClock, Reference, USUAL_HPET_ADDRESS, calibrate};
 use framewright_x86::cpu::registers::time_stamp;
+use framewright_x86::pvh::StartInfo;
 
 /// How long to look; the counter is then known to about 1 in 10 000.
 const WINDOW_US: u64 = 4_000;
 const HPET_BYTES: u64 = 1024;
 
 /// Measures the counter against the first clock that runs. Without any the guest goes on and has no times. Needs the boot tables.
-pub fn start(tables: Option<&AcpiTables>) {
-    let measured = try_clock("HPET", hpet(tables))
+pub fn start(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) {
+    let measured = try_clock("HPET", hpet(start_info, tables))
         .or_else(|| try_clock("the ACPI timer", acpi_timer(tables)))
         // SAFETY: the guest makes no sound and uses the interval timer nowhere else.
         .or_else(|| try_clock("the interval timer", Some(unsafe { IntervalTimer::start() })));
@@ -32,13 +34,18 @@ fn try_clock<R: Reference>(name: &'static str, reference: Option<R>) -> Option<(
     Some((name, hz))
 }
 
-fn hpet(tables: Option<&AcpiTables>) -> Option<Hpet> {
+fn hpet(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) -> Option<Hpet> {
     let address = said(tables.map_or(Ok(None), hpet_address)).unwrap_or(USUAL_HPET_ADDRESS);
     if address > BOOT_MAP_LIMIT - HPET_BYTES {
         return None;
     }
+    if is_memory(start_info, PhysRange::with_size(address, HPET_BYTES)) {
+        // Opening it would write there.
+        log!("ACPI: HPET at {address:#x} lies over memory; it is left alone");
+        return None;
+    }
     let registers = core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
-    // SAFETY: mapped by the boot tables and, by ACPI's word or custom, the timer's registers or nothing.
+    // SAFETY: mapped by the boot tables, no memory, and, by ACPI's word or custom, the timer's registers or nothing.
     unsafe { Hpet::open(NonNull::new(registers)?) }
 }
 

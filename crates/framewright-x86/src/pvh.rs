@@ -1,10 +1,11 @@
 //! The start information of the PVH boot protocol (`hvm_start_info`, versions 0 and 1).
 //!
 //! Whoever boots us leaves it in memory: where the memory map, the command line, the modules and the ACPI root pointer are. Every
-//! count is bounded and every reference is checked when the information is read, so the accessors cannot fail.
+//! count is bounded, every reference is checked, and everything is copied, each byte once, when the information is read, so the accessors cannot fail and what changes in that memory later changes nothing here.
 
 use crate::PhysicalMemory;
 use crate::bytes::{u32_at, u64_at};
+use crate::physical::Storage;
 use core::fmt;
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
@@ -47,6 +48,15 @@ pub enum PvhError {
         /// How many would do.
         most: u32,
     },
+    /// The storage for copies is too small.
+    NoRoom {
+        /// For which part.
+        what: &'static str,
+        /// Bytes that it takes.
+        length: usize,
+        /// Bytes that were left.
+        left: usize,
+    },
     /// The command line has no end within [`MAX_COMMAND_LINE_BYTES`].
     EndlessCommandLine,
     /// The command line is not UTF-8.
@@ -64,6 +74,9 @@ impl fmt::Display for PvhError {
                 write!(f, "PVH: the start information begins with {found:#x} instead of {MAGIC:#x}")
             }
             Self::TooMany { what, count, most } => write!(f, "PVH: {count} {what}, at most {most} are believed"),
+            Self::NoRoom { what, length, left } => {
+                write!(f, "PVH: there is no room to copy {length} bytes of {what} ({left} are left)")
+            }
             Self::EndlessCommandLine => {
                 write!(f, "PVH: the command line is longer than {MAX_COMMAND_LINE_BYTES} bytes")
             }
@@ -108,36 +121,52 @@ pub struct StartInfo<'a> {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Reads the start information at `address` and checks all that it refers to.
+    /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any length.
+    #[must_use]
+    pub const fn storage_bytes(memory_entries: usize) -> usize {
+        memory_entries * MEMORY_ENTRY_BYTES + MAX_MODULES as usize * MODULE_BYTES + MAX_COMMAND_LINE_BYTES
+    }
+
+    /// Copies the start information at `address` and all that it refers to into `storage`, of
+    /// [`storage_bytes`](Self::storage_bytes), and checks it.
     ///
     /// # Errors
     /// See [`PvhError`].
-    pub fn read(memory: &impl PhysicalMemory<'a>, address: u64) -> Result<Self, PvhError> {
+    pub fn read(memory: &impl PhysicalMemory, address: u64, storage: &'a mut [u8]) -> Result<Self, PvhError> {
         let unreadable = PvhError::Unreadable { what: "start information", address };
-        let head = memory.bytes(address, VERSION_0_BYTES).ok_or(unreadable)?;
+        let mut storage = Storage::new(storage);
+        let mut head = [0; VERSION_1_BYTES];
+        let (first, second) = head.split_at_mut(VERSION_0_BYTES);
+        if !memory.copy(address, first) {
+            return Err(unreadable);
+        }
         let number = |bytes: &[u8], offset| u32_at(bytes, offset).ok_or(unreadable);
         let wide = |bytes: &[u8], offset| u64_at(bytes, offset).ok_or(unreadable);
-        let magic = number(head, 0)?;
+        let magic = number(first, 0)?;
         if magic != MAGIC {
             return Err(PvhError::WrongMagic { found: magic });
         }
-        let version = number(head, 4)?;
+        let version = number(first, 4)?;
         let (own_bytes, map) = if version >= 1 {
-            let whole = memory.bytes(address, VERSION_1_BYTES).ok_or(unreadable)?;
-            (VERSION_1_BYTES, (wide(whole, 40)?, number(whole, 48)?))
+            let at = address.checked_add(VERSION_0_BYTES as u64).ok_or(unreadable)?;
+            if !memory.copy(at, second) {
+                return Err(unreadable);
+            }
+            (VERSION_1_BYTES, (wide(&head, 40)?, number(&head, 48)?))
         } else {
             (VERSION_0_BYTES, (0, 0))
         };
-        let list = (wide(head, 16)?, number(head, 12)?);
-        let (memory_map, memory_map_range) =
-            array(memory, map, "memory-map entries", MEMORY_ENTRY_BYTES, MAX_MEMORY_ENTRIES)?;
-        let (modules, module_list_range) = array(memory, list, "modules", MODULE_BYTES, MAX_MODULES)?;
-        let line_address = wide(head, 24)?;
-        let command_line = read_command_line(memory, line_address)?;
+        let list = (wide(&head, 16)?, number(&head, 12)?);
+        let entries = Array { what: "memory-map entries", each: MEMORY_ENTRY_BYTES, most: MAX_MEMORY_ENTRIES };
+        let (memory_map, memory_map_range) = entries.read(memory, map, &mut storage)?;
+        let modules = Array { what: "modules", each: MODULE_BYTES, most: MAX_MODULES };
+        let (modules, module_list_range) = modules.read(memory, list, &mut storage)?;
+        let line_address = wide(&head, 24)?;
+        let command_line = read_command_line(memory, line_address, &mut storage)?;
         let line_bytes = if line_address == 0 { 0 } else { command_line.len() as u64 + 1 };
         Ok(Self {
             version,
-            rsdp: Some(wide(head, 32)?).filter(|&rsdp| rsdp != 0),
+            rsdp: Some(wide(&head, 32)?).filter(|&rsdp| rsdp != 0),
             own_range: PhysRange::with_size(address, own_bytes as u64),
             memory_map_range,
             module_list_range,
@@ -176,52 +205,67 @@ impl<'a> StartInfo<'a> {
     }
 }
 
-/// The bytes of `count` things of `each` bytes, and where they are.
-fn array<'a>(
-    memory: &impl PhysicalMemory<'a>,
-    (address, count): (u64, u32),
+/// Things side by side.
+struct Array {
     what: &'static str,
+    /// Bytes of each.
     each: usize,
+    /// How many are believed.
     most: u32,
-) -> Result<(&'a [u8], PhysRange), PvhError> {
-    if count == 0 {
-        return Ok((&[], PhysRange::default()));
-    }
-    if count > most {
-        return Err(PvhError::TooMany { what, count, most });
-    }
-    let length = count as usize * each;
-    let bytes = memory.bytes(address, length).ok_or(PvhError::Unreadable { what, address })?;
-    Ok((bytes, PhysRange::with_size(address, length as u64)))
 }
 
-/// The bytes up to the terminating zero. They are asked for in growing pieces, because nobody says how many there are and the memory may
-/// end right behind them.
-fn read_command_line<'a>(memory: &impl PhysicalMemory<'a>, address: u64) -> Result<&'a [u8], PvhError> {
+impl Array {
+    /// A copy of `count` of them, and where they are.
+    fn read<'a>(
+        &self,
+        memory: &impl PhysicalMemory,
+        (address, count): (u64, u32),
+        storage: &mut Storage<'a>,
+    ) -> Result<(&'a [u8], PhysRange), PvhError> {
+        let &Self { what, each, most } = self;
+        if count == 0 {
+            return Ok((&[], PhysRange::default()));
+        }
+        if count > most {
+            return Err(PvhError::TooMany { what, count, most });
+        }
+        let (length, left) = (count as usize * each, storage.left());
+        let bytes = storage.take(length).ok_or(PvhError::NoRoom { what, length, left })?;
+        if !memory.copy(address, bytes) {
+            return Err(PvhError::Unreadable { what, address });
+        }
+        Ok((bytes, PhysRange::with_size(address, length as u64)))
+    }
+}
+
+/// A copy of the bytes up to the terminating zero. They are asked for one by one, because nobody says how
+/// many there are and the memory may end right behind them.
+fn read_command_line<'a>(
+    memory: &impl PhysicalMemory,
+    address: u64,
+    storage: &mut Storage<'a>,
+) -> Result<&'a [u8], PvhError> {
     if address == 0 {
         return Ok(&[]);
     }
-    let unreadable = PvhError::Unreadable { what: "command line", address };
-    let (mut known, mut step) = (0, MAX_COMMAND_LINE_BYTES + 1);
+    let what = "command line";
+    let left = storage.left();
+    let room = storage.take(left.min(MAX_COMMAND_LINE_BYTES)).unwrap_or_default();
+    let mut length = 0;
     loop {
-        // The longest prefix that can be read: halving the step finds its end.
-        let bytes = loop {
-            let wanted = (known + step).min(MAX_COMMAND_LINE_BYTES + 1);
-            match memory.bytes(address, wanted) {
-                Some(bytes) => break bytes,
-                None if step == 1 => return Err(unreadable),
-                None => step /= 2,
-            }
-        };
-        if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
-            return Ok(&bytes[..end]);
+        let mut byte = [0];
+        let at = address.checked_add(length as u64);
+        if !at.is_some_and(|at| memory.copy(at, &mut byte)) {
+            return Err(PvhError::Unreadable { what, address });
         }
-        if bytes.len() > MAX_COMMAND_LINE_BYTES {
-            return Err(PvhError::EndlessCommandLine);
+        if byte == [0] {
+            return Ok(room.get(..length).unwrap_or_default());
         }
-        if bytes.len() == known {
-            return Err(unreadable);
+        match room.get_mut(length) {
+            Some(place) => *place = byte[0],
+            None if length == MAX_COMMAND_LINE_BYTES => return Err(PvhError::EndlessCommandLine),
+            None => return Err(PvhError::NoRoom { what, length: length + 1, left }),
         }
-        known = bytes.len();
+        length += 1;
     }
 }

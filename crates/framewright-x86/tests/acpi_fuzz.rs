@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 /// Reads everything there is and checks what must hold whatever the bytes are.
 fn read_everything(memory: &Memory) {
-    let Ok(tables) = Tables::open(memory, RSDP) else { return };
+    let mut room = room();
+    let Ok(tables) = Tables::open(memory, RSDP, &mut room) else { return };
     let mut storage = [MemoryAffinity::EMPTY; 16];
     let mut topology = Topology::new(&mut storage);
     let result = read_topology(&tables, &mut topology);

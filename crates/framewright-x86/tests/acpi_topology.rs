@@ -20,7 +20,8 @@ fn node(index: usize) -> NodeId {
 fn read(memory: &Memory, check: impl FnOnce(&Topology<'_>)) -> Result<(), AcpiError> {
     let mut storage = [MemoryAffinity::EMPTY; 64];
     let mut topology = Topology::new(&mut storage);
-    let result = Tables::open(memory, RSDP).and_then(|tables| read_topology(&tables, &mut topology));
+    let mut copies = room();
+    let result = Tables::open(memory, RSDP, &mut copies).and_then(|tables| read_topology(&tables, &mut topology));
     check(&topology);
     result
 }
@@ -93,7 +94,8 @@ fn only_enabled_cpus_count() {
         [local_apic(0, 1), local_apic(1, 0), local_apic(2, 2), local_apic(0xff, 1), local_x2apic(u32::MAX, 1)];
     let memory = firmware(Root::Xsdt, &[madt(&entries)]);
     read(&memory, |topology| assert_eq!(cpus(topology), [1])).expect("the table is right");
-    let tables = Tables::open(&memory, RSDP).expect("the root is right");
+    let mut copies = room();
+    let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
     let madt = tables.find(Signature::MADT).expect("is right").expect("is there");
     let listed: Vec<_> = framewright_x86::acpi::cpus(madt).expect("long enough").flatten().collect();
     let seen: Vec<_> = listed.iter().map(|cpu| (cpu.apic_id, cpu.enabled, cpu.online_capable)).collect();
@@ -339,7 +341,7 @@ fn as_many_cpus_as_are_believed_are_placed_at_once() {
 #[test]
 fn malformed_roots_name_the_place() {
     let open = |memory: &Memory| {
-        let error = Tables::open(memory, RSDP).map(|_| ()).expect_err("the root is wrong");
+        let error = Tables::open(memory, RSDP, &mut room()).map(|_| ()).expect_err("the root is wrong");
         (error.table, error.offset, error.fault)
     };
     let good = firmware(Root::Xsdt, &two_nodes());
@@ -369,7 +371,8 @@ fn malformed_roots_name_the_place() {
         let bytes = memory.pieces.get_mut(&root).expect("is there");
         bytes[36..44].copy_from_slice(&address.to_le_bytes());
         fix_checksum(bytes, 9);
-        let tables = Tables::open(&memory, RSDP).expect("the root is right");
+        let mut copies = room();
+        let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
         let found = tables.find(Signature::SLIT);
         assert_eq!(found.is_ok_and(|table| table.is_some()), ok, "{address:#x}");
         assert_eq!(count_cpus(&tables), 1);
@@ -395,19 +398,22 @@ fn clocks_are_where_the_tables_say() {
     fadt[40..44].copy_from_slice(&0x608u32.to_le_bytes());
     fadt[55] = 4;
     let memory = firmware(Root::Xsdt, &[table(b"HPET", 1, &hpet), table(b"FACP", 3, &fadt)]);
-    let tables = Tables::open(&memory, RSDP).expect("the root is right");
+    let mut copies = room();
+    let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
     assert_eq!(hpet_address(&tables), Ok(Some(0xfed0_0000)));
     assert_eq!(power_timer(&tables).expect("is right").map(|timer| timer.port), Some(0x608));
 
     hpet[4] = 1; // in port space
     fadt[55] = 0; // of no length
     let memory = firmware(Root::Rsdt, &[table(b"HPET", 1, &hpet), table(b"FACP", 3, &fadt)]);
-    let tables = Tables::open(&memory, RSDP).expect("the root is right");
+    let mut copies = room();
+    let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
     assert_eq!(hpet_address(&tables), Ok(None));
     assert_eq!(power_timer(&tables), Ok(None));
 
     let memory = firmware(Root::Rsdt, &[table(b"HPET", 1, &[0; 19]), table(b"FACP", 3, &[0; 55])]);
-    let tables = Tables::open(&memory, RSDP).expect("the root is right");
+    let mut copies = room();
+    let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
     assert!(hpet_address(&tables).is_err());
     assert!(power_timer(&tables).is_err());
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Memory;
+use common::{Memory, room};
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
 use framewright_x86::pvh::{MAGIC, MAX_COMMAND_LINE_BYTES, MemoryEntry, PvhError, StartInfo};
@@ -48,7 +48,8 @@ fn memory(head: &Head, line: &[u8]) -> Memory {
 #[test]
 fn everything_comes_out() {
     let memory = memory(&HEAD, b"mem=1G report=json\0rest");
-    let info = StartInfo::read(&&memory, AT).expect("is right");
+    let mut copies = room();
+    let info = StartInfo::read(&memory, AT, &mut copies).expect("is right");
     assert_eq!(info.command_line(), Ok("mem=1G report=json"));
     assert_eq!(info.rsdp, Some(0xf_5000));
     assert_eq!(
@@ -68,7 +69,8 @@ fn everything_comes_out() {
 #[test]
 fn version_0_has_no_map_and_absent_parts_are_absent() {
     let memory = memory(&Head { version: 0, modules: 0, line: 0, rsdp: 0, ..HEAD }, b"");
-    let info = StartInfo::read(&&memory, AT).expect("is right");
+    let mut copies = room();
+    let info = StartInfo::read(&memory, AT, &mut copies).expect("is right");
     assert_eq!(info.memory_map().count() + info.modules().count(), 0);
     assert_eq!(info.command_line(), Ok(""));
     assert_eq!(info.rsdp, None);
@@ -78,7 +80,7 @@ fn version_0_has_no_map_and_absent_parts_are_absent() {
 
 #[test]
 fn malformed_information_says_what_is_wrong() {
-    let refused = |memory: &Memory| StartInfo::read(&memory, AT).map(|_| ()).expect_err("is wrong");
+    let refused = |memory: &Memory| StartInfo::read(memory, AT, &mut room()).map(|_| ()).expect_err("is wrong");
     let unreadable = |what, address| PvhError::Unreadable { what, address };
     assert_eq!(refused(&Memory::default()), unreadable("start information", AT));
     let mut wrong = memory(&HEAD, b"\0");
@@ -94,7 +96,8 @@ fn malformed_information_says_what_is_wrong() {
     assert_eq!(refused(&memory(&HEAD, &[b'a'; MAX_COMMAND_LINE_BYTES + 100])), PvhError::EndlessCommandLine);
     assert_eq!(refused(&memory(&HEAD, b"memory ends here")), unreadable("command line", LINE));
     let text = memory(&HEAD, b"ab\xff\0");
-    let info = StartInfo::read(&&text, AT).expect("the rest is right");
+    let mut copies = room();
+    let info = StartInfo::read(&text, AT, &mut copies).expect("the rest is right");
     assert_eq!(info.command_line(), Err(PvhError::CommandLineNotText { valid_bytes: 2 }));
 }
 
@@ -103,7 +106,8 @@ fn the_longest_line_fits() {
     let mut line = vec![b'x'; MAX_COMMAND_LINE_BYTES];
     line.push(0);
     let memory = memory(&HEAD, &line);
-    let info = StartInfo::read(&&memory, AT).expect("is right");
+    let mut copies = room();
+    let info = StartInfo::read(&memory, AT, &mut copies).expect("is right");
     assert_eq!(info.command_line().map(str::len), Ok(MAX_COMMAND_LINE_BYTES));
 }
 
@@ -115,7 +119,8 @@ proptest! {
         line.push(0);
         line.resize(line.len() + behind, b'y');
         let memory = memory(&HEAD, &line);
-        let info = StartInfo::read(&&memory, AT).expect("is right");
+        let mut copies = room();
+        let info = StartInfo::read(&memory, AT, &mut copies).expect("is right");
         prop_assert_eq!(info.command_line().map(str::len), Ok(length));
     }
 
@@ -129,7 +134,8 @@ proptest! {
         }
         memory.pieces.insert(0, other);
         memory.pieces.insert(AT, bytes);
-        if let Ok(info) = StartInfo::read(&&memory, AT) {
+        let mut copies = room();
+        if let Ok(info) = StartInfo::read(&memory, AT, &mut copies) {
             let _ = info.command_line();
             prop_assert!(info.memory_map().count() + info.modules().count() <= 5000);
         }

@@ -67,12 +67,17 @@ impl<E: core::error::Error> From<E> for Refused {
     }
 }
 
-/// What the boot loader left, for [`StartInfo`], which is read before anything is allocated.
-fn physical(address: u64, length: usize) -> Option<&'static [u8]> {
-    address.checked_add(length as u64).filter(|&end| end <= DIRECT_BYTES)?;
-    let pointer = with_exposed_provenance(DIRECT_MAP + usize::try_from(address).ok()?);
-    // SAFETY: mapped by `boot.s`, and written by nobody while the information is read.
-    Some(unsafe { core::slice::from_raw_parts(pointer, length) })
+/// Copies what the boot loader left, for [`StartInfo`]. Volatile, because a host may write there meanwhile.
+fn physical(address: u64, to: &mut [u8]) -> bool {
+    let end = address.checked_add(to.len() as u64);
+    let (Ok(offset), true) = (usize::try_from(address), end.is_some_and(|end| end <= DIRECT_BYTES)) else {
+        return false;
+    };
+    for (place, byte) in (DIRECT_MAP + offset..).zip(to) {
+        // SAFETY: mapped by `boot.s`, and no reference is made to it.
+        *byte = unsafe { with_exposed_provenance::<u8>(place).read_volatile() };
+    }
+    true
 }
 
 fn image() -> PhysRange {
@@ -85,7 +90,8 @@ fn image() -> PhysRange {
 
 fn run(start_info: u64) -> Result<(), Refused> {
     // What firmware says: memory, and what the command line changes of it.
-    let start = StartInfo::read(&physical, start_info)?;
+    let mut copies = [0; StartInfo::storage_bytes(256)];
+    let start = StartInfo::read(&physical, start_info, &mut copies)?;
     let (mut ranges, mut claims) = ([MapRange::EMPTY; 256], [MemoryAffinity::EMPTY; 1]);
     let mut builder = MapBuilder::new(&mut ranges);
     start.memory_map().try_for_each(|entry| builder.add(entry.start, entry.size_bytes, entry.kind))?;

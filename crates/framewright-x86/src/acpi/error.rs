@@ -62,6 +62,13 @@ pub enum Fault {
         /// Bytes that were asked for.
         length: usize,
     },
+    /// The storage for copies is too small for it.
+    NoRoom {
+        /// Bytes that it takes.
+        length: usize,
+        /// Bytes that were left.
+        left: usize,
+    },
     /// It begins with other letters than it should.
     WrongSignature,
     /// Its bytes do not sum to zero.
@@ -114,6 +121,9 @@ impl fmt::Display for AcpiError {
         f.write_str(": ")?;
         match self.fault {
             Fault::Unreadable { length } => write!(f, "{length} bytes cannot be read"),
+            Fault::NoRoom { length, left } => {
+                write!(f, "there is no room to copy {length} bytes ({left} are left)")
+            }
             Fault::WrongSignature => f.write_str("wrong signature"),
             Fault::WrongChecksum { sum } => {
                 write!(f, "the checksum is wrong (the bytes sum to {sum:#04x} instead of 0)")

@@ -1,9 +1,10 @@
-//! From the root pointer to checked tables.
+//! From the root pointer to checked copies of the tables.
 
-use super::{AcpiError, Fault, Signature};
+use super::domains::Domains;
+use super::{AcpiError, Affinity, Fault, MAX_CPUS, Signature, affinities};
 use crate::PhysicalMemory;
 use crate::bytes::{sum, u8_at, u32_at, u64_at};
-use core::marker::PhantomData;
+use crate::physical::Storage;
 use framewright::units::PhysRange;
 
 /// Longest table that is read as a whole. Longer ones (program code) are only stepped over.
@@ -12,6 +13,17 @@ pub const MAX_TABLE_BYTES: usize = 1 << 20;
 const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
+/// The tables that are copied: all that anybody here reads.
+const COPIED: [Signature; 5] = [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
+
+/// What is kept of each entry of the root table: name, length (all ones where the header cannot be
+/// read), address.
+const RECORD_BYTES: usize = 20;
+const RECORD_LENGTH: usize = 4;
+const RECORD_ADDRESS: usize = 12;
+const UNREADABLE: u64 = u64::MAX;
+
+type Header = [u8; HEADER_BYTES];
 
 /// A table whose length and checksum are right.
 #[derive(Clone, Copy, Debug)]
@@ -20,27 +32,33 @@ pub struct Table<'a> {
     pub signature: Signature,
     /// Its physical address.
     pub address: u64,
-    /// All its bytes, the header included.
+    /// A copy of all its bytes, the header included.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Table<'a> {
-    /// Reads and checks the table at `address`.
-    fn read(memory: &impl PhysicalMemory<'a>, signature: Signature, address: u64) -> Result<Self, AcpiError> {
+    /// Copies and checks the rest of the table at `address`, whose header was read.
+    fn read(
+        memory: &impl PhysicalMemory,
+        storage: &mut Storage<'a>,
+        signature: Signature,
+        address: u64,
+        header: &Header,
+    ) -> Result<Self, AcpiError> {
         let error = |offset, fault| AcpiError { table: signature, address, offset, fault };
-        let header = memory.bytes(address, HEADER_BYTES).unwrap_or_default();
-        let (Some(found), Some(length)) = (header.first_chunk(), u32_at(header, 4)) else {
-            return Err(error(0, Fault::Unreadable { length: HEADER_BYTES }));
-        };
-        if Signature(*found) != signature {
-            return Err(error(0, Fault::WrongSignature));
-        }
-        let length = length as usize;
+        let length = u32_at(header, 4).map_or(0, |length| length as usize);
         if !(HEADER_BYTES..=MAX_TABLE_BYTES).contains(&length) {
             let fault = Fault::WrongLength { length: length as u64, least: HEADER_BYTES, most: MAX_TABLE_BYTES };
             return Err(error(4, fault));
         }
-        let bytes = memory.bytes(address, length).ok_or(error(0, Fault::Unreadable { length }))?;
+        let left = storage.left();
+        let bytes = storage.take(length).ok_or(error(0, Fault::NoRoom { length, left }))?;
+        let (first, rest) = bytes.split_at_mut(HEADER_BYTES);
+        first.copy_from_slice(header);
+        let is_read = address.checked_add(HEADER_BYTES as u64).is_some_and(|address| memory.copy(address, rest));
+        if !is_read {
+            return Err(error(0, Fault::Unreadable { length }));
+        }
         match sum(bytes) {
             0 => Ok(Self { signature, address, bytes }),
             sum => Err(error(9, Fault::WrongChecksum { sum })),
@@ -69,83 +87,109 @@ impl<'a> Table<'a> {
     }
 }
 
-/// All tables that the root table names.
+/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and where all are that the root
+/// table names. Each byte of firmware's memory was read once: what was checked is what is used.
 #[derive(Debug)]
-pub struct Tables<'a, M> {
-    memory: M,
+pub struct Tables<'a> {
     rsdp: PhysRange,
     root: Table<'a>,
-    address_bytes: usize,
-    bytes: PhantomData<&'a [u8]>,
+    /// One for each entry of the root table.
+    records: &'a [[u8; RECORD_BYTES]],
+    /// The first of each name, in the order of [`COPIED`].
+    copies: [Option<Result<Table<'a>, AcpiError>>; COPIED.len()],
+    domains: Domains<'a>,
 }
 
-impl<'a, M: PhysicalMemory<'a>> Tables<'a, M> {
-    /// Checks the root pointer at `rsdp` and the root table.
+impl<'a> Tables<'a> {
+    /// Room that is enough for the tables of some 4000 CPUs.
+    pub const USUAL_STORAGE_BYTES: usize = 256 << 10;
+
+    /// Copies root pointer, root table and tables into `storage`, and checks them. Beside the tables that
+    /// takes 20 bytes for each table that the root names and 12 for each CPU that the SRAT names.
     ///
     /// # Errors
-    /// Whatever is wrong with one of the two.
-    pub fn open(memory: M, rsdp: u64) -> Result<Self, AcpiError> {
-        let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
-        let unreadable = error(0, Fault::Unreadable { length: RSDP_BYTES });
-        let first = memory.bytes(rsdp, RSDP_BYTES).ok_or(unreadable)?;
-        if !first.starts_with(b"RSD PTR ") {
-            return Err(error(0, Fault::WrongSignature));
+    /// Whatever is wrong with root pointer or root table, too little room for the latter included. What is wrong with another table is
+    /// [`find`](Self::find)'s error.
+    pub fn open(memory: &impl PhysicalMemory, rsdp: u64, storage: &'a mut [u8]) -> Result<Self, AcpiError> {
+        let mut storage = Storage::new(storage);
+        let (rsdp, signature, address) = read_root_pointer(memory, &mut storage, rsdp)?;
+        let error = |fault| AcpiError { table: signature, address, offset: 0, fault };
+        let header = read_header(memory, address).ok_or(error(Fault::Unreadable { length: HEADER_BYTES }))?;
+        if !header.starts_with(&signature.0) {
+            return Err(error(Fault::WrongSignature));
         }
-        // The first checksum covers what version 1 had, the second one everything.
-        let check = |bytes: &[u8], offset| match sum(bytes) {
-            0 => Ok(()),
-            sum => Err(error(offset, Fault::WrongChecksum { sum })),
-        };
-        check(first, 8)?;
-        let mut size = RSDP_BYTES;
-        let mut wide_address = 0;
-        if u8_at(first, 15).is_some_and(|revision| revision >= 2) {
-            let second =
-                memory.bytes(rsdp, RSDP_2_BYTES).ok_or(error(0, Fault::Unreadable { length: RSDP_2_BYTES }))?;
-            size = u32_at(second, 20).ok_or(unreadable)? as usize;
-            if !(RSDP_2_BYTES..=4096).contains(&size) {
-                let fault = Fault::WrongLength { length: size as u64, least: RSDP_2_BYTES, most: 4096 };
-                return Err(error(20, fault));
+        let root = Table::read(memory, &mut storage, signature, address, &header)?;
+        let address_bytes = if signature == Signature::XSDT { 8 } else { 4 };
+        let entries = root.bytes[HEADER_BYTES..].chunks_exact(address_bytes);
+        let (length, left) = (entries.len() * RECORD_BYTES, storage.left());
+        let records = storage.take(length).ok_or(error(Fault::NoRoom { length, left }))?;
+        let (records, _) = records.as_chunks_mut::<RECORD_BYTES>();
+        let mut copies = [None; COPIED.len()];
+        for (index, (entry, record)) in entries.zip(records.iter_mut()).enumerate() {
+            let address = u64_at(entry, 0).or(u32_at(entry, 0).map(u64::from)).unwrap_or(0);
+            let header = if address == 0 { Some([0; HEADER_BYTES]) } else { read_header(memory, address) };
+            let name = header.map_or([0; 4], |header| [header[0], header[1], header[2], header[3]]);
+            let length = header.map_or(UNREADABLE, |header| u64::from(u32_at(&header, 4).unwrap_or(0)));
+            record[..RECORD_LENGTH].copy_from_slice(&name);
+            record[RECORD_LENGTH..RECORD_ADDRESS].copy_from_slice(&length.to_le_bytes());
+            record[RECORD_ADDRESS..].copy_from_slice(&address.to_le_bytes());
+            for (copy, signature) in copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none()) {
+                match &header {
+                    // What comes behind an entry that leads nowhere is not believed.
+                    None => *copy = Some(Err(unreadable(root, index, address_bytes))),
+                    Some(header) if address != 0 && name == signature.0 => {
+                        *copy = Some(Table::read(memory, &mut storage, signature, address, header));
+                    }
+                    Some(_) => {}
+                }
             }
-            check(memory.bytes(rsdp, size).ok_or(error(0, Fault::Unreadable { length: size }))?, 32)?;
-            wide_address = u64_at(second, 24).ok_or(unreadable)?;
         }
-        let (root, address_bytes) = if wide_address == 0 {
-            let address = u32_at(first, 16).ok_or(unreadable)?;
-            (Table::read(&memory, Signature::RSDT, u64::from(address))?, 4)
-        } else {
-            (Table::read(&memory, Signature::XSDT, wide_address)?, 8)
-        };
-        let rsdp = PhysRange::with_size(rsdp, size as u64);
-        Ok(Self { memory, rsdp, root, address_bytes, bytes: PhantomData })
+        let mut tables = Self { rsdp, root, records, copies, domains: Domains::default() };
+        tables.sort_domains(&mut storage);
+        Ok(tables)
     }
 
-    /// The first table called `signature`, checked; `None` when the root table names none.
+    fn sort_domains(&mut self, storage: &mut Storage<'a>) {
+        let Ok(Some(srat)) = self.find(Signature::SRAT) else { return };
+        let Ok(affinities) = affinities(srat) else { return };
+        let cpus = affinities.flatten().filter_map(|(_, affinity)| match affinity {
+            Affinity::Cpu { apic_id, domain } => Some((apic_id, domain)),
+            Affinity::Memory { .. } => None,
+        });
+        let left = storage.left();
+        match Domains::sort(cpus.take(MAX_CPUS), storage) {
+            Ok(domains) => self.domains = domains,
+            Err(length) => {
+                let refused = Err(srat.error(0, Fault::NoRoom { length, left }));
+                for (copy, _) in self.copies.iter_mut().zip(COPIED).filter(|(_, name)| *name == Signature::SRAT) {
+                    *copy = Some(refused);
+                }
+            }
+        }
+    }
+
+    /// The first table called `signature`, checked; `None` when the root table names none, or the table is none of those that are copied.
     ///
     /// # Errors
-    /// The table is malformed, or the root table names an address that cannot be read.
+    /// The table is malformed, there was no room for it, or the root table names an address that cannot be read before it.
     pub fn find(&self, signature: Signature) -> Result<Option<Table<'a>>, AcpiError> {
-        for header in self.headers() {
-            let (found, range) = header?;
-            if found == signature {
-                return Table::read(&self.memory, signature, range.start).map(Some);
-            }
-        }
-        Ok(None)
+        let copy = self.copies.iter().zip(COPIED).find(|(_, name)| *name == signature);
+        copy.and_then(|(copy, _)| *copy).transpose()
     }
 
-    /// Name and bytes of every table that the root table names. Only the headers are looked at; null addresses, which real firmware
+    /// Name and bytes of every table that the root table names. Only the headers were looked at; null addresses, which real firmware
     /// leaves for tables that it took away, are stepped over.
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
-        let addresses = self.root.bytes[HEADER_BYTES..].chunks_exact(self.address_bytes).enumerate();
-        addresses.filter_map(|(index, entry)| {
-            let address = u64_at(entry, 0).or(u32_at(entry, 0).map(u64::from)).filter(|&address| address != 0)?;
-            let header = self.memory.bytes(address, HEADER_BYTES).unwrap_or_default();
-            let (Some(signature), Some(length)) = (header.first_chunk(), u32_at(header, 4)) else {
-                let offset = HEADER_BYTES + index * self.address_bytes;
-                return Some(Err(self.root.error(offset, Fault::Unreadable { length: HEADER_BYTES })));
-            };
-            Some(Ok((Signature(*signature), PhysRange::with_size(address, u64::from(length)))))
+        let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
+        self.records.iter().enumerate().filter_map(move |(index, record)| {
+            let (length, address) = (u64_at(record, RECORD_LENGTH)?, u64_at(record, RECORD_ADDRESS)?);
+            if address == 0 {
+                return None;
+            }
+            if length == UNREADABLE {
+                return Some(Err(unreadable(self.root, index, address_bytes)));
+            }
+            Some(Ok((Signature(*record.first_chunk()?), PhysRange::with_size(address, length))))
         })
     }
 
@@ -154,4 +198,67 @@ impl<'a, M: PhysicalMemory<'a>> Tables<'a, M> {
     pub fn root_ranges(&self) -> [PhysRange; 2] {
         [self.rsdp, PhysRange::with_size(self.root.address, self.root.bytes.len() as u64)]
     }
+
+    /// Which domain the SRAT's CPUs belong to.
+    pub(super) fn domains(&self) -> Domains<'a> {
+        self.domains
+    }
+}
+
+/// Entry `index` of the root table leads nowhere.
+fn unreadable(root: Table<'_>, index: usize, address_bytes: usize) -> AcpiError {
+    root.error(HEADER_BYTES + index * address_bytes, Fault::Unreadable { length: HEADER_BYTES })
+}
+
+fn read_header(memory: &impl PhysicalMemory, address: u64) -> Option<Header> {
+    let mut header = [0; HEADER_BYTES];
+    memory.copy(address, &mut header).then_some(header)
+}
+
+/// Checks the root pointer: where it lies, and name and address of the root table.
+fn read_root_pointer(
+    memory: &impl PhysicalMemory,
+    storage: &mut Storage<'_>,
+    rsdp: u64,
+) -> Result<(PhysRange, Signature, u64), AcpiError> {
+    let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
+    let unreadable = |length| error(0, Fault::Unreadable { length });
+    // Each part is read once, and no more than the part before says that there is.
+    let read =
+        |offset: usize, to: &mut [u8]| rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to));
+    let mut pointer = [0; RSDP_2_BYTES];
+    let (first, second) = pointer.split_at_mut(RSDP_BYTES);
+    if !read(0, first) {
+        return Err(unreadable(RSDP_BYTES));
+    }
+    if !first.starts_with(b"RSD PTR ") {
+        return Err(error(0, Fault::WrongSignature));
+    }
+    // The first checksum covers what version 1 had, the second one everything.
+    let check = |sum, offset| if sum == 0 { Ok(()) } else { Err(error(offset, Fault::WrongChecksum { sum })) };
+    check(sum(first), 8)?;
+    let mut size = RSDP_BYTES;
+    let mut wide_address = 0;
+    if u8_at(first, 15).is_some_and(|revision| revision >= 2) {
+        if !read(RSDP_BYTES, second) {
+            return Err(unreadable(RSDP_2_BYTES));
+        }
+        size = u32_at(&pointer, 20).map_or(0, |size| size as usize);
+        if !(RSDP_2_BYTES..=4096).contains(&size) {
+            let fault = Fault::WrongLength { length: size as u64, least: RSDP_2_BYTES, most: 4096 };
+            return Err(error(20, fault));
+        }
+        let (length, left) = (size - RSDP_2_BYTES, storage.left());
+        let rest = storage.take(length).ok_or(error(0, Fault::NoRoom { length, left }))?;
+        if !rest.is_empty() && !read(RSDP_2_BYTES, rest) {
+            return Err(unreadable(size));
+        }
+        check(sum(&pointer).wrapping_add(sum(rest)), 32)?;
+        wide_address = u64_at(&pointer, 24).unwrap_or(0);
+    }
+    let range = PhysRange::with_size(rsdp, size as u64);
+    Ok(match wide_address {
+        0 => (range, Signature::RSDT, u32_at(&pointer, 16).map_or(0, u64::from)),
+        address => (range, Signature::XSDT, address),
+    })
 }

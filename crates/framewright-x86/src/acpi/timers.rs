@@ -1,7 +1,6 @@
 //! Clocks of known rate that ACPI names: the HPET and the power-management timer.
 
 use super::{AcpiError, Signature, Table, Tables};
-use crate::PhysicalMemory;
 use crate::bytes::{u8_at, u16_at, u32_at, u64_at};
 
 /// The power-management timer.
@@ -15,7 +14,7 @@ pub struct PowerTimer {
 ///
 /// # Errors
 /// The table is malformed.
-pub fn hpet_address<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> Result<Option<u64>, AcpiError> {
+pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
     let Some(table) = tables.find(Signature::HPET)? else { return Ok(None) };
     table.at_least(56)?;
     Ok(memory_register(&table, 40).filter(|&address| address != 0))
@@ -25,7 +24,7 @@ pub fn hpet_address<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> Result
 ///
 /// # Errors
 /// The table is malformed.
-pub fn power_timer<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> Result<Option<PowerTimer>, AcpiError> {
+pub fn power_timer(tables: &Tables<'_>) -> Result<Option<PowerTimer>, AcpiError> {
     let Some(table) = tables.find(Signature::FADT)? else { return Ok(None) };
     table.at_least(92)?;
     let port = u16_at(table.bytes, 76).filter(|_| u32_at(table.bytes, 76).is_some_and(|port| port <= 0xffff));

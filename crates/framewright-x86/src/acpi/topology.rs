@@ -1,11 +1,11 @@
 //! From tables to nodes, all or nothing; distances apart.
 
+use super::domains::Domains;
 use super::{AcpiError, Affinity, Fault, Signature, Slit, Table, Tables, affinities, cpus, slit};
-use crate::PhysicalMemory;
 use framewright::firmware::Topology;
 use framewright::units::{NodeId, PhysRange};
 
-/// Most CPUs that are believed. It also bounds the search for each one's affinity.
+/// Most CPUs that are believed.
 pub const MAX_CPUS: usize = 8192;
 
 /// Fills a fresh topology from MADT, SRAT and SLIT. Absent tables mean one node, default distances, one CPU.
@@ -16,10 +16,7 @@ pub const MAX_CPUS: usize = 8192;
 /// # Errors
 /// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says, and boot can go on. A SLIT that is wrong costs the
 /// distances alone: nodes, memory and CPUs are as the other tables say, nodes are as far apart as without a SLIT, and the error names it.
-pub fn read_topology<'a, M: PhysicalMemory<'a>>(
-    tables: &Tables<'a, M>,
-    topology: &mut Topology<'_>,
-) -> Result<(), AcpiError> {
+pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     match place(tables, topology) {
         // Somewhat wrong distances order the nodes' fallback badly, as none do; memory and CPUs are where they are all the same.
         Ok(()) => place_distances(tables, topology).inspect_err(|_| topology.forget_distances()),
@@ -35,14 +32,14 @@ pub fn read_topology<'a, M: PhysicalMemory<'a>>(
 }
 
 /// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed table the entries before the fault count.
-pub fn count_cpus<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>) -> usize {
+pub fn count_cpus(tables: &Tables<'_>) -> usize {
     let table = tables.find(Signature::MADT).ok().flatten();
     let listed = table.and_then(|table| cpus(table).ok());
     listed.map_or(1, |cpus| cpus.flatten().filter(|cpu| cpu.enabled).take(MAX_CPUS).count().max(1))
 }
 
 /// Everything that can fail comes before the first CPU is added.
-fn place<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+fn place(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let madt = tables.find(Signature::MADT)?;
     let srat = tables.find(Signature::SRAT)?;
     if let Some(madt) = madt {
@@ -52,7 +49,7 @@ fn place<'a, M: PhysicalMemory<'a>>(tables: &Tables<'a, M>, topology: &mut Topol
         place_memory(srat, topology)?;
     }
     match madt {
-        Some(madt) => place_cpus(madt, srat, topology),
+        Some(madt) => place_cpus(madt, tables.domains(), topology),
         None => topology.add_cpu(NodeId::ZERO).map_err(|error| AcpiError {
             table: Signature::MADT,
             address: 0,
@@ -96,10 +93,7 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
 }
 
 /// Distances between the domains that the SRAT named; the SLIT may have more. Without an SRAT they are of nobody.
-fn place_distances<'a, M: PhysicalMemory<'a>>(
-    tables: &Tables<'a, M>,
-    topology: &mut Topology<'_>,
-) -> Result<(), AcpiError> {
+fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let Some(table) = tables.find(Signature::SLIT)? else { return Ok(()) };
     if tables.find(Signature::SRAT)?.is_none() {
         return Ok(());
@@ -119,9 +113,9 @@ fn place_distances<'a, M: PhysicalMemory<'a>>(
 }
 
 /// Adds every enabled CPU to its node.
-fn place_cpus(madt: Table<'_>, srat: Option<Table<'_>>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+fn place_cpus(madt: Table<'_>, domains: Domains<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let mut added = false;
-    for (_, domain) in with_domains(madt, srat)? {
+    for (_, domain) in with_domains(madt, domains)? {
         let node = domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO);
         topology.add_cpu(node).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
         added = true;
@@ -136,39 +130,19 @@ fn place_cpus(madt: Table<'_>, srat: Option<Table<'_>>, topology: &mut Topology<
 /// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt controller and its node. `topology` is as
 /// [`read_topology`] left it, or flattened since; the nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
 /// count, and without a table there is none. At most [`MAX_CPUS`] are visited.
-pub fn visit_cpus<'a, M: PhysicalMemory<'a>>(
-    tables: &Tables<'a, M>,
-    topology: &Topology<'_>,
-    visit: &mut dyn FnMut(u32, NodeId),
-) {
-    let find = |signature| tables.find(signature).ok().flatten();
-    let Some(madt) = find(Signature::MADT) else { return };
-    let Ok(cpus) = with_domains(madt, find(Signature::SRAT).filter(|srat| affinities(*srat).is_ok())) else { return };
+pub fn visit_cpus(tables: &Tables<'_>, topology: &Topology<'_>, visit: &mut dyn FnMut(u32, NodeId)) {
+    let Some(madt) = tables.find(Signature::MADT).ok().flatten() else { return };
+    let Ok(cpus) = with_domains(madt, tables.domains()) else { return };
     for (apic_id, domain) in cpus.take(MAX_CPUS) {
         visit(apic_id, domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO));
     }
 }
 
-/// Every enabled CPU with its domain, if it has one. The SRAT usually lists CPUs in the MADT's order, so each search begins where the last one
-/// ended.
+/// Every enabled CPU with its domain, if it has one.
 fn with_domains<'a>(
     madt: Table<'a>,
-    srat: Option<Table<'a>>,
+    domains: Domains<'a>,
 ) -> Result<impl Iterator<Item = (u32, Option<u32>)> + 'a, AcpiError> {
-    let domains = match srat {
-        Some(srat) => Some(affinities(srat)?.flatten().filter_map(|(_, affinity)| match affinity {
-            Affinity::Cpu { apic_id, domain } => Some((apic_id, domain)),
-            Affinity::Memory { .. } => None,
-        })),
-        None => None,
-    };
-    let mut rest = domains.clone();
-    Ok(cpus(madt)?.flatten().filter(|cpu| cpu.enabled).map(move |cpu| {
-        let of_cpu = |&(apic_id, _): &(u32, u32)| apic_id == cpu.apic_id;
-        let found = rest.as_mut().and_then(|rest| rest.find(of_cpu)).or_else(|| {
-            rest.clone_from(&domains);
-            rest.as_mut().and_then(|rest| rest.find(of_cpu))
-        });
-        (cpu.apic_id, found.map(|(_, domain)| domain))
-    }))
+    let enabled = cpus(madt)?.flatten().filter(|cpu| cpu.enabled);
+    Ok(enabled.map(move |cpu| (cpu.apic_id, domains.find(cpu.apic_id))))
 }

@@ -15,12 +15,23 @@ pub struct Memory {
     pub pieces: BTreeMap<u64, Vec<u8>>,
 }
 
-impl<'a> PhysicalMemory<'a> for &'a Memory {
-    fn bytes(&self, address: u64, length: usize) -> Option<&'a [u8]> {
+impl Memory {
+    fn bytes(&self, address: u64, length: usize) -> Option<&[u8]> {
         let (start, piece) = self.pieces.range(..=address).next_back()?;
         let offset = usize::try_from(address - start).ok()?;
         piece.get(offset..)?.get(..length)
     }
+}
+
+impl PhysicalMemory for Memory {
+    fn copy(&self, address: u64, to: &mut [u8]) -> bool {
+        self.bytes(address, to.len()).map(|bytes| to.copy_from_slice(bytes)).is_some()
+    }
+}
+
+/// Room for copies of whatever the tests have.
+pub fn room() -> Vec<u8> {
+    vec![0; 1 << 20]
 }
 
 /// Makes the bytes sum to zero by setting the one at `at`.
