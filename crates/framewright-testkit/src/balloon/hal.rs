@@ -75,8 +75,9 @@ impl FakeHal {
         MEMORY.with_borrow(|memory| {
             for region in memory.regions.values() {
                 for half_word in 0..region.pages * PAGE_SIZE / 2 {
+                    let place = region.pointer.as_ptr().cast::<u16>().wrapping_add(half_word);
                     // SAFETY: inside the region, which the driver reaches by atomic operations as well.
-                    let place = unsafe { AtomicU16::from_ptr(region.pointer.cast::<u16>().as_ptr().add(half_word)) };
+                    let place = unsafe { AtomicU16::from_ptr(place) };
                     place.store(random(), Ordering::Relaxed);
                 }
             }
