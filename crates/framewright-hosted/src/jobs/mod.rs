@@ -20,7 +20,7 @@
 //! | starts on another CPU than its caller's | it sleeps with that CPU left out of its mask, and takes over the whole mask before it works: a thread that is woken is not always put on an idle CPU |
 //! | gets memory where its caller does | the same with the NUMA memory policy, where the system has such |
 //! | does not use more CPU time than the process's control groups allow | at most as many run, in all jobs together, as the smallest quota is CPUs, rounded, less one for the caller; it is read anew once a second |
-//! | disturbs nobody, and is not starved while it is waited for | [`Priority`] |
+//! | disturbs nobody, and is not starved while it is waited for | [`Priority`]; one whose CPU time stands still is sent to the CPU of its caller, which leaves it |
 //! | sees no signal that is meant for the program | they are blocked, but for those that a chunk itself raises |
 //!
 //! Threads are started when a job first wants them, spin for 20 us after their work (not under a quota) and then sleep. A child process made with `fork` has none of its parent's threads;
