@@ -4,7 +4,7 @@ use super::{arguments, none};
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
 use framewright::early::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
@@ -118,7 +118,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
     let first = shell.held.first(handle).unwrap_or_default();
     let (runs, total) = shell.held.count(Some(handle));
     let size = Size::of_pages(total);
-    writeln!(io.out, "{handle}: {runs} x {pages} pages, {size}, first at {:#x}", first.address())?;
+    writeln!(io.out, "{handle}: {runs} x {}, {size}, first at {:#x}", Counted(pages, "page"), first.address())?;
     Ok(())
 }
 
@@ -208,7 +208,13 @@ pub(super) fn held<P: Platform, H: Host>(
         let (runs, pages) = shell.held.count(Some(handle));
         let first = shell.held.first(handle).unwrap_or_default();
         let size = Size::of_pages(pages);
-        writeln!(io.out, "{handle}: {runs} runs, {pages} pages, {size}, first at {:#x}", first.address())?;
+        writeln!(
+            io.out,
+            "{handle}: {}, {}, {size}, first at {:#x}",
+            Counted(runs, "run"),
+            Counted(pages, "page"),
+            first.address()
+        )?;
     }
     Ok(())
 }
