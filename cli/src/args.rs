@@ -27,6 +27,7 @@ pub enum Command {
     #[command(after_help = parameters_help())]
     Shell(Shell),
     /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches, reporting; on a terminal live, else one table after the other
+    #[command(after_help = format!("Keys, on a terminal: {}", crate::top::KEYS))]
     Top(Top),
     /// Measure
     #[command(subcommand)]

@@ -3,7 +3,7 @@
 use super::results::Results;
 use crate::bench::wrapped;
 use crate::error::Error;
-use crate::grid::{Grid, microseconds, size};
+use crate::grid::{Grid, counted, microseconds, size};
 use crate::output::Output;
 use serde_json::Value;
 
@@ -29,14 +29,14 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     let text = |name: &str| results.machine()[name].as_str().unwrap_or("unknown").to_owned();
     let first = rows.first().copied().unwrap_or(&Value::Null);
     let mut notes = vec![format!(
-        "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {} CPUs, {}; medians, in parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
+        "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {}, {}; medians, in parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
          parentheses those of neighbouring runs.",
         first["kernel"].as_str().unwrap_or("unknown"),
         env!("CARGO_PKG_VERSION"),
         text("qemu"),
         first["accel"].as_str().unwrap_or("unknown"),
         text("cpu"),
-        results.machine()["cpus"],
+        results.machine()["cpus"].as_u64().map_or("unknown CPUs".to_owned(), |cpus| counted(cpus, "CPU")),
         text("kernel"),
     )];
     notes.extend(results.conditions().iter().map(|condition| format!("{condition}.")));

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::file::{FORMAT, MOST_BYTES};
+use crate::grid::counted;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
@@ -99,7 +100,7 @@ impl Input {
                 object.get("bench").map_or(Ok(None), |bench| bench.as_str().map(Some).ok_or("bench is no text"))?;
             let count = self.take_rows(rows, bench)?;
             self.take_notes(object);
-            content.push(format!("{count} rows"));
+            content.push(counted(count as u64, "row"));
         }
         if content.is_empty() {
             return Err("has neither \"rows\" nor \"snapshot\": it is no file of results".into());
@@ -318,7 +319,7 @@ mod tests {
         let one = json!({ "bench": "fragment", "timed": "t", "rows": [{ "allocator": "a", "free_in_whole_blocks_percent": 2.5 }] });
         let input = taken(&one).expect("it is right");
         assert_eq!(input.rows[0]["bench"], "fragment");
-        assert_eq!((input.notes[0].timed.as_str(), input.files[0].content.as_str()), ("t", "1 rows"));
+        assert_eq!((input.notes[0].timed.as_str(), input.files[0].content.as_str()), ("t", "1 row"));
         let all = json!({ "format": 1, "command": "bench all", "machine": { "cpus": 2, "memory_bytes": 1 << 30 },
             "sections": [{ "bench": "alloc", "seconds": 2.0, "left_out": ["x"] }, { "bench": "jobs", "seconds": 3.5 }],
             "rows": [{ "bench": "alloc", "alloc_ns": 1.5 }], "later": {} });

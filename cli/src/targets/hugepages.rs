@@ -91,7 +91,7 @@ pub(super) const TARGETS: &[Target] = &[
 fn per_page(rows: &Rows<'_>, size_kb: u64) -> Vec<Sample> {
     let one = |row: &Value| {
         let pages = number(row, "pages").filter(|&pages| pages > 0.0)?;
-        let place = format!("{}, {pages} pages", text(row, "on"));
+        let place = format!("{}, {pages} page{}", text(row, "on"), if pages == 1.0 { "" } else { "s" });
         Some(Sample { value: number(row, "saved_bytes")? / pages / 1024.0, place })
     };
     rows.bench("hugepages").is("reclaim", "on").is("size_kb", size_kb).iter().filter_map(one).collect()

@@ -10,6 +10,7 @@ use crate::error::{self, Error};
 use crate::interrupt;
 use crate::output::Output;
 use sample::Sample;
+pub use screen::KEYS;
 use screen::{Key, Screen};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

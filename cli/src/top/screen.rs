@@ -51,7 +51,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows these lines, as many as there is room for. Lines may be coloured; each is cut at the edge.
+    /// Shows these lines, as many as there is room for, and what keys do below them. Lines may be
+    /// coloured; each is cut at the edge.
     ///
     /// # Errors
     /// Nobody takes them.
@@ -62,7 +63,8 @@ impl Screen {
         };
         let mut out = io::stdout().lock();
         queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
-        for (row, line) in (0..height).zip(lines) {
+        let lines = fit(lines, usize::from(height));
+        for (row, line) in (0..height).zip(&lines) {
             let line = cut(line, usize::from(width));
             queue!(out, cursor::MoveTo(0, row), Print(line), terminal::Clear(ClearType::UntilNewLine))?;
         }
@@ -110,6 +112,18 @@ fn put_back() {
     }
 }
 
+/// What keys do.
+pub const KEYS: &str = "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
+
+/// As many lines as there is room for, the last of them about keys.
+fn fit(lines: &[String], height: usize) -> Vec<&str> {
+    let room = height.saturating_sub(1);
+    let mut shown: Vec<&str> = lines.iter().take(room).map(String::as_str).collect();
+    shown.resize(room, "");
+    shown.push(KEYS);
+    shown
+}
+
 /// The first `width` signs of `line`; what sets colours takes no room and is kept.
 fn cut(line: &str, width: usize) -> String {
     let mut kept = String::with_capacity(line.len());
@@ -129,7 +143,18 @@ fn cut(line: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::{KEYS, cut, fit};
+
+    #[test]
+    fn keys_are_the_last_line_of_any_terminal() {
+        let lines: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+        for (lines, height) in [(&lines[..], 24), (&lines[..3], 24), (&lines[..], 1)] {
+            let shown = fit(lines, height);
+            assert_eq!((shown.len(), shown.last()), (height, Some(&KEYS)));
+        }
+        assert_eq!(fit(&lines, 24)[..23], lines[..23]);
+        assert!(KEYS.len() <= 80);
+    }
 
     #[test]
     fn lines_are_cut_but_colours_end() {

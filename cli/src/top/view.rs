@@ -1,7 +1,7 @@
 //! Samples as tables.
 
 use super::sample::{Sample, Zone};
-use crate::grid::{Grid, size};
+use crate::grid::{Grid, counted, size};
 use crate::output::Style;
 use framewright::units::PAGE_SIZE;
 
@@ -69,12 +69,12 @@ impl View {
         if let Some(why) = &self.complaint {
             lines.push(format!("not up to date: {why}"));
         }
+        // Of what a small terminal has no room for, this is no part.
+        lines.push(self.reporting());
         for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())].into_iter().flatten() {
             lines.push(String::new());
             lines.extend(grid.render(style));
         }
-        lines.push(String::new());
-        lines.push(self.reporting());
         lines
     }
 
@@ -185,10 +185,10 @@ impl View {
         let (bytes, pace) = self.pace(&["page_reporting_bytes"]);
         let pace = pace.map_or_else(String::new, |pace| format!(", {pace:.0} bytes a second"));
         format!(
-            "free page reporting: {} reported{pace}, {} passes, {} errors; {} free and not reported",
+            "free page reporting: {} reported{pace}, {}, {}; {} free and not reported",
             size(bytes),
-            self.sample.counter("page_reporting_passes"),
-            self.sample.counter("page_reporting_errors"),
+            passes(self.sample.counter("page_reporting_passes")),
+            counted(self.sample.counter("page_reporting_errors"), "error"),
             pages(self.sample.counter("nr_free_unreported")),
         )
     }
@@ -196,6 +196,10 @@ impl View {
 
 fn pages(count: u64) -> String {
     size(count.saturating_mul(PAGE_SIZE))
+}
+
+fn passes(count: u64) -> String {
+    format!("{count} pass{}", if count == 1 { "" } else { "es" })
 }
 
 fn used_permille(zone: &Zone) -> u64 {
@@ -238,6 +242,15 @@ mod tests {
         );
         assert!(find("pages to CPUs' caches").ends_with('-'));
         assert!(find("free page reporting: 0 KiB reported, 0 passes").ends_with("free and not reported"));
+    }
+
+    #[test]
+    fn reporting_is_seen_on_a_small_terminal() {
+        let mut many = sample();
+        let zone = many.zones[0].clone();
+        many.zones.extend(vec![zone; 40]);
+        let lines = View::new(7, many).lines(Style::PLAIN);
+        assert!(lines.len() > 40 && lines[1].starts_with("free page reporting: "), "{lines:#?}");
     }
 
     #[test]

@@ -3,6 +3,15 @@
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
+/// A number of things: `1 run`, `2 runs`.
+pub struct Counted(pub u64, pub &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
 /// Bytes with the largest unit of which there is at least one.
 pub struct Size(u64);
 

@@ -108,14 +108,14 @@ fn memory_is_allocated_and_freed() {
     let mut bench = bench("page_owner=on");
     let out = bench.says("alloc; alloc 3 10; alloc order=9 node=1 type=unmovable; held; free 2; free all; held");
     let lines: Vec<&str> = out.lines().collect();
-    assert!(lines[0].starts_with("1: 1 x 1 pages, 4 KiB, first at 0x"), "{out}");
+    assert!(lines[0].starts_with("1: 1 x 1 page, 4 KiB, first at 0x"), "{out}");
     assert!(lines[1].starts_with("2: 10 x 8 pages, 320 KiB, first at 0x"), "{out}");
     assert!(lines[2].starts_with("3: 1 x 512 pages, 2 MiB, first at 0x1"), "{out}");
     assert!(lines[4].starts_with("2: 10 runs, 80 pages, 320 KiB, first at 0x"), "{out}");
     assert_eq!(lines[6..], ["freed 320 KiB", "freed 2 MiB"]);
     assert_eq!(
         bench.says("alloc 0 at=0x2000000; free 0x2000000"),
-        "1: 1 x 1 pages, 4 KiB, first at 0x2000000\nfreed 4 KiB\n"
+        "1: 1 x 1 page, 4 KiB, first at 0x2000000\nfreed 4 KiB\n"
     );
     // Runs in the middle of a handle leave both ends.
     let out = bench.says("alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; free 1");
@@ -189,7 +189,7 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
 fn workloads_run() {
     let mut bench = bench("");
     assert_eq!(bench.says("memhog 100M"), "wrote to 100 MiB in 3 runs\n".replace('3', &bench_runs(100)));
-    assert!(bench.says("memhog 1M hold 3 untouched").starts_with("hold 1 MiB in 1 runs"));
+    assert!(bench.says("memhog 1M hold 3 untouched").starts_with("hold 1 MiB in 1 run\n"));
     for (text, status, expected) in [
         ("memhog", 2, "how much?"),
         ("memhog x", 2, "not a number"),
@@ -238,7 +238,7 @@ fn the_machine_is_shown() {
     let mut bench = bench("");
     let stat = bench.says("alloc 9; stat");
     assert!(
-        stat.contains("node  zone") && stat.contains("held here           2 MiB          512 pages in 1 runs"),
+        stat.contains("node  zone") && stat.contains("held here           2 MiB          512 pages in 1 run\n"),
         "{stat}"
     );
     let cpus = bench.says("cpus");
@@ -246,7 +246,9 @@ fn the_machine_is_shown() {
     assert!(cpus.contains("   0     0  node 0 DMA32") && cpus.contains("   1     1  node 1 Normal"), "{cpus}");
     assert!(bench.says("verify").starts_with("verified: "));
     let help = bench.says("help");
-    for name in ["alloc", "cat", "cpus", "echo", "exit", "free", "help", "ls", "memhog", "sleep", "stat", "stress"] {
+    for name in
+        ["alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "sleep", "stat", "stress"]
+    {
         assert!(help.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {help}");
         assert!(bench.says(&format!("help {name}")).starts_with(name));
     }

@@ -71,7 +71,10 @@ fn read_line(boots: &mut Vec<Boot>, line: Line<'_>) -> Result<(), SourceError> {
     let last = boots.len() - 1;
     let boot = &mut boots[last];
     if let Some(content) = e820_line::content(message) {
-        let entry = e820_line::read(content).ok_or_else(|| line.unreadable(e820_line::EXPECTED))?;
+        let entry = e820_line::read(content).ok_or_else(|| {
+            let is_reversed = e820_line::has_impossible_range(content);
+            line.unreadable(if is_reversed { e820_line::ASCENDING } else { e820_line::EXPECTED })
+        })?;
         if let Entry::Range(range) = entry {
             add_range(boots, range);
         }

@@ -9,6 +9,20 @@ use framewright::units::PhysRange;
 pub(super) const EXPECTED: &str =
     "a range and a type, such as \"BIOS-e820: [mem 0x0000000000100000-0x000000007fffffff] usable\"";
 
+/// What a line looks like whose range is the wrong way round or goes beyond all addresses.
+pub(super) const ASCENDING: &str = "a range that ends at or after its start and below 2^64";
+
+/// Whether a line is readable but for its range, which cannot be.
+pub(super) fn has_impossible_range(content: &str) -> bool {
+    let Some(content) = content.strip_prefix(':').map(str::trim) else { return false };
+    let ends = match content.strip_prefix("[mem ") {
+        Some(inner) => inner.split_once(']').and_then(|(range, _)| range.split_once('-')),
+        None => content.split_once(" - "),
+    };
+    let number = |text: &str| parse_hex(text.trim().split([' ', '(']).next().unwrap_or_default());
+    ends.is_some_and(|(first, last)| number(first).is_some() && number(last).is_some()) && read_range(content).is_none()
+}
+
 /// What such a line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
@@ -29,14 +43,19 @@ pub(super) fn read(content: &str) -> Option<Entry> {
     if content.starts_with("[gap ") {
         return Some(Entry::Gap);
     }
-    let (range, rest) = match content.strip_prefix("[mem ") {
+    let (range, rest) = read_range(content)?;
+    Some(Entry::Range(MapRange { range, kind: kinds::kind(rest)? }))
+}
+
+/// The range, and what follows it.
+fn read_range(content: &str) -> Option<(PhysRange, &str)> {
+    match content.strip_prefix("[mem ") {
         Some(inner) => {
             let (range, rest) = inner.split_once(']')?;
-            (parse_inclusive(range)?, strip_size(rest))
+            Some((parse_inclusive(range)?, strip_size(rest)))
         }
-        None => old_range(content)?,
-    };
-    Some(Entry::Range(MapRange { range, kind: kinds::kind(rest)? }))
+        None => old_range(content),
+    }
 }
 
 /// `start - end` with the end not included (until Linux 3.5), or `size @ start` (until 2.4).

@@ -43,7 +43,12 @@ impl Machine {
         }
         let memory_bytes = memory_bytes / PAGE_SIZE * PAGE_SIZE;
         Ok(Self {
-            name: format!("a made-up machine of {} MiB, {nodes} nodes and {cpus} CPUs", memory_bytes >> 20),
+            name: format!(
+                "a made-up machine of {} MiB, {} and {}",
+                memory_bytes >> 20,
+                counted(nodes, "node"),
+                counted(cpus, "CPU")
+            ),
             ranges: ranges(memory_bytes),
             affinities: if nodes == 1 { Vec::new() } else { affinities(memory_bytes, nodes) },
             cpus: (0..cpus).map(|cpu| CpuAffinity { cpu, node: cpu % nodes }).collect(),
@@ -95,4 +100,7 @@ fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
         start = end;
     }
     out
+}
+fn counted(number: u32, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

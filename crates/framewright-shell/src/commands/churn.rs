@@ -46,7 +46,8 @@ pub(super) fn churn<P: Platform, H: Host>(
     let rate = allocated.saturating_mul(1000).checked_div(elapsed_ms).unwrap_or(0);
     writeln!(
         io.out,
-        "{allocated} runs allocated and freed, {refused} refused, {elapsed_ms} ms, {rate} a second; {}",
+        "{allocated} run{} allocated and freed, {refused} refused, {elapsed_ms} ms, {rate} a second; {}",
+        if allocated == 1 { "" } else { "s" },
         Whole::now(manager)
     )?;
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }

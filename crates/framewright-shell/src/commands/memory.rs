@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::give_back;
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
 use framewright::early::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
@@ -121,7 +121,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
     let first = shell.held.first(handle).unwrap_or_default();
     let (runs, total) = shell.held.count(Some(handle));
     let size = Size::of_pages(total);
-    writeln!(io.out, "{handle}: {runs} x {pages} pages, {size}, first at {:#x}", first.address())?;
+    writeln!(io.out, "{handle}: {runs} x {}, {size}, first at {:#x}", Counted(pages, "page"), first.address())?;
     Ok(())
 }
 
@@ -224,7 +224,13 @@ pub(super) fn held<P: Platform, H: Host>(
         let (runs, pages) = shell.held.count(Some(handle));
         let first = shell.held.first(handle).unwrap_or_default();
         let size = Size::of_pages(pages);
-        writeln!(io.out, "{handle}: {runs} runs, {pages} pages, {size}, first at {:#x}", first.address())?;
+        writeln!(
+            io.out,
+            "{handle}: {}, {}, {size}, first at {:#x}",
+            Counted(runs, "run"),
+            Counted(pages, "page"),
+            first.address()
+        )?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
 use framewright::Platform;
 use framewright::zone::Zone;
 
@@ -87,7 +87,7 @@ fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
         let now = manager.reporting_counters();
         if now.flushes != before.flushes {
             let pages = now.reported_pages - before.reported_pages;
-            writeln!(io.out, "reported {} in {} calls", Size::of_pages(pages), now.calls - before.calls)?;
+            writeln!(io.out, "reported {} in {}", Size::of_pages(pages), Counted(now.calls - before.calls, "call"))?;
             return Ok(());
         }
         if now.errors != before.errors {

@@ -4,7 +4,7 @@ use super::none;
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
 use framewright::Platform;
 
 pub(super) fn dmesg<P: Platform, H: Host>(
@@ -47,7 +47,7 @@ pub(super) fn stat<P: Platform, H: Host>(
     ] {
         writeln!(io.out, "{name:<12} {:>12} {pages:>12} pages", Size::of_pages(pages))?;
     }
-    writeln!(io.out, "{:<12} {:>12} {held:>12} pages in {runs} runs", "held here", Size::of_pages(held))?;
+    writeln!(io.out, "{:<12} {:>12} {held:>12} pages in {}", "held here", Size::of_pages(held), Counted(runs, "run"))?;
     Ok(())
 }
 

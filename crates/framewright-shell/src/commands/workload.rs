@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::give_back;
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
 use framewright::sync::SpinLock;
 use framewright::units::Order;
 use framewright::{Manager, Platform, Request};
@@ -42,7 +42,7 @@ pub(super) fn memhog<P: Platform, H: Host>(
     let result = take_all(shell, handle, wanted_pages, touch, io).and_then(|()| {
         let (runs, pages) = shell.held.count(Some(handle));
         let done = if touch { "wrote to" } else { "hold" };
-        writeln!(io.out, "{done} {} in {runs} runs", Size::of_pages(pages))?;
+        writeln!(io.out, "{done} {} in {}", Size::of_pages(pages), Counted(runs, "run"))?;
         hold.map_or(Ok(()), |seconds| shell.sleep(seconds, io))
     });
     give_up(shell, handle);
