@@ -49,7 +49,9 @@ unsafe impl PrivateMemory for GuestHal {
 
     unsafe fn free_page(page: NonNull<u8>) {
         let first = Pfn::containing(page.addr().get() as u64 - DIRECT_MAP);
-        let freed = Self::manager().map(|manager| manager.free(PfnRange { start: first, end: first.add(1) }));
+        let page = PfnRange { start: first, end: first.add(1) };
+        // SAFETY: `allocate_page` gave it to the ledger, which has let go of it (invariants 33 and 42).
+        let freed = Self::manager().map(|manager| unsafe { manager.free(page) });
         if let Some(Err(error)) = freed {
             crate::console::log!("virtio-balloon: a page of its ledger is lost: {error}");
         }
