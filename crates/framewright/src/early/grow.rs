@@ -58,6 +58,7 @@ impl<P: Platform> EarlyAllocator<'_, P> {
             node: None,
             hot_pluggable: true,
             bottom_up: self.bottom_up,
+            edges: false,
         };
         self.hot_pluggable(false).iter().map(move |&hot_pluggable| Query { hot_pluggable, ..query })
     }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `region` | an entry of a set |
 //! | `set` | a sorted, disjoint, joined array of them |
+//! | `edges` | places that cost no 1 GiB page |
 //! | `search` | memory minus reserved, and places in it |
 //! | `grow` | larger arrays |
 //! | `storage` | the only code that touches memory |
@@ -16,6 +17,7 @@
 //!
 //! A call that fails leaves both sets exactly as they were.
 
+mod edges;
 mod end;
 mod error;
 mod grow;
@@ -28,6 +30,7 @@ mod search;
 mod set;
 mod storage;
 
+pub(crate) use edges::Tables;
 pub use error::{EarlyError, SetName};
 pub use pieces::{LargestPieces, largest_pieces};
 pub use region::{Region, RegionFlags};
@@ -74,6 +77,25 @@ impl Default for EarlyStorage {
 /// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and nodes, and is given to it by
 /// value. So the manager has the memory of exactly one allocator, that which [`add_memory`](Self::add_memory) added included,
 /// and no other call can use the memory beside it.
+///
+/// Only who promises that the memory is unused can start one:
+///
+/// ```compile_fail,E0133
+/// # use framewright::{Platform, early::{EarlyAllocator, EarlyError, EarlyStorage}, firmware::{MemoryMap, Topology}};
+/// fn start<'a, P: Platform>(kernel: &'static P, room: &'a mut EarlyStorage, map: MemoryMap<'_>, nodes: &'a Topology<'a>) {
+///     let _ = EarlyAllocator::new(kernel, room, map, nodes);
+/// }
+/// ```
+///
+/// And no two managers come of one:
+///
+/// ```compile_fail,E0382
+/// # use framewright::{BringUp, Manager, Platform, early::EarlyAllocator};
+/// fn twice<P: Platform>(early: EarlyAllocator<'_, P>, input: &BringUp<'_>) {
+///     let first = Manager::bring_up(early, input);
+///     let second = Manager::bring_up(early, input);
+/// }
+/// ```
 pub struct EarlyAllocator<'a, P: Platform> {
     platform: &'static P,
     topology: &'a Topology<'a>,
@@ -81,6 +103,7 @@ pub struct EarlyAllocator<'a, P: Platform> {
     reserved: RegionSet<'a>,
     bottom_up: bool,
     movable_node: bool,
+    tables: Tables,
     discarded: bool,
 }
 
@@ -135,7 +158,16 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         let memory = RegionSet::new(&mut storage.memory);
         let mut reserved = RegionSet::new(&mut storage.reserved);
         reserved.cover(&reservation(FRAME_ZERO));
-        Self { platform, topology, memory, reserved, bottom_up: false, movable_node: false, discarded: false }
+        Self {
+            platform,
+            topology,
+            memory,
+            reserved,
+            bottom_up: false,
+            movable_node: false,
+            tables: Tables::High,
+            discarded: false,
+        }
     }
 
     /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved) returns.
@@ -239,12 +271,17 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
             return Err(EarlyError::BadAlignment { align_bytes: align });
         }
         let place = self.find(request, align)?;
+        self.reserve_place(&place, request)
+    }
+
+    /// Makes a place that was just found an allocation.
+    fn reserve_place(&mut self, place: &Place, request: &EarlyRequest) -> Result<PhysRange, EarlyError> {
         let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
         let new = Region { range: place.range(), node: place.node(), flags };
         self.make_room(0, self.reserved.extra_to_cover(&new), &[new.range])?;
         self.reserved.cover(&new);
         if request.zeroed {
-            storage::zero(self.platform, &place);
+            storage::zero(self.platform, place);
         }
         Ok(new.range)
     }
@@ -265,6 +302,7 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
             node,
             hot_pluggable: true,
             bottom_up: self.bottom_up,
+            edges: false,
         };
         let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
         for &hot_pluggable in self.hot_pluggable(request.hot_pluggable) {

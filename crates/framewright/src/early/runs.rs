@@ -2,10 +2,9 @@
 
 use super::EarlyAllocator;
 use super::region::{Region, RegionFlags};
-use crate::firmware::{MemoryKind, Topology};
+use crate::firmware::{MemoryKind, MemoryRun, Topology};
 use crate::platform::Platform;
 use crate::units::NodeId;
-use crate::zone::MemoryRun;
 use core::slice;
 
 impl<'a, P: Platform> EarlyAllocator<'a, P> {

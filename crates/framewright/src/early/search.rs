@@ -4,7 +4,7 @@
 //! their sizes.
 
 use super::region::{Region, RegionFlags};
-use crate::units::{NodeId, PhysRange};
+use crate::units::{NodeId, Order, PAGE_SIZE, PhysRange};
 
 /// The runs in `memory` that nothing in `reserved` covers, cut at the ends of memory regions, from either end.
 #[derive(Clone)]
@@ -108,6 +108,13 @@ impl Place {
     }
 }
 
+/// The whole naturally aligned GiB inside a range.
+pub(super) fn whole_gigabytes(range: PhysRange) -> PhysRange {
+    const GIB: u64 = Order::MAX.pages() * PAGE_SIZE;
+    let start = range.start.next_multiple_of(GIB);
+    PhysRange::new(start, (range.end / GIB * GIB).max(start))
+}
+
 /// What a place must be like.
 #[derive(Clone, Copy)]
 pub(super) struct Query {
@@ -123,6 +130,8 @@ pub(super) struct Query {
     pub hot_pluggable: bool,
     /// The lowest place rather than the highest.
     pub bottom_up: bool,
+    /// Only memory that is in no whole free 1 GiB.
+    pub edges: bool,
 }
 
 impl Query {
@@ -153,7 +162,19 @@ impl Query {
 
     fn find_anywhere(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
         let mut runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
-        if self.bottom_up { runs.find_map(|run| self.fit(&run)) } else { runs.rev().find_map(|run| self.fit(&run)) }
+        let fit = |run: &Region| if self.edges { self.fit_edges(run) } else { self.fit(run) };
+        if self.bottom_up { runs.find_map(|run| fit(&run)) } else { runs.rev().find_map(|run| fit(&run)) }
+    }
+
+    /// The best place before the first whole 1 GiB of `run` or after its last.
+    fn fit_edges(&self, run: &Region) -> Option<Place> {
+        let whole = whole_gigabytes(run.range);
+        if whole.is_empty() {
+            return self.fit(run);
+        }
+        let [low, high] = [PhysRange::new(run.range.start, whole.start), PhysRange::new(whole.end, run.range.end)];
+        let edges = if self.bottom_up { [low, high] } else { [high, low] };
+        edges.into_iter().find_map(|range| self.fit(&Region { range, ..*run }))
     }
 
     fn allows(&self, run: &Region) -> bool {

@@ -16,6 +16,23 @@ pub struct NodeRange {
     pub claimed: bool,
 }
 
+/// A [`NodeRange`], or memory that firmware did not name: a run of present frames with one kind on one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRun {
+    /// The frames.
+    pub range: PfnRange,
+    /// Whose they are.
+    pub node: NodeId,
+    /// A kind that is present.
+    pub kind: MemoryKind,
+}
+
+impl From<NodeRange> for MemoryRun {
+    fn from(NodeRange { range, kind, node, .. }: NodeRange) -> Self {
+        Self { range, node, kind }
+    }
+}
+
 /// Iterator over [`NodeRange`]s, ascending. See [`node_ranges`].
 #[derive(Clone, Debug)]
 pub struct NodeRanges<'a> {

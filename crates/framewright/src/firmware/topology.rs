@@ -164,7 +164,7 @@ impl<'a> Topology<'a> {
         let first = claims.partition_point(|known| known.range.end <= range.start);
         let met = &claims[first..];
         let met = &met[..met.partition_point(|known| known.range.start < range.end)];
-        for known in met.iter().filter(|known| known.node != node) {
+        if let Some(known) = met.iter().find(|known| known.node != node) {
             let both = known.range.intersection(range);
             return Err(TopologyError::OverlappingNodes { first: known.node, second: node, range: both });
         }

@@ -11,6 +11,7 @@ mod paint;
 pub use chance::ShuffleSeed;
 pub use error::{BringUpError, BringUpFailed};
 pub(super) use obtained::Obtained;
+use obtained::place_tables;
 
 use super::aided::Debug;
 use super::isolate::Isolations;
@@ -89,6 +90,7 @@ impl<P: Platform> Manager<P> {
         if input.parameters.movable_node {
             early.set_movable_node(true);
         }
+        place_tables(early, input.parameters);
         let started_ns = input.started_ns.or_else(|| platform.now_ns());
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
         let plan = Plan::measure(early.runs());

@@ -3,6 +3,7 @@
 use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};
 use crate::carve::{Carver, room};
+use crate::firmware::MemoryRun;
 use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, MapSpace};
 use crate::memory_map::{ArrayMemory, Sections, deferred_sections};
 use crate::page::{Array, Fill};
@@ -10,7 +11,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{NodeId, Pfn, PfnRange, PhysRange};
-use crate::zone::{MemoryRun, Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 

@@ -5,12 +5,13 @@ use crate::block::marks::mark_words;
 use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::room;
+use crate::firmware::MemoryRun;
 use crate::map_space::BlockNumber;
 use crate::page::words_for;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
-use crate::zone::{MemoryRun, ZoneId, ZoneRun, zone_runs};
+use crate::zone::{ZoneId, ZoneRun, zone_runs};
 
 /// The blocks that a run touches.
 pub(super) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {

@@ -199,7 +199,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         let size_bytes = count * PART_BYTES + tables * PAGE_SIZE;
         let request =
             EarlyRequest { node: NodeChoice::Exact(node), zeroed: false, ..EarlyRequest::new(size_bytes, PART_BYTES) };
-        memory = match early.allocate(&request) {
+        memory = match early.allocate_table(&request, node) {
             Ok(memory) => memory,
             Err(error) => return Part::Absent(MapFallback::NoMemory(error)),
         };

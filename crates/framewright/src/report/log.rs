@@ -1,12 +1,12 @@
 //! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
 
 use crate::debug::Aids;
-use crate::firmware::{MapRange, MemoryKind, MemoryMap, Topology, node_ranges};
+use crate::firmware::{MapRange, MemoryKind, MemoryMap, MemoryRun, Topology, node_ranges};
 use crate::manager::{Manager, ShuffleSeed};
 use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PfnRange};
-use crate::zone::{MemoryRun, ZoneId, ZoneKind, ZoneRun, zone_runs};
+use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
 use core::fmt;
 
 /// Where log lines go. The implementer adds time stamps and the end of line.

@@ -34,7 +34,7 @@ pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
-pub use runs::{MemoryRun, ZoneRun, ZoneRuns, zone_runs};
+pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
 pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};

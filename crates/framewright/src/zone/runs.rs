@@ -1,25 +1,8 @@
 //! Memory cut by zone, with every block given to one zone.
 
 use super::kind::{ZoneId, ZoneKind};
-use crate::firmware::{MemoryKind, NodeRange};
+use crate::firmware::{MemoryKind, MemoryRun};
 use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
-
-/// A run of present frames with one kind on one node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryRun {
-    /// The frames.
-    pub range: PfnRange,
-    /// Whose they are.
-    pub node: NodeId,
-    /// A kind that is present.
-    pub kind: MemoryKind,
-}
-
-impl From<NodeRange> for MemoryRun {
-    fn from(NodeRange { range, kind, node, .. }: NodeRange) -> Self {
-        Self { range, node, kind }
-    }
-}
 
 /// A run of present frames of one zone and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,10 @@
 //! Memory for the manager's tables.
 
 use super::BringUpError;
-use crate::early::{EarlyAllocator, EarlyRequest, NodeChoice};
+use crate::early::{EarlyAllocator, EarlyRequest, NodeChoice, Tables};
+use crate::parameters::Parameters;
 use crate::platform::Platform;
+use crate::pools::PoolSize;
 use crate::units::{NodeId, PAGE_SIZE, PhysRange};
 
 /// Memory for the manager's tables, given back unless bring-up succeeds.
@@ -43,7 +45,7 @@ impl<P: Platform> Obtained<'_, '_, P> {
             zeroed,
             ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         };
-        let range = self.early.allocate(&request).map_err(|cause| BringUpError::NoRoomForTables {
+        let range = self.early.allocate_table(&request, node).map_err(|cause| BringUpError::NoRoomForTables {
             what,
             size_bytes,
             node,
@@ -58,4 +60,24 @@ impl<P: Platform> Obtained<'_, '_, P> {
         // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody looks at them again.
         let _ = unsafe { self.early.free(range) };
     }
+}
+
+/// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay out of low memory. With some they stay on
+/// their nodes, where CPUs are near to them, unless there are so many that each GiB counts.
+pub(super) fn place_tables<P: Platform>(early: &mut EarlyAllocator<'_, P>, parameters: &Parameters) {
+    let words = &parameters.huge_pages;
+    let requested = words.requested(PoolSize::OneGib);
+    if requested.pages == 0 || words.cma_bytes.is_some() {
+        return early.set_tables(Tables::High);
+    }
+    let gigabytes = early.gigabytes();
+    let named = requested.nodes();
+    let are_short = if named.is_empty() {
+        // Each node with such pages would lose one.
+        let lost = gigabytes.iter().filter(|&&pages| pages != 0).count() as u64;
+        requested.pages.saturating_add(lost) > gigabytes.iter().sum()
+    } else {
+        named.nodes().any(|node| requested.on_node(node) >= Some(gigabytes[node.index()]))
+    };
+    early.set_tables(if are_short { Tables::EdgesAnywhere } else { Tables::Edges });
 }

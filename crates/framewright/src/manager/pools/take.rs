@@ -128,11 +128,14 @@ impl<P: Platform> Manager<P> {
         let least = if self.optimize_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
             for (_, zone) in self.node_zones(node) {
-                let keep = mark.keeps(zone, ZoneKind::Normal);
                 while left != 0 {
                     let kind = zone.id().kind;
                     let mut note = |run| taken.note(kind, run);
-                    let lot = zone.take_for_pool(self.platform, size.order(), left, keep, least, &mut note);
+                    let (keep, most) = match self.spared_at_boot(size, mark) {
+                        Some(spared) => (0, left.min(spared)),
+                        None => (mark.keeps(zone, ZoneKind::Normal), left),
+                    };
+                    let lot = zone.take_for_pool(self.platform, size.order(), most, keep, least, &mut note);
                     if lot.pages() == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
                         break;
                     }
@@ -141,6 +144,18 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
+    }
+
+    /// How many gigantic pages all zones together can give at boot above a mark. A single zone may then be left with nothing: a node of whole
+    /// GiB has no page otherwise, and who wants memory there gets it from another node. Linux takes these pages before zones have marks
+    /// (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
+    fn spared_at_boot(&self, size: PoolSize, mark: Mark) -> Option<u64> {
+        if !size.is_gigantic() || !self.pools.at_boot.load(Ordering::Relaxed) {
+            return None;
+        }
+        let free: u64 = self.zones.iter().map(Zone::free_pages).sum();
+        let keep: u64 = self.zones.iter().map(|zone| mark.keeps(zone, ZoneKind::Normal)).sum();
+        Some(free.saturating_sub(keep) / size.frames())
     }
 
     /// The same, each page an allocation of its own that aids see.
