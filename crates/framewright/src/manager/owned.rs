@@ -66,8 +66,8 @@ impl<'m, P: Platform> Frames<'m, P> {
     /// this returns.
     #[inline]
     pub unsafe fn from_range(manager: &'m Manager<P>, range: PfnRange) -> Option<Self> {
-        // Not `then_some`: what it does not return it drops.
-        (!range.is_empty()).then(|| Self { manager, range })
+        // A value that is made is dropped, so none is made of an empty range.
+        if range.is_empty() { None } else { Some(Self { manager, range }) }
     }
 
     /// Which frames.
