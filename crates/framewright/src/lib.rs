@@ -118,6 +118,8 @@ pub mod platform;
 pub mod pools;
 pub mod report;
 pub mod reporting;
+// Public for the models and tests of this crate alone: what is in it keeps no promise to others.
+#[doc(hidden)]
 pub mod sync;
 pub mod units;
 pub mod zone;

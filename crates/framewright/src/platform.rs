@@ -50,28 +50,34 @@ pub struct IrqState(pub usize);
 ///    answer. Until your direct map is whole, say how far it reaches with [`direct_limit`](Platform::direct_limit).
 /// 2. [`irq_save`](Platform::irq_save) and [`irq_restore`](Platform::irq_restore): `pushf; cli` and `popf` on x86. The manager
 ///    brackets every lock with them, so a handler that allocates never waits for the code that it interrupted.
-/// 3. [`pin`](Platform::pin): say on which CPU the caller runs and keep it there until [`unpin`](Platform::unpin). Disabling
-///    preemption is enough; interrupts may stay on. A kernel without preemption returns its CPU number.
+/// 3. [`pin`](Platform::pin): say on which CPU the caller runs and keep it there, and other tasks of that CPU away, until
+///    [`unpin`](Platform::unpin). Disabling preemption is enough, keeping a task from migrating is not; interrupts may stay on.
+///    A kernel without preemption returns its CPU number.
 /// 4. With more than one CPU also: [`cpus`](Platform::cpus) and [`cpu_barrier`](Platform::cpu_barrier).
+///    With preemption also: [`yield_now`](Platform::yield_now).
 /// 5. With a clock: [`now_ns`](Platform::now_ns), so that bring-up can say how long it took.
 ///
 /// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and `relax` from any context in which
-/// you call the manager, interrupt handlers included; `cpu_barrier` and everything on [`MapSpace`] only where waiting is
-/// allowed.
+/// you call the manager, interrupt handlers included; `cpu_barrier`, `yield_now` and everything on [`MapSpace`] only where
+/// waiting is allowed, and not pinned, so that they may sleep.
 ///
 /// # Safety
 /// The implementer promises that
 /// * every frame that it declares usable is unused RAM while the manager owns it, and is readable and writable, with any
 ///   content, at `direct(pa)` for every `pa` below `direct_limit()`; equal addresses give equal pointers for ever, and `direct(pa + n)`
-///   is `direct(pa) + n` as long as all between them is present memory;
+///   is `direct(pa) + n` as long as all between them is present memory; and `direct(pa)` is aligned as `pa` is, up to a page:
+///   what is shown at the place of a page begins at a multiple of the page size;
 /// * between `irq_save` and the matching `irq_restore` no interrupt handler of this CPU calls the manager;
-/// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, and no two CPUs that run at once have one number;
+/// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, no other task of that CPU calls the manager
+///   (interrupt handlers may), and no two CPUs that run at once have one number;
+/// * `cpus` always gives one number, from before bring-up on, and all numbers of CPUs are below it;
 /// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called.
 pub unsafe trait Platform: Sync + 'static {
     /// Where the caller sees physical address `pa`, which is below [`direct_limit`](Self::direct_limit) and in usable memory.
     fn direct(&self, pa: u64) -> NonNull<u8>;
 
-    /// Stays on this CPU until [`unpin`](Self::unpin). Not a lock: interrupts may come. Nests: what was pinned last is unpinned first.
+    /// Stays on this CPU until [`unpin`](Self::unpin), and lets no other task of it into the manager meanwhile: the caller goes
+    /// on, because others may wait for it busily. Interrupts may come. Nests: what was pinned last is unpinned first.
     fn pin(&self) -> PinnedCpu;
 
     /// Turns interrupts off on this CPU and says whether they were on. Nests.
@@ -88,7 +94,8 @@ pub unsafe trait Platform: Sync + 'static {
         u64::MAX
     }
 
-    /// How many CPUs the machine can have; their numbers are below it. At least 1.
+    /// How many CPUs the machine can have; their numbers are below it. At least 1, and always the same number: what there is
+    /// for each CPU is laid out at bring-up.
     fn cpus(&self) -> u32 {
         1
     }
@@ -117,8 +124,15 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
-    /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1.
-    fn cpu_barrier(&self) {}
+    /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1; bring-up calls it once then, where
+    /// waiting is allowed.
+    ///
+    /// # Panics
+    /// The default, when there are several CPUs: without a barrier two of them could get one page.
+    fn cpu_barrier(&self) {
+        let cpus = self.cpus();
+        assert!(cpus == 1, "Platform::cpu_barrier is not implemented, which it has to be with {cpus} CPUs");
+    }
 
     /// A monotonic clock in nanoseconds, when there is one.
     fn now_ns(&self) -> Option<u64> {

@@ -199,7 +199,7 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
         for _ in 0..50 {
             for zone in manager.zones() {
                 let mut next = zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
-                zone.for_each_block_run(manager.platform(), &mut |run| {
+                manager.view(zone).for_each_block_run(&mut |run| {
                     assert!(run.blocks != 0 && run.what != BlockUse::Unknown);
                     for block in run.start.0..run.start.0 + run.blocks {
                         assert_eq!(next.next(), Some(block));

@@ -123,7 +123,7 @@ fn a_shuffle_shows_and_cannot_be_written() {
     let (pairs, neighbours) = on
         .zones()
         .iter()
-        .map(|zone| zone.shuffled(on.platform()))
+        .map(|zone| on.view(zone).shuffled())
         .fold((0, 0), |(pairs, neighbours), of| (pairs + of.pairs, neighbours + of.neighbours));
     assert!(pairs > 30 && neighbours < pairs / 2, "{neighbours} of {pairs}");
     assert_eq!((of("pairs:"), of("neighbours:")), (pairs, neighbours));

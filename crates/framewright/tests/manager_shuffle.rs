@@ -16,7 +16,7 @@ fn machine() -> &'static FakeMachine {
 }
 
 fn shuffled(manager: &common::Fake) -> (u32, u32) {
-    let all = manager.zones().iter().map(|zone| zone.shuffled(manager.platform()));
+    let all = manager.zones().iter().map(|zone| manager.view(zone).shuffled());
     all.fold((0, 0), |sum, zone| (sum.0 + zone.pairs, sum.1 + zone.neighbours))
 }
 
@@ -98,7 +98,7 @@ fn large_pieces_are_gathered_from_anywhere() {
         check(&manager);
     }
     assert_eq!(settled(&manager), before);
-    let blocks = manager.zones().iter().map(|zone| zone.free_blocks(manager.platform()));
+    let blocks = manager.zones().iter().map(|zone| manager.view(zone).free_blocks());
     assert!(blocks.map(|orders| orders[2..].iter().sum::<u32>()).sum::<u32>() == 0, "nothing merges beyond 4 MiB");
     manager.allocate(&Request::new(Order::MAX)).expect("a GiB can be gathered again");
 }

@@ -62,7 +62,7 @@ impl Subject for Ours<'_> {
         let mut free = Free::default();
         for zone in self.0.zones() {
             free.pages += zone.free_pages();
-            let orders = zone.free_blocks(self.0.platform()).into_iter().zip(BLOCK_ORDER..);
+            let orders = self.0.view(zone).free_blocks().into_iter().zip(BLOCK_ORDER..);
             free.whole_pages += orders.map(|(blocks, order)| u64::from(blocks) << order).sum::<u64>();
         }
         Some(free)

@@ -20,7 +20,7 @@ pub(super) fn stat<P: Platform, H: Host>(
     writeln!(io.out)?;
     for zone in manager.zones() {
         write!(io.out, "{:>4}  {:<6}", zone.id().node, zone.id().kind)?;
-        let blocks = zone.free_block_pages(manager.platform());
+        let blocks = manager.view(zone).free_block_pages();
         for pages in [zone.present_pages(), zone.managed_pages(), zone.free_pages(), blocks, zone.map_pages()] {
             write!(io.out, "{:>12}", Size::of_pages(pages))?;
         }

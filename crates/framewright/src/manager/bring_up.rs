@@ -3,7 +3,10 @@
 //! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
 //! in one pass over free memory (`paint`), and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
 
+mod check;
 mod paint;
+
+pub use check::PlatformFault;
 
 use super::aided::Debug;
 use super::isolate::Isolations;
@@ -65,6 +68,8 @@ pub enum BringUpError {
     },
     /// Nothing was left to hand out once the tables were placed.
     NothingToManage,
+    /// The platform is not as it has to be.
+    Platform(PlatformFault),
 }
 
 impl fmt::Display for BringUpError {
@@ -74,6 +79,7 @@ impl fmt::Display for BringUpError {
                 write!(f, "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}")
             }
             Self::NothingToManage => f.write_str("too little memory: the tables left no free frame"),
+            Self::Platform(fault) => write!(f, "the platform breaks its contract: {fault}"),
         }
     }
 }
@@ -150,12 +156,15 @@ struct Frame {
 impl<P: Platform> Manager<P> {
     /// Brings all memory of a machine up, and discards the early allocator.
     ///
+    /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
+    ///
     /// Pages that the command line puts into pools without a map are kept back until [`fill_pools`](Self::fill_pools), which then has to be called.
     ///
     /// # Errors
     /// See [`BringUpError`]. Everything obtained was given back and the early allocator goes on.
     pub fn bring_up(early: &mut EarlyAllocator<P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
         let platform = early.platform();
+        check::check(platform, early)?;
         let started_ns = input.started_ns.or_else(|| platform.now_ns());
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
         let plan = Plan::measure(input.map, input.topology);

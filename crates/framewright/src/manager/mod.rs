@@ -17,9 +17,10 @@ mod pools;
 mod pressure;
 mod references;
 mod settings;
+mod zone_view;
 
 pub use allocate::{AllocateError, Request};
-pub use bring_up::{BringUp, BringUpError};
+pub use bring_up::{BringUp, BringUpError, PlatformFault};
 pub use cached::CpuCacheInfo;
 pub use map_reclaim::{MapChange, MapError};
 pub use memory_map::DeferredNode;
@@ -28,6 +29,7 @@ pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
+pub use zone_view::ZoneView;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};

@@ -41,7 +41,7 @@ impl FreeAreas {
 impl Zone {
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes long only for who asks; exact when nobody allocates
     /// meanwhile.
-    pub fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
+    pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
             let mut index = segment.index;
@@ -85,7 +85,7 @@ impl Zone {
 
     /// Frames in free blocks that are whole, without those that are isolated. Unlike [`free_areas`](Self::free_areas) this is one look at a counter, and a
     /// split block all of whose pages are free does not count.
-    pub fn free_block_pages<P: Platform>(&self, platform: &P) -> u64 {
+    pub(crate) fn free_block_pages<P: Platform>(&self, platform: &P) -> u64 {
         let blocks = self.free_blocks(platform);
         blocks.iter().zip(BLOCK_ORDER..).map(|(&blocks, order)| u64::from(blocks) << order).sum()
     }

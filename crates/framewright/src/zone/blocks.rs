@@ -115,7 +115,7 @@ impl Zone {
     /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one hold of the lock was true at one moment; between holds time
     /// passes, so that memory which moves from one end of the zone to the other may be seen twice or not at all. When nobody does anything it is exact. What CPUs have
     /// in their caches counts as used, as in all tables.
-    pub fn for_each_block_run<P: Platform>(&self, platform: &P, visit: &mut dyn FnMut(BlockRun)) {
+    pub(crate) fn for_each_block_run<P: Platform>(&self, platform: &P, visit: &mut dyn FnMut(BlockRun)) {
         for segment in self.segments {
             let end = segment.indices().end;
             let mut index = segment.index;

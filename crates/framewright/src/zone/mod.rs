@@ -240,7 +240,7 @@ impl Zone {
     }
 
     /// What it did since bring-up, as far as that is counted.
-    pub fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
+    pub(crate) fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
         self.changing.lists.lock(platform).events
     }
 
@@ -251,7 +251,7 @@ impl Zone {
     }
 
     /// Free blocks by order, 9 first, over all migrate types.
-    pub fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
+    pub(crate) fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
         let lists = self.settled(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));

@@ -51,7 +51,7 @@ impl Zone {
     }
 
     /// How shuffled its free blocks are.
-    pub fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
+    pub(crate) fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
         let lists = self.changing.lists.lock(platform);
         let mut shuffled = Shuffled::default();
         for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {

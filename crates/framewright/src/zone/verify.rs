@@ -117,7 +117,7 @@ impl Zone {
     ///
     /// # Errors
     /// The first [`Fault`] found.
-    pub fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
+    pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
         let lists = self.settled(platform);
         let mut counts =
             Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
