@@ -1,4 +1,7 @@
 //! The log on the first serial port, each line with the time since the guest began, as in Linux.
+//!
+//! Orders of memory: Relaxed: a CPU looks whether the turn is its own, which it stored itself; a
+//! failed exchange is tried again.
 
 use crate::platform::PLATFORM;
 use crate::smp;

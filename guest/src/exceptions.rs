@@ -1,4 +1,7 @@
 //! What happens when the CPU objects: everything that is known goes to the log, and the guest ends.
+//!
+//! Orders of memory: The exchange is AcqRel and the look Acquire: who comes second finds what the
+//! first has said.
 
 use crate::console::log;
 use crate::exit::{Ending, exit};

@@ -1,4 +1,6 @@
 //! Control files of what is the machine's and not the manager's: what its CPUs counted.
+//!
+//! Orders of memory: Relaxed: counters.
 
 use crate::page_array;
 use crate::smp::{self, Counters};

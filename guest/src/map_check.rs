@@ -1,5 +1,7 @@
 //! Examines the page tables that are in use (`map_space_test=` on the command line): who may do what where, and whether the page array keeps its
 //! contract on a real CPU.
+//!
+//! Orders of memory: Relaxed: counters, read when those who count have ended.
 
 use crate::console::log;
 use crate::page_array::{self, Array};

@@ -1,4 +1,8 @@
 //! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
+//!
+//! Orders of memory: The end of the direct map is raised with Release and read with Acquire: who
+//! finds it higher finds the tables. Clock and kind of wait are Relaxed: settled on one CPU before
+//! others run.
 
 use crate::{page_array, smp};
 use core::num::NonZeroU64;

@@ -1,4 +1,7 @@
 //! Static memory that is handed out once, because there is no heap.
+//!
+//! Orders of memory: The flag of a value is stored with Release and loaded with Acquire; taking is
+//! AcqRel. So who finds a value finds it whole.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,9 @@
 //! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler allocates and frees pages while ordinary code
 //! does the same, and looks whether what it got stays its own.
+//!
+//! Orders of memory: The manager is stored with Release and loaded with Acquire. The pause is
+//! SeqCst and followed by a barrier on all CPUs. Relaxed: what a CPU holds is its own, and read by
+//! others only after that barrier.
 
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::{Cpu, MAX_CPUS, barrier, start_timer, stop_timer};

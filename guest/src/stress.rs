@@ -1,5 +1,8 @@
 //! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the command line), on all CPUs at once, while
 //! their timers' handlers allocate too if that is asked for (`interrupt_storm=`).
+//!
+//! Orders of memory: Arrivals are AcqRel and a new round Release, with the Acquire of those who
+//! wait for it: all that was done in a round is seen in the next, also what is counted Relaxed.
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};

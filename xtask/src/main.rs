@@ -3,6 +3,7 @@
 mod command;
 mod guest;
 mod house;
+mod miri;
 mod packages;
 mod soak;
 mod step;
@@ -20,6 +21,7 @@ usage: cargo xtask <command>
   soak SECONDS         random traffic on machines of all shapes; every page accounted for
        [--seed N]      repeats a run's choices
        [--threads N]   instead of as many as the host has CPUs, and three times more
+  miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs a nightly toolchain
   guest                builds the reference guest and the minimal kernel and shows their sizes
   fmt                  formats all code
 ";
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
             Err(wrong) => return usage(&wrong),
         },
         ["soak", words @ ..] => soak::run(words),
+        ["miri"] => miri::run(),
         ["guest"] => guest::KERNELS
             .iter()
             .try_for_each(|kernel| guest::build(kernel).map(|image| println!("{image}")))

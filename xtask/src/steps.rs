@@ -9,7 +9,7 @@ pub const ALL: &[Step] = &[
     Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
     Step {
         name: "house",
-        about: "headers, file sizes, SAFETY comments, crates that know only what they may",
+        about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what they may",
         run: house,
     },
     Step { name: "clippy", about: "no warning in any target", run: clippy },

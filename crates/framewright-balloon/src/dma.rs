@@ -1,6 +1,9 @@
 //! One page of memory that a device sees too. The only `unsafe` memory access of this crate.
 //!
 //! All access is atomic, because the device may read and write at any time, and numbers are in the byte order of virtio, the little one.
+//!
+//! Orders of memory: Relaxed for what a ring's index publishes. That index is stored with Release
+//! and loaded with Acquire; the partner of both is the device, which does likewise.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;

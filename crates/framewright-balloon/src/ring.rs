@@ -3,6 +3,9 @@
 //! `virtio-drivers` has queues too. They take buffers as Rust slices, which memory that is being reported must not be: it may be outside of every mapping,
 //! and its content goes away under the reference. They also trust the used ring's index, and stop the kernel when a device returns what it was not given. Here a buffer is
 //! an address and a length, links and counts are read from our own copies only, and whatever a device writes is either an answer to something asked or a [`DeviceFault`].
+//!
+//! Orders of memory: A SeqCst fence stands between the index that is published and the flags that
+//! are looked at; its partner is the device's own, between its flags and its look at the index.
 
 use crate::dma::DmaPage;
 use crate::error::DeviceFault;

@@ -1,4 +1,6 @@
 //! What a chunk function is told about the worker that calls it.
+//!
+//! Orders of memory: Relaxed: that a job stops is a wish, which carries no data.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::token::Cancel;

@@ -14,6 +14,10 @@
 //!
 //! That a caller may leave its notice to another: words change by read-modify-write operations, which see the last value. The swap that finds our bit
 //! comes after the notice that somebody owes for the bit that was there before ours, or finds both.
+//!
+//! Orders of memory: Relaxed for what a caller writes before it sets its bit, which publishes it
+//! (Release, with the Acquire of `serve`), for what only its own CPU uses, and for looks that only
+//! say whether an exchange is worth its price.
 
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{const_fn, relax};

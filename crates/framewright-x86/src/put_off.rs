@@ -2,6 +2,10 @@
 //!
 //! One word decides between the two: whoever changed translations either finds the CPU asleep and leaves word there, or finds it awake and has to interrupt it. The CPU finds the word when it
 //! wakes, before it uses an address. What it may do while it sleeps is follow tables on its own, so this is only for changes that set no table free.
+//!
+//! Orders of memory: Changes of the word are SeqCst on both sides: a CPU that wakes and one that
+//! leaves word meet in it, and what each did before is seen by who comes second. The first look in
+//! `wake` is Relaxed because the CPU finds its own store.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;
@@ -28,7 +32,7 @@ impl PutOff {
 
     /// By the CPU itself, with interrupts off: from here on it uses no address that a flush can name, until it has called [`wake`](Self::wake).
     pub fn sleep(&self) {
-        // Release: what it did with old translations is done for whoever finds it asleep.
+        // What it did with old translations is done for whoever finds it asleep.
         self.0.store(ASLEEP, Ordering::SeqCst);
     }
 

@@ -1,4 +1,6 @@
 //! A serial port (16550), without interrupts.
+//!
+//! Orders of memory: Relaxed: the size of a queue stands alone.
 
 use crate::cpu::port::Port;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,6 @@
 //! Memory for the balloon's driver, from the manager.
+//!
+//! Orders of memory: The manager that is lent is stored with Release and loaded with Acquire.
 
 use crate::platform::{DIRECT_MAP, GuestPlatform};
 use core::ptr::{self, NonNull};

@@ -1,4 +1,6 @@
 //! PCI: configuration through I/O ports, which `q35` and `pc` both have, and registers in memory.
+//!
+//! Orders of memory: Relaxed: one CPU looks for devices, and the same one uses them.
 
 use crate::direct_map;
 use crate::platform::GuestPlatform;

@@ -1,5 +1,7 @@
 //! One CPU has others call a function and waits: in an interrupt ([`call_on`]), or in their idle loops, with interrupts on ([`run_on`]). The
 //! protocol is [`CrossCalls`]; here is how a CPU is interrupted and how it waits.
+//!
+//! Orders of memory: The SeqCst fences are the barrier itself, on every CPU.
 
 use super::interrupts::send;
 use super::{CpuSet, MAX_CPUS, cpu, index, others, sleep_until};

@@ -1,4 +1,7 @@
 //! Idle CPUs are the helpers of jobs.
+//!
+//! Orders of memory: The SeqCst fence has its partner in `sleep_until`. Who is awaited is Relaxed:
+//! the fences order it.
 
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;

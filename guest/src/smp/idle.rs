@@ -1,4 +1,7 @@
 //! What a CPU does when it has nothing to do: it helps with jobs, runs what others want run, and otherwise sleeps until an interrupt.
+//!
+//! Orders of memory: The SeqCst fences are partners of one another; the Relaxed words beside them
+//! are ordered by them.
 
 use super::call::{has_tasks, serve_tasks};
 use super::interrupts::send;

@@ -1,4 +1,6 @@
 //! The interrupts of this guest, and the local controllers that send them.
+//!
+//! Orders of memory: Relaxed: counters of one CPU, and a rate that is settled before others run.
 
 use super::call::serve_calls;
 use super::{Cpu, online, this};

@@ -1,4 +1,6 @@
 //! Which CPUs there are, and which of them are left out.
+//!
+//! Orders of memory: Relaxed: written before other CPUs run.
 
 use super::{COUNT, CPUS, MAX_CPUS, count};
 use crate::console::log;

@@ -3,6 +3,8 @@
 //!
 //! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A number is given for good: a CPU that does
 //! not start leaves a gap, which everybody who sends interrupts steps over.
+//!
+//! Orders of memory: Relaxed: what a CPU is was written before it ran; its turns are its own.
 
 mod call;
 mod helpers;

@@ -1,4 +1,7 @@
 //! Sets of CPUs.
+//!
+//! Orders of memory: Changes are AcqRel and looks Acquire: who finds a CPU in the set finds what it
+//! did before it went in.
 
 use super::MAX_CPUS;
 use core::sync::atomic::{AtomicU64, Ordering};

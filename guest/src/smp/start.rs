@@ -1,4 +1,8 @@
 //! Starting the other CPUs: all at once, while CPU 0 goes on with bringing memory up, and then a look at who came.
+//!
+//! Orders of memory: The exchange of answers is AcqRel and looks at them Acquire: who finds an
+//! answer finds what was done before. What a CPU needs to start is Relaxed and published by the
+//! count (Release), which the CPU's first code reads before it.
 
 use super::list::LeftOut;
 use super::stacks::Stacks;

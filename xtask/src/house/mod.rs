@@ -3,9 +3,11 @@
 //! * Every source file says in a `//!` header what it is for, and is small enough to be read at one go.
 //! * Nothing is left unfinished.
 //! * `unsafe` is explained where it stands.
+//! * Orders of memory are explained in the file that uses them.
 //! * Crates know only what `docs/architecture.md` says they may.
 
 mod arrows;
+mod orders;
 mod source;
 
 use crate::workspace;
@@ -39,10 +41,9 @@ pub fn inspect(root: &Path) -> io::Result<Report> {
     let files = workspace::files(root, ".rs")?;
     for path in &files {
         let text = fs::read_to_string(path)?;
-        findings.extend(inspect_file(&text).into_iter().map(|(line, rule)| {
-            let path = workspace::shown(path);
-            format!("{path}:{line}: {rule}")
-        }));
+        let shown = workspace::shown(path).to_string();
+        let found = inspect_file(&text).into_iter().chain(orders::inspect(&shown, &text));
+        findings.extend(found.map(|(line, rule)| format!("{shown}:{line}: {rule}")));
     }
     let manifests = workspace::files(root, "Cargo.toml")?;
     findings.extend(arrows::inspect(root, &manifests)?);

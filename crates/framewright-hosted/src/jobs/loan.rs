@@ -2,6 +2,10 @@
 //!
 //! The word counts what the helper has done (stints) and says whether a priority was lent to the current one. The caller lends to a stint that it sees running; the
 //! helper gives back after it, when nobody waits for it any more. A loan that comes too late finds another stint's number and is not made.
+//!
+//! Orders of memory: Every change of the word is an exchange with AcqRel or a store with Release,
+//! every look an Acquire: who finds a stint lent or lowered finds the priority as it was left. A
+//! failed exchange is Relaxed, for the word is loaded again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,6 +4,10 @@
 //! thread on the CPU that wakes it. There the caller works on, and the helper waits for the next balancing, up to a tick: of jobs of 0.03 to 1.5 ms it then sees little or nothing.
 //! So a helper sleeps with its caller's CPU left out of its mask, and takes the whole mask back before it works. That costs two system calls of the helper, while nobody waits for it, and one
 //! of the caller when it moved to another CPU since its last job.
+//!
+//! Orders of memory: The state is SeqCst where a helper says that it sleeps and then looks for
+//! work, and where a waker, after its fence, looks for a sleeper: one of them sees the other.
+//! Relaxed is a hint only, or the failure of an exchange.
 
 use super::context::Context;
 use super::nodes::Nodes;

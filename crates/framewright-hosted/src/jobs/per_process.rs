@@ -1,4 +1,8 @@
 //! A value that a child process does not inherit: [`PerProcess`]. After a fork the child has the memory of the parent's threads, but not the threads.
+//!
+//! Orders of memory: The exchange that publishes what was made is AcqRel, its partner the Acquire
+//! of every look. The generation is Relaxed: a child of a fork has one thread, which counted it
+//! itself.
 
 use std::marker::PhantomData;
 use std::ptr;

@@ -1,4 +1,9 @@
 //! The helper threads of one process: [`Pool`].
+//!
+//! Orders of memory: Flags by which threads find one another (closing, age, ended, awaited) are
+//! SeqCst: each is stored by one side before it looks at the other's. Release stands where it is
+//! said with which Acquire it pairs. Relaxed are hints and counts: what a helper works on reaches
+//! it through its post.
 
 use super::context::{Adopted, Context};
 use super::loan::Loan;

@@ -1,4 +1,7 @@
 //! A memory barrier on every CPU: the `membarrier` system call.
+//!
+//! Orders of memory: The SeqCst fence is the caller's own part; the system executes one on every
+//! other thread.
 
 use std::io;
 

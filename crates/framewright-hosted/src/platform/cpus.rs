@@ -2,6 +2,9 @@
 //!
 //! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and stays it until its token is dropped. A thread that did not
 //! can still use the machine: for as long as it is pinned it borrows a number that nobody has.
+//!
+//! Orders of memory: Relaxed where a number is only to differ from others, and for failed
+//! exchanges, after which the word is tried again.
 
 use super::HostedError;
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,6 @@
 //! Worker numbers: the lowest that is free, so that they stay below the number of workers that there are at once.
+//!
+//! Orders of memory: Relaxed is the failure of the update: who gets no number reads nothing.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

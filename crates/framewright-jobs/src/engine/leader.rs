@@ -1,4 +1,8 @@
 //! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and calls them.
+//!
+//! Orders of memory: Relaxed everywhere: what is stored here before helpers are offered the job
+//! reaches them through their posts (Release in `Recruits::offer_reserved`, Acquire in
+//! `Post::serve_with`); the rest are hints.
 
 use super::alone::{Asks, Begun};
 use super::pace::Pace;

@@ -24,6 +24,10 @@
 //! | `offer`, Release | `serve_with`, compare-and-swap, Acquire | the entry and everything that the caller wrote before |
 //! | end of `serve_with`, Release | `has_ended`, Acquire | everything that the helper's chunks wrote, and what failed |
 //! | end of `serve_with`, Release | `reserve`, compare-and-swap, Acquire | that the last helper is out, to the next job; through it to the last job's caller, should it look only later |
+//!
+//! Orders of memory: The two SeqCst fences are partners: a caller offers and then looks who sleeps,
+//! a helper says that it sleeps and then looks for an offer. Relaxed looks only choose which
+//! exchange is tried, or follow an Acquire of the same word in `has_ended`.
 
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::const_fn;

@@ -1,6 +1,9 @@
 //! The table of vectors, and exceptions: the first 32, each on a stack of its own kind, that end in one Rust function.
 //!
 //! The function does not return: nothing that faults here is repaired yet, so nothing is restored, and vector registers need not be saved.
+//!
+//! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
+//! calls it sees what was prepared for it.
 
 use super::interrupts;
 use super::segments::{CODE_SELECTOR, TablePointer, table_limit};

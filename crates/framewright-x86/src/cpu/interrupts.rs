@@ -2,6 +2,9 @@
 //!
 //! They run on an interrupt stack of their own, [`INTERRUPT_STACK`], because interrupted code keeps values below its stack pointer. Interrupts are
 //! off there and must stay off until the handler returns: a second one would begin at the top of the same stack.
+//!
+//! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
+//! calls it sees what was prepared for it.
 
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicPtr, Ordering};

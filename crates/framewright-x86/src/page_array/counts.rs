@@ -1,4 +1,7 @@
 //! What was done so far.
+//!
+//! Orders of memory: Relaxed everywhere: counters and switches that stand alone. Nothing else is
+//! read because of them.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,8 @@
 //! Tables as they lie in memory, seen through the direct map.
+//!
+//! Orders of memory: Entries have one writer (invariant 39), which reads them Relaxed. Release when
+//! one is set has its partner in the page walk of the processor, which reads what an entry leads to
+//! after the entry. A new table is filled Relaxed before an entry names it.
 
 use crate::page_table::Entry;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -3,6 +3,10 @@
 //! A word of a level is meaningful only while its bit in the level above is set, so that a set over uncleared memory is empty once its one
 //! top word is zero. Finding the lowest member costs one word a level; lists of blocks cost a dependent miss a block and lose the order of
 //! addresses that keeps whole blocks free (DESIGN 2).
+//!
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
+//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
+//! finds for a hint.
 
 use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU64, Ordering};

@@ -1,4 +1,8 @@
 //! The free map of a split block: one bit a frame, set when the frame is free.
+//!
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
+//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
+//! finds for a hint.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 

@@ -3,6 +3,10 @@
 //! Two bitmaps, one bit a block, so that blocks that split and merge keep their marks without anybody moving them. A block that is *reported* is free;
 //! one that is *zero* is reported too, or it is split and its state word says *swept*: then its free frames are zero. Until the first device registers nothing
 //! is looked at, and the bitmaps hold whatever their memory did.
+//!
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
+//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
+//! finds for a hint.
 
 use super::table::blocks_of;
 use crate::sync::table_atomic::{AtomicU64, Ordering};

@@ -3,6 +3,10 @@
 //! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours (`gather`), and a coin decides which end of its list a block joins when
 //! it is freed. The pass puts a whole list into a random order, each equally likely as far as the generator goes: Fisher and Yates' algorithm over the numbers of its
 //! blocks, in memory of the zone's tables that means nothing at the moment, and then the links are written anew.
+//!
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
+//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
+//! finds for a hint.
 
 use super::lists::{FreeLists, NONE};
 use super::state::{BlockState, MigrateType, State};

@@ -1,4 +1,7 @@
 //! Writing patterns into frames and finding what is no longer one.
+//!
+//! Orders of memory: Relaxed: who looks at memory has it alone; what it finds was ordered by how it
+//! got it.
 
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};

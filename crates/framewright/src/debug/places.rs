@@ -1,4 +1,7 @@
 //! Source lines as small numbers, so that a page's record is two words.
+//!
+//! Orders of memory: Relaxed: a source line is constant data of the program, there before any
+//! thread was.
 
 use crate::sync::table_atomic::{AtomicPtr, Ordering};
 use core::panic::Location;

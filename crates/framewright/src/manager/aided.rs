@@ -2,6 +2,8 @@
 //!
 //! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the range is validated first, because nothing may be
 //! written into memory that is not the caller's; then its records are taken back, then it is filled, and then it goes where freed memory goes.
+//!
+//! Orders of memory: Relaxed: a serial number stands alone.
 
 use super::bring_up::{BringUpError, Obtained};
 use super::{AllocateError, Manager};

@@ -1,4 +1,7 @@
 //! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or when memory is wanted.
+//!
+//! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
+//! is published by its zone's lock and by `Sections`.
 
 use super::bring_up::Obtained;
 use super::{BringUpError, Manager, MapChange, Node};

@@ -3,6 +3,10 @@
 //!
 //! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from the beginning of a drain to the first
 //! free or refill on any CPU the caches are known to be empty, and a request that failed fails again, so neither is tried twice.
+//!
+//! Orders of memory: Relaxed everywhere: counters; words of failures, each of which says for itself
+//! in which quiet it holds; the hook's flag, whose hook is read under its lock; and the tasks in
+//! the hook, where a task looks for its own number only, which it stored itself.
 
 use super::allocate::{Mark, Search};
 use super::{Manager, Request};

@@ -7,6 +7,10 @@
 //! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first, and the others' say where that is. A block that is
 //! allocated whole has its count and an owner word of 32 bits in its table entry, whether or not pages have descriptors. Nothing here takes a lock, but to
 //! start the count of a block and to free (invariants 22 and 23). Interrupt handlers may call all of it.
+//!
+//! Orders of memory: An owner word is stored with Release and loaded with Acquire: who finds it
+//! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
+//! others already.
 
 use super::Manager;
 use crate::map_space::BlockNumber;

@@ -37,7 +37,8 @@ impl Array {
     #[inline]
     pub(crate) fn describes(&self, index: u32) -> bool {
         let word = self.described.get((index / 64) as usize);
-        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
+        // Acquire pairs with the Release in `describe`, which is not always under the lock.
+        word.is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
     }
 
     /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that they are there. The blocks are nobody's meanwhile, and their part of the
@@ -57,6 +58,7 @@ impl Array {
             let end = blocks.end.min((index / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
             if let Some(word) = self.described.get((index / 64) as usize) {
+                // Release pairs with the Acquire in `describes`: who finds the bit finds the descriptors.
                 word.fetch_or(mask, Ordering::Release);
             }
             index = end;
@@ -66,6 +68,7 @@ impl Array {
     /// Says that the block's descriptors are not there any more. Under the zone lock; the block is not split.
     pub(crate) fn withdraw(&self, index: u32) {
         if let Some(word) = self.described.get((index / 64) as usize) {
+            // Relaxed, as below: the block is whole, so that nobody finds descriptors by this bit alone.
             word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
         }
     }

@@ -8,6 +8,8 @@
 //! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they come or go in bulk ([`CpuCache::adapt`]).
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
+//! That is also what orders them: Relaxed here, Acquire and Release there. A sum over another CPU's
+//! cache is a guess.
 
 use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};

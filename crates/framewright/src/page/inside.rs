@@ -6,6 +6,10 @@
 //!
 //! Descriptors exist only while the state word says so. They are looked at under the zone lock, by who has entered the block's [`Readers`], or by who has a page
 //! of the block (invariants 21 and 22).
+//!
+//! Orders of memory: Relaxed: which frames a scattered map has is written before the state word
+//! says that it is there (Release in `set_state`), and read after that word was (Acquire, or the
+//! zone lock).
 
 use super::array::Array;
 use super::record::Page;

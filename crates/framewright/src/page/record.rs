@@ -1,4 +1,7 @@
 //! A page's descriptor.
+//!
+//! Orders of memory: Relaxed where a page is looked at or cleared by who has it alone; its count
+//! has its own orders (`sync::references`).
 
 use crate::sync::ReferenceCount;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,6 @@
 //! Which split blocks have room: for every migrate type and order a set of block indices.
+//!
+//! Orders of memory: Relaxed: under the zone lock.
 
 use crate::block::MigrateType;
 use crate::block::bit_sets::{BitSets, neighbours};

@@ -1,6 +1,9 @@
 //! What everybody may see and set while a [`Reporter`](super::Reporter) works: settings, requests to it, and counters.
 //!
 //! All of it is single words that nothing else depends on, so that relaxed atomics do.
+//!
+//! Orders of memory: Relaxed where nothing is said: settings, wishes and counters that stand alone.
+//! What is reported is handed over under the zone lock.
 
 use super::settings::{Pace, ReportingParameters};
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};

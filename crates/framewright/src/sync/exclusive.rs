@@ -1,4 +1,6 @@
 //! Data that one thread at a time may touch. In a kernel this is nothing at all; the model checkers' builds prove it.
+//!
+//! Orders of memory: Relaxed: shuttle has one order of everything.
 
 #[cfg(loom)]
 use super::UnsafeCell;

@@ -3,6 +3,9 @@
 //! Withheld blocks are heads in the state *deferred*, as large as they come. Who has claimed sections divides the heads that reach over their borders, under the lock;
 //! initialises what is then wholly his, outside of all locks; and frees it, under the lock again. What is not withheld (reserved blocks, blocks with
 //! holes) is stepped over: while a section is busy no head in it moves, because only what is withheld there could merge.
+//!
+//! Orders of memory: Relaxed: how much is withheld is a count; the memory itself is published under
+//! the zone lock.
 
 use super::{Segment, Zone};
 use crate::block::lists::{FreeLists, Position};

@@ -1,4 +1,7 @@
 //! Page descriptors and reference counts of a zone: made ready at bring-up, found without the lock.
+//!
+//! Orders of memory: Relaxed: counts and owner words are made zero before the state word says that
+//! there are any (Release in `set_state`), or looked at under the zone lock.
 
 use super::Zone;
 use crate::block::table::blocks_of;

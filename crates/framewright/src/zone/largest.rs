@@ -2,6 +2,8 @@
 //!
 //! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which is a part of what the usual way does. There is nothing to merge a block
 //! of the largest order with, and nothing to divide.
+//!
+//! Orders of memory: Relaxed: a counter, written under the zone lock.
 
 use super::segment::Segment;
 use super::{Zone, ZoneKind};

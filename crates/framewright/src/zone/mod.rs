@@ -4,6 +4,9 @@
 //! frees, `settle` merges what was freed, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
 //! `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
 //! each block is used for.
+//!
+//! Orders of memory: Relaxed everywhere: counters are written under the zone lock, marks by who
+//! changes a parameter; who reads them without takes them for what they were at some moment.
 
 mod areas;
 mod blocks;

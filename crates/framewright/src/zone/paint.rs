@@ -8,6 +8,8 @@
 //!
 //! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group of a segment holds memory, for only short
 //! holes are bridged, and painting anything but an order-18 block makes the group ready.
+//!
+//! Orders of memory: Relaxed: nobody else knows the zone at bring-up.
 
 use super::segment::Segment;
 use super::{Zone, ZoneRun};

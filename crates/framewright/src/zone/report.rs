@@ -3,6 +3,8 @@
 //! A block that is out has a state of its own, is in no list and merges with nothing; a run of a split block is allocated to its free map. Nobody can get either, so the
 //! hypervisor may discard it until it says that it has done so. What is taken is never more than 64 MiB at once, and each hold of the lock looks at no more than
 //! [`MOST_VISITED`] entries.
+//!
+//! Orders of memory: Relaxed: counters and marks, written under the zone lock.
 
 use super::Zone;
 use super::segment::{self, Segment};

@@ -1,4 +1,6 @@
 //! Allocation and free in one zone, under its lock.
+//!
+//! Orders of memory: Relaxed: counters, written under the zone lock.
 
 use super::Zone;
 use super::segment::{self, Segment};

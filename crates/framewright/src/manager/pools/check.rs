@@ -1,4 +1,7 @@
 //! Recounting the pools.
+//!
+//! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
+//! which he takes to change anything.
 
 use super::Manager;
 use crate::block::lists::NONE;

@@ -106,7 +106,7 @@ impl<P: Platform> Manager<P> {
     /// Has somebody else care for the descriptors of pages in pools, in place of the manager itself; `None` for nobody else, as at first. Set it while no pool changes.
     pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
         *self.pools.maps.lock(self.platform) = maps;
-        // Relaxed: only how many threads are worth their start depends on it.
+        // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are read under their lock.
         self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
     }
 

@@ -1,0 +1,72 @@
+//! Orders of memory say in a comment with what they pair, or why with nothing.
+//!
+//! What can be checked by a program is that a file which uses an order speaks of it. Tests, examples and programs are left out.
+
+use super::source;
+
+/// What an order is called in code, and how comments may speak of it.
+const ORDERS: [(&str, &[&str]); 5] = [
+    ("Relaxed", &["Relaxed"]),
+    ("Acquire", &["Acquire", "acquires"]),
+    ("Release", &["Release", "releases"]),
+    ("AcqRel", &["AcqRel", "Acquire and Release"]),
+    ("SeqCst", &["SeqCst", "equentially consistent"]),
+];
+
+/// Where the rule holds: sources of what runs beside other threads or CPUs.
+const SOURCES: [&str; 6] = [
+    "crates/framewright/src/",
+    "crates/framewright-jobs/src/",
+    "crates/framewright-x86/src/",
+    "crates/framewright-balloon/src/",
+    "crates/framewright-hosted/src/",
+    "guest/src/",
+];
+
+/// Line numbers and broken rules of the file that is shown as `path`.
+pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
+    if !SOURCES.iter().any(|folder| path.starts_with(folder)) {
+        return Vec::new();
+    }
+    let code = source::code(text);
+    let comments: Vec<&str> = text.lines().filter_map(|line| line.find("//").map(|at| &line[at..])).collect();
+    let silent = |names: &[&str]| !comments.iter().any(|comment| names.iter().any(|name| comment.contains(name)));
+    let mut findings = Vec::new();
+    for (order, _) in ORDERS.into_iter().filter(|(_, names)| silent(names)) {
+        let is_used = |line: &&str| !line.trim_start().starts_with("use ") && super::has_word(line, order);
+        let before_tests = code.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
+        if let Some((index, _)) = before_tests.enumerate().find(|(_, line)| is_used(line)) {
+            findings.push((
+                index + 1,
+                format!(
+                    "`{order}`, and no comment of the file speaks of it: say with what it pairs, or why with nothing"
+                ),
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "crates/framewright/src/x.rs";
+
+    #[test]
+    fn an_order_is_explained_where_it_is_used() {
+        let silent = "//! H.\nuse core::Relaxed;\nfn f() {\n    x.load(Ordering::Relaxed);\n}\n";
+        assert_eq!(inspect(PATH, silent).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4]);
+        assert!(inspect("crates/framewright/tests/x.rs", silent).is_empty(), "a test");
+        let explained = silent.replace("fn f", "// Relaxed: a counter.\nfn f");
+        assert!(inspect(PATH, &explained).is_empty());
+        let wrong = silent.replace("fn f", "// Acquire pairs with nothing.\nfn f");
+        assert_eq!(inspect(PATH, &wrong).len(), 1);
+    }
+
+    #[test]
+    fn tests_and_words_that_only_look_alike_are_left_alone() {
+        let text = "//! H.\nfn f(x: Released) {}\n#[cfg(test)]\nmod tests {\n    x.load(Ordering::SeqCst);\n}\n";
+        assert!(inspect(PATH, text).is_empty());
+    }
+}

@@ -1,0 +1,41 @@
+//! What Miri can run, under Miri: unit tests of sync, blocks, tables and jobs, whose memory is that of ordinary allocations.
+//!
+//! It is a command of its own and no step of `test`, because it needs a nightly toolchain and the project is built with the
+//! stable one. What it cannot run are tests over mappings of the host (the fake machine, processes, page arrays), models, and
+//! assembly; the model checkers see other orders of memory than it does.
+
+use crate::command::Run;
+use crate::step::Tally;
+
+/// Which unit tests of which package; all where no filter is given.
+const TESTS: [(&str, &[&str]); 2] =
+    [("framewright-jobs", &[]), ("framewright", &["sync::", "block::", "memory_map::sections", "page::", "units::"])];
+
+/// What to do where there is no Miri.
+const INSTALL: &str = "\
+there is no nightly toolchain with Miri here. To install one beside the stable toolchain:
+
+  rustup toolchain install nightly --profile minimal --component miri --component rust-src
+";
+
+/// Runs all of it; the error is what to print.
+///
+/// # Errors
+/// What is missing, or the output of the tests that failed.
+pub fn run() -> Result<(), String> {
+    // Through rustup, because the cargo that runs us is one of another toolchain.
+    let miri = |words: &[&str]| Run::program("rustup", &["run", "nightly", "cargo", "miri"]).args(words);
+    let version = miri(&["--version"]).output().map_err(|_| INSTALL.to_owned())?;
+    print!("{version}");
+    for (package, filters) in TESTS {
+        let output = miri(&["test", "-p", package, "--lib", "--target-dir", "target/miri", "--"])
+            .args(filters.iter().copied())
+            // Tests read the clock.
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+            .output()
+            .map_err(|failure| failure.output)?;
+        let Tally { passed, ignored, .. } = Tally::of(&output);
+        println!("{package}: {passed} tests passed, {ignored} ignored");
+    }
+    Ok(())
+}
