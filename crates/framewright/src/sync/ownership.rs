@@ -89,8 +89,12 @@ impl Ownership {
     /// meanwhile; it is pinned, so that it goes on.
     pub fn alone<P: Platform, R>(&self, platform: &P, work: impl FnOnce() -> R) -> R {
         loop {
+            // Relaxed: who does not get the data reads nothing. Not pinned meanwhile; who has it is, on another CPU.
+            while self.taken.load(Ordering::Relaxed) {
+                platform.relax();
+            }
             let cpu = platform.pin();
-            // Acquire pairs with the Release below: drainers follow one another. Relaxed: who does not get the data reads nothing.
+            // Acquire pairs with the Release below: drainers follow one another.
             if self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 let result = work();
                 self.taken.store(false, Ordering::Release);
@@ -98,8 +102,6 @@ impl Ownership {
                 return result;
             }
             platform.unpin(cpu);
-            // It is on another CPU, as it is pinned.
-            platform.relax();
         }
     }
 
