@@ -1,11 +1,10 @@
 //! Platforms that are not as they have to be: each is refused at bring-up, with a reason, and nothing is lost.
 #![cfg(not(loom))]
 
-use framewright::early::EarlyAllocator;
 use framewright::manager::PlatformFault;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{BringUp, BringUpError, IrqState, Manager, Parameters, PinnedCpu, Platform};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, early_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -40,8 +39,9 @@ unsafe impl Platform for Wrong {
         self.machine.irq_save()
     }
 
-    fn irq_restore(&self, state: IrqState) {
-        self.machine.irq_restore(state);
+    unsafe fn irq_restore(&self, state: IrqState) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.machine.irq_restore(state) };
     }
 
     fn cpus(&self) -> u32 {
@@ -56,9 +56,9 @@ unsafe impl Platform for Wrong {
 fn bring_up(platform: &'static Wrong) -> Result<Manager<Wrong>, BringUpError> {
     let machine = platform.machine;
     let parameters = Parameters::default();
-    let mut early = EarlyAllocator::new(platform, machine.map(), machine.topology()).expect("early");
-    let input = BringUp { map: machine.map(), topology: machine.topology(), parameters: &parameters, started_ns: None };
-    Manager::bring_up(&mut early, &input)
+    let early = early_of(platform, machine.map(), machine.topology(), &[]).expect("early");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    Ok(Manager::bring_up(early, &input)?)
 }
 
 fn fault(platform: &'static Wrong) -> PlatformFault {
