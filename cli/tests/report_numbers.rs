@@ -96,16 +96,15 @@ fn a_sign_has_one_meaning_in_all_plots_of_a_section() {
 
 /// How far a line across goes: from where to where.
 fn across<'a>(plot: &'a str, place: &str) -> (&'a str, &'a str) {
-    let lines = plot.split('<').filter(|element| element.starts_with("line class=\"ref\""));
-    let line = lines.filter(|line| attribute(line, "x1") == Some(place)).next_back().expect("a line");
+    let mut lines = plot.split('<').filter(|element| element.starts_with("line class=\"ref\""));
+    let line = lines.rfind(|line| attribute(line, "x1") == Some(place)).expect("a line");
     (attribute(line, "y1").expect("a place"), attribute(line, "y2").expect("a place"))
 }
 
 /// Where a limit's words stand.
 fn words_at<'a>(plot: &'a str, words: &str) -> &'a str {
-    let texts = plot.split('<').filter(|element| element.starts_with("text class=\"rf\""));
-    attribute(texts.filter(|text| text.ends_with(&format!(">{words}"))).next_back().expect("words"), "x")
-        .expect("a place")
+    let mut texts = plot.split('<').filter(|element| element.starts_with("text class=\"rf\""));
+    attribute(texts.rfind(|text| text.ends_with(&format!(">{words}"))).expect("words"), "x").expect("a place")
 }
 
 fn fall(on: &str, pace: &str, mib: f64, t95: f64) -> Value {

@@ -52,7 +52,7 @@ impl Group {
     }
 
     /// With signs from this one on, where those before it mean something else in the section.
-    fn from_sign(self, first_sign: usize) -> Self {
+    fn beginning_at(self, first_sign: usize) -> Self {
         Self { first_sign, ..self }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         benches: &["reporting", "series", "fault", "shuffle"],
         groups: vec![
             Group::wide(Vec::new(), curves),
-            Group::new(shares, falls(rows, known).into_iter().collect()).from_sign(known),
+            Group::new(shares, falls(rows, known).into_iter().collect()).beginning_at(known),
             faults(&rows.bench("fault"), first),
         ],
     }
@@ -182,7 +182,7 @@ fn faults(rows: &Rows<'_>, first_sign: usize) -> Group {
         width: NARROW,
     };
     let plots = if plot.rows.is_empty() { Vec::new() } else { vec![plot.draw()] };
-    Group::new(configs, plots).from_sign(first_sign)
+    Group::new(configs, plots).beginning_at(first_sign)
 }
 
 /// What a row of a guest ends with.
