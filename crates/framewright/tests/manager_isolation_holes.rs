@@ -248,7 +248,7 @@ fn memory_with_errors_is_freed_by_nobody() {
             manager.give_back(page).is_err()
                 && manager.give_back(PfnRange::new(page.start.0, page.start.0 + 7)).is_err()
         );
-        assert!(manager.start_references(page).is_err());
+        assert!(manager.begin_references(page).is_err());
         check(&manager);
         assert!(
             manager
