@@ -167,7 +167,9 @@ fn a_quiet_that_is_over_does_not_come_back() {
 #[test]
 fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     for into_cache in [true, false] {
-        loom::model(move || {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
             let machine = Machine::new();
             let other = Arc::clone(&machine);
             let other = thread::spawn(move || other.search());
