@@ -90,9 +90,9 @@ fn a_half_twice_in_one_batch_is_refused_once() {
         for start in [twice, blocks[1].add(one)] {
             manager.give_back_order(start, half()).expect("allocated");
         }
-        // Where pages have owners that is known before it leaves the cache.
+        // Where pages have owners, and in builds with debug assertions, that is known before it leaves the cache.
         let again = manager.give_back_order(twice, half());
-        assert_eq!(again.is_err(), common::is_careful());
+        assert_eq!(again.is_err(), common::is_careful() || cfg!(debug_assertions));
         let error = again.and_then(|()| manager.drain().map(|_| ())).expect_err("one of them was there twice");
         settled(&manager);
         assert!(matches!(error, FreeError::NotAllocated { pfn, .. } if pfn == twice), "{error}");

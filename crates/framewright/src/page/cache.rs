@@ -68,10 +68,10 @@ impl Runs {
     pub(crate) fn starts(self) -> impl Iterator<Item = Pfn> {
         let mut runs = self.runs;
         core::iter::from_fn(move || {
-            let start = self.base.add(u64::from(runs.trailing_zeros()));
+            let next = u64::from(runs.trailing_zeros());
             let some = runs != 0;
             runs &= runs.wrapping_sub(1);
-            some.then_some(start)
+            some.then(|| self.base.add(next))
         })
     }
 }
@@ -331,7 +331,8 @@ impl CpuCache {
             let freed = self.entries.get(self.freed[order].entries()).unwrap_or(&[]);
             let ready = self.entries.get(self.ready[order].entries()).unwrap_or(&[]);
             for entries in [words, freed, ready] {
-                for runs in entries.iter().filter(|word| meets(word.base.load(Ordering::Relaxed), 64)).map(Word::read) {
+                // Read once: its owner may empty it meanwhile.
+                for runs in entries.iter().map(Word::read).filter(|runs| meets(runs.base.0, 64)) {
                     if let Some(start) = runs.starts().find(|start| meets(start.0, 1 << order)) {
                         return Some(start.max(range.start));
                     }
