@@ -6,7 +6,8 @@
 //!
 //! # Memory ordering
 //!
-//! The fences in [`begin`](Awaited::begin) and [`wake`](Awaited::wake) are partners: either the caller, which looks once more after `begin`, finds the work done, or the helper,
+//! All changes and looks are Relaxed. What orders them are the SeqCst fences in [`begin`](Awaited::begin) and
+//! [`wake`](Awaited::wake), which are partners: either the caller, which looks once more after `begin`, finds the work done, or the helper,
 //! which has done it before `wake`, finds the caller in the set.
 
 use crate::cross_calls::MAX_CPUS;

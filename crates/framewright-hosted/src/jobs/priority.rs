@@ -29,7 +29,7 @@ impl Priority {
             let may = |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
             answer.store(own.and_then(may).is_ok(), Ordering::Relaxed);
         });
-        // What the thread wrote is visible to who has waited for its end.
+        // Relaxed: what the thread wrote is visible to whoever has waited for its end.
         let _ = tried.map(Thread::join);
         if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept }
     }

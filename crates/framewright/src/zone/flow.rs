@@ -32,7 +32,7 @@ pub(super) fn unused_pages(lists: &FreeLists) -> u64 {
 
 impl Zone {
     /// Pages came back. With the lock of the lists, so that this is no locked instruction, on the line that
-    /// `publish` writes.
+    /// `publish` writes. Relaxed: the lock orders it, and who looks without the lock wants some number.
     #[inline]
     pub(super) fn note_freed(&self, pages: u64) {
         let freed = &self.changing.freed_pages;

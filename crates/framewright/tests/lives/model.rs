@@ -81,7 +81,7 @@ impl Model {
     /// Frames that carry a stamp: of small runs all, of large ones each whose number chance likes.
     fn stamped(range: PfnRange) -> impl Iterator<Item = Pfn> {
         let all = range.pages() <= 64;
-        (range.start.0..range.end.0).filter(move |&frame| all || mix(frame) % 509 == 0).map(Pfn)
+        (range.start.0..range.end.0).filter(move |&frame| all || mix(frame).is_multiple_of(509)).map(Pfn)
     }
 
     /// Writes stamps into frames that somebody has.
