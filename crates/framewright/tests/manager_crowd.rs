@@ -64,7 +64,7 @@ impl Model {
         assert!(!range.is_empty());
         self.change(range, true);
         for block in range.start.0 / 512..range.end.0.div_ceil(512) {
-            let since = self.isolated[block as usize].load(Ordering::SeqCst);
+            let since = self.isolated[usize::try_from(block).expect("small")].load(Ordering::SeqCst);
             assert!(since == 0 || since > asked, "{range:?} was isolated at {since}, before {asked}");
         }
         // SAFETY: the frame was handed out just now, and the model has seen that nobody else has it.
@@ -84,7 +84,7 @@ impl Model {
         while frame < range.end.0 {
             let end = range.end.0.min((frame / 64 + 1) * 64);
             let bits = (u64::MAX >> (64 - (end - frame))) << (frame % 64);
-            let word = &self.owned[(frame / 64) as usize];
+            let word = &self.owned[usize::try_from(frame / 64).expect("small")];
             let before =
                 if owned { word.fetch_or(bits, Ordering::SeqCst) } else { word.fetch_and(!bits, Ordering::SeqCst) };
             assert_eq!(before & bits, if owned { 0 } else { bits }, "frames from {frame:#x} of {range:?}");
