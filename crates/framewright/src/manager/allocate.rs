@@ -475,7 +475,7 @@ impl<P: Platform> Manager<P> {
 }
 
 /// Refuses types for which no memory is kept: they take from no other, and no other takes from them.
-fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
+pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
     if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }
 

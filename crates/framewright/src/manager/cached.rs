@@ -3,7 +3,7 @@
 //! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
 //! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
-use super::allocate::{Mark, Search};
+use super::allocate::{Mark, Search, usable_type};
 use super::memory_map::Growth;
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
@@ -113,6 +113,8 @@ impl<P: Platform> Manager<P> {
     #[cold]
     #[inline(never)]
     fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+        // Here, as a search for a type that no memory is kept for would bring up all that is withheld.
+        usable_type(migrate_type)?;
         let near = if order > Order::BLOCK {
             let take = |zone: &'static Zone| {
                 self.try_zone(zone, &Search::near(zone.id().node, migrate_type), order, Mark::Low)
