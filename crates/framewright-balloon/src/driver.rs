@@ -224,9 +224,12 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     /// should be. It acknowledges the interrupt, answers the host's question for statistics with what `statistics` knows, finishes a request for pages, and
     /// begins the next (at most 4 MiB).
     ///
+    /// # Safety
+    /// `memory` is the one that all frames in the balloon came from: frames go back to it by number (invariant 42).
+    ///
     /// # Errors
     /// The device does what it may not, or asks to be reset.
-    pub fn work(
+    pub unsafe fn work(
         &mut self,
         memory: &mut dyn BalloonMemory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
@@ -234,7 +237,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        let step = self.step(memory, statistics);
+        // SAFETY: passed on to the caller.
+        let step = unsafe { self.step(memory, statistics) };
         self.noted(step)
     }
 
@@ -291,11 +295,15 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
 
     /// Stops the device and gives the balloon's pages back: true once that is done, otherwise the device has not completed its reset, and this has to be called
     /// again. [`reset`](Self::reset) starts it again.
-    pub fn stop(&mut self, memory: &mut dyn BalloonMemory) -> bool {
+    ///
+    /// # Safety
+    /// As for [`work`](Self::work).
+    pub unsafe fn stop(&mut self, memory: &mut dyn BalloonMemory) -> bool {
         if self.state != State::Stopped && !self.try_quiet() {
             return false;
         }
-        self.queues.inflation.empty(memory);
+        // SAFETY: the frames came from `memory`, as the caller says, and the device has been reset.
+        unsafe { self.queues.inflation.empty(memory) };
         true
     }
 
@@ -334,7 +342,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    fn step(
+    /// # Safety
+    /// As for [`work`](Self::work).
+    unsafe fn step(
         &mut self,
         memory: &mut dyn BalloonMemory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
@@ -345,7 +355,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             return Err(DeviceFault::NeedsReset);
         }
         self.answer_statistics(statistics)?;
-        self.queues.inflation.finish(memory)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.queues.inflation.finish(memory)? };
         self.target_pages = self.target_pages()?;
         let goal_pages = self.goal_pages();
         let enough = self.queues.inflation.approach(goal_pages, memory, &mut self.transport);

@@ -26,8 +26,13 @@ pub unsafe trait BalloonMemory {
     /// the driver goes on with smaller ones, or tries again at the next call of [`Balloon::work`](crate::Balloon::work).
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64>;
 
-    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free frames clear or filled has to do so with these.
-    fn give_back(&mut self, first_pfn: u64, pages: u32);
+    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free frames clear or
+    /// filled has to do so with these.
+    ///
+    /// # Safety
+    /// [`take`](Self::take) of this memory gave them to the caller, who gives them back once and uses them no more
+    /// (invariant 42).
+    unsafe fn give_back(&mut self, first_pfn: u64, pages: u32);
 }
 
 /// What the device has been asked to do.
@@ -90,7 +95,10 @@ impl<H: PrivateMemory> Inflation<H> {
     }
 
     /// Looks for the answer. True when the number of frames in the balloon has changed.
-    pub fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
+    ///
+    /// # Safety
+    /// `memory` is what all frames in the balloon came from.
+    pub unsafe fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
         // The device was asked for nothing on the other queue, and gets no further than to say that it did something there.
         let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
         let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
@@ -99,7 +107,10 @@ impl<H: PrivateMemory> Inflation<H> {
             return Err(DeviceFault::TooLong { queue, written });
         }
         match self.request.take() {
-            Some(Request::Deflate(pages)) => self.take_out(pages, memory),
+            Some(Request::Deflate(pages)) => {
+                // SAFETY: passed on to the caller; the device has answered for these frames.
+                unsafe { self.take_out(pages, memory) };
+            }
             Some(Request::Inflate(_)) | None => {}
         }
         Ok(true)
@@ -131,11 +142,16 @@ impl<H: PrivateMemory> Inflation<H> {
         true
     }
 
-    /// Gives all frames back. Only after the device has been reset.
-    pub fn empty(&mut self, memory: &mut dyn BalloonMemory) {
+    /// Gives all frames back.
+    ///
+    /// # Safety
+    /// They came from `memory`, and the device has been reset.
+    pub unsafe fn empty(&mut self, memory: &mut dyn BalloonMemory) {
         self.request = None;
         while let Some(run) = self.ledger.pop(u32::MAX) {
-            memory.give_back(run.first_pfn, run.pages);
+            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the device has let go of it
+            // (invariant 42).
+            unsafe { memory.give_back(run.first_pfn, run.pages) };
         }
     }
 
@@ -163,7 +179,8 @@ impl<H: PrivateMemory> Inflation<H> {
                 Some(first_pfn) => {
                     let run = Run { first_pfn, pages: 1 << order };
                     if !self.is_usable(run) || !self.ledger.push(run) {
-                        memory.give_back(run.first_pfn, run.pages);
+                        // SAFETY: taken just now; neither device nor ledger knows of it (invariant 42).
+                        unsafe { memory.give_back(run.first_pfn, run.pages) };
                         break;
                     }
                     self.write(taken, run);
@@ -198,11 +215,16 @@ impl<H: PrivateMemory> Inflation<H> {
     }
 
     /// Gives back the newest `pages` frames of the ledger.
-    fn take_out(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
+    ///
+    /// # Safety
+    /// They came from `memory`, and the device has let go of them.
+    unsafe fn take_out(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
         let mut left = pages;
         while left > 0 {
             let Some(run) = self.ledger.pop(left) else { return };
-            memory.give_back(run.first_pfn, run.pages);
+            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the device has let go of it
+            // (invariant 42).
+            unsafe { memory.give_back(run.first_pfn, run.pages) };
             left -= run.pages;
         }
     }

@@ -22,7 +22,7 @@
 //!     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
 //!         if order == 0 { self.0.pop().filter(|&pfn| pfn < end_pfn) } else { None }
 //!     }
-//!     fn give_back(&mut self, first_pfn: u64, pages: u32) {
+//!     unsafe fn give_back(&mut self, first_pfn: u64, pages: u32) {
 //!         self.0.extend(first_pfn..first_pfn + u64::from(pages));
 //!     }
 //! }
@@ -32,7 +32,8 @@
 //! let mut frames = Frames((0x1000..0x1100).collect());
 //!
 //! host.set_target(100);
-//! while balloon.work(&mut frames, &mut |_| None)?.held_pages < 100 {}
+//! // SAFETY: there is one memory, and the balloon's frames come from it.
+//! while unsafe { balloon.work(&mut frames, &mut |_| None)? }.held_pages < 100 {}
 //! assert_eq!(frames.0.len(), 156);
 //!
 //! // SAFETY: the frame is ours, and nobody looks at it before the device has answered.

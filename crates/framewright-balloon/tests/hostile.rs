@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Driver, Memory, nothing_is_left};
+use common::{Driver, Memory, WithMemory as _, nothing_is_left};
 use framewright_balloon::{Settings, Token};
 use framewright_testkit::balloon::{FakeBalloon, Offer};
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ proptest! {
                 Step::Target(pages) => host.set_target(pages),
                 Step::Work(times) => for turn in 0..times {
                     host.overwrite(&mut random(u64::from(turn) << 32 | next_block));
-                    let _ = balloon.work(&mut memory, &mut |tag| Some(tag as u64));
+                    let _ = balloon.work_with(&mut memory, &mut |tag| Some(tag as u64));
                 },
                 Step::Relieve(pages) => { balloon.relieve(pages.into()); }
                 Step::Report(count) => {
@@ -104,7 +104,7 @@ proptest! {
                 Step::SlowReset(looks) => host.set_reset_looks(Some(looks.into())),
                 Step::Reset => reset(&mut balloon, &mut reports),
                 Step::Stop => {
-                    while !balloon.stop(&mut memory) {}
+                    while !balloon.stop_with(&mut memory) {}
                     prop_assert!(memory.taken.is_empty());
                     reset(&mut balloon, &mut reports);
                 }
@@ -116,7 +116,7 @@ proptest! {
         }
         // Whatever it did, all that the balloon had comes back, once.
         host.set_reset_looks(Some(0));
-        while !balloon.stop(&mut memory) {}
+        while !balloon.stop_with(&mut memory) {}
         prop_assert!(memory.taken.is_empty());
         prop_assert_eq!(memory.free.len(), usize::try_from(FRAMES).expect("few"));
         drop(balloon);

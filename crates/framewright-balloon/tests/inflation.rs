@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Memory, as_told, nothing_is_left, settle, start};
+use common::{Memory, WithMemory as _, as_told, nothing_is_left, settle, start};
 use framewright_balloon::{DeviceFault, Statistic};
 use framewright_testkit::balloon::{Answers, FakeBalloon, FakeHal, Lie, Offer};
 
@@ -72,7 +72,7 @@ fn frames_beyond_the_numbers_of_the_queue_stay_out() {
     for (pfn, target) in [(end, 701), (end - 1, 2000), (u64::MAX, 701), (end + 512, 2000)] {
         memory.instead = Some(pfn);
         host.set_target(target);
-        let progress = balloon.work(&mut memory, &mut |_| None).expect("well");
+        let progress = balloon.work_with(&mut memory, &mut |_| None).expect("well");
         assert_eq!((progress.held_pages, progress.short), (700, true), "{pfn:#x}");
         assert_eq!(memory.given_back_instead.pop().map(|(first, _)| first), Some(pfn));
     }
@@ -110,16 +110,16 @@ fn frames_come_back_after_the_host_was_told() {
     host.set_answers(Answers::OnDemand);
     host.set_target(1948);
     for _ in 0..3 {
-        let progress = balloon.work(&mut memory, &mut |_| None).expect("well");
+        let progress = balloon.work_with(&mut memory, &mut |_| None).expect("well");
         assert!(progress.waiting && memory.taken.len() == 2048, "the host does not know yet");
     }
     // The host changes its mind meanwhile: one thing after the other.
     host.set_target(4096);
     assert_eq!(
-        (balloon.work(&mut memory, &mut |_| None).map(|progress| progress.held_pages), host.answer(1)),
+        (balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages), host.answer(1)),
         (Ok(2048), 1)
     );
-    assert_eq!(balloon.work(&mut memory, &mut |_| None).map(|progress| progress.held_pages), Ok(1948));
+    assert_eq!(balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages), Ok(1948));
     assert_eq!(host.actual(), 1948);
     host.set_answers(Answers::AtOnce);
     assert_eq!(host.answer(1), 1);
@@ -136,7 +136,7 @@ fn a_reset_in_the_middle_loses_no_frame() {
         settle(&mut balloon, &mut memory);
         host.set_answers(Answers::OnDemand);
         host.set_target(target);
-        balloon.work(&mut memory, &mut |_| None).expect("well");
+        balloon.work_with(&mut memory, &mut |_| None).expect("well");
         let held = memory.taken.len();
         balloon.reset().expect("it starts again");
         assert_eq!(memory.taken.len(), held);
@@ -158,14 +158,14 @@ fn stopping_gives_every_frame_back_once_the_device_is_reset() {
     settle(&mut balloon, &mut memory);
     host.set_answers(Answers::OnDemand);
     host.set_target(4000);
-    balloon.work(&mut memory, &mut |_| None).expect("well");
+    balloon.work_with(&mut memory, &mut |_| None).expect("well");
     host.set_reset_looks(None);
-    assert!(!balloon.stop(&mut memory) && !balloon.stop(&mut memory));
+    assert!(!balloon.stop_with(&mut memory) && !balloon.stop_with(&mut memory));
     assert_eq!(memory.taken.len(), 4000);
     host.end_reset();
-    assert!(balloon.stop(&mut memory) && balloon.stop(&mut memory));
+    assert!(balloon.stop_with(&mut memory) && balloon.stop_with(&mut memory));
     assert_eq!((memory.taken.len(), memory.free.len()), (0, 8192));
-    assert_eq!(balloon.work(&mut memory, &mut |_| None), Err(DeviceFault::Stopped));
+    assert_eq!(balloon.work_with(&mut memory, &mut |_| None), Err(DeviceFault::Stopped));
     host.set_answers(Answers::AtOnce);
     balloon.reset().expect("it starts again");
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 4000);
@@ -187,8 +187,8 @@ fn lies_about_pages_are_found() {
         let mut memory = Memory::of(0..8192);
         host.lie(lie);
         host.set_target(1000);
-        balloon.work(&mut memory, &mut |_| None).expect("asked, not answered");
-        let fault = balloon.work(&mut memory, &mut |_| None).expect_err("found out");
+        balloon.work_with(&mut memory, &mut |_| None).expect("asked, not answered");
+        let fault = balloon.work_with(&mut memory, &mut |_| None).expect_err("found out");
         assert_eq!((balloon.fault(), memory.taken.len()), (Some(fault), 1000), "{lie:?}");
         balloon.reset().expect("it starts again");
         assert_eq!(settle(&mut balloon, &mut memory).held_pages, 1000, "{lie:?}");
@@ -232,7 +232,7 @@ fn statistics_are_answered_when_they_are_asked_for() {
             Statistic::DirectReclaimed => Some(3),
             _ => None,
         };
-        balloon.work(&mut memory, &mut { value }).map(|_| free)
+        balloon.work_with(&mut memory, &mut { value }).map(|_| free)
     };
     for round in 1..200 {
         let free = work().expect("well");
@@ -255,6 +255,6 @@ fn statistics_are_answered_when_they_are_asked_for() {
 fn a_guest_that_knows_nothing_still_answers() {
     let host = FakeBalloon::new();
     let mut balloon = start(&host).expect("a device that is well");
-    balloon.work(&mut Memory::default(), &mut |_| None).expect("well");
+    balloon.work_with(&mut Memory::default(), &mut |_| None).expect("well");
     assert_eq!(host.statistics(), ([(0, 0)].into(), 1));
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Driver, Memory, as_told, nothing_is_left};
+use common::{Driver, Memory, WithMemory as _, as_told, nothing_is_left};
 use framewright_balloon::{Settings, Token};
 use framewright_testkit::balloon::{Answers, FakeBalloon, Lie, Offer};
 use proptest::prelude::*;
@@ -134,7 +134,7 @@ proptest! {
             match step {
                 Step::Target(pages) => host.set_target(pages),
                 Step::Work(times) => for _ in 0..times {
-                    let _ = balloon.work(&mut model.memory, &mut |tag| Some(tag as u64));
+                    let _ = balloon.work_with(&mut model.memory, &mut |tag| Some(tag as u64));
                 },
                 Step::Report(count) => model.report(&mut balloon, count),
                 Step::Poll => model.poll(&mut balloon),
@@ -148,7 +148,7 @@ proptest! {
                 Step::SlowReset(looks) => host.set_reset_looks(Some(looks.into())),
                 Step::Reset => model.reset(&mut balloon),
                 Step::Stop => {
-                    while !balloon.stop(&mut model.memory) {}
+                    while !balloon.stop_with(&mut model.memory) {}
                     prop_assert!(model.memory.taken.is_empty());
                     model.reports.clear();
                     model.reset(&mut balloon);
@@ -167,7 +167,7 @@ proptest! {
         prop_assert_eq!(model.memory.taken.len(), 1000);
         // Frames that the host counts and the guest does not were in the balloon when it was stopped; a reset means that they are the guest's.
         prop_assert!(as_told(&model.memory.taken).is_subset(&host.balloon()));
-        while !balloon.stop(&mut model.memory) {}
+        while !balloon.stop_with(&mut model.memory) {}
         prop_assert_eq!(model.memory.free.len(), FRAMES);
         drop(balloon);
         nothing_is_left();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Driver, Memory, nothing_is_left, start};
+use common::{Driver, Memory, WithMemory as _, nothing_is_left, start};
 use framewright_balloon::{BadAnswer, DeviceFault, Settings, StartError, SubmitError, Token};
 use framewright_testkit::balloon::{Answers, FakeBalloon, Lie, Offer};
 
@@ -148,7 +148,7 @@ fn a_queue_out_of_order_is_dead_until_a_reset() {
         assert!(!fault.to_string().is_empty());
         assert_eq!(balloon.poll(), Err(fault));
         assert_eq!(submit(&mut balloon, &blocks(50, 1)), Err(SubmitError::Fault(fault)));
-        assert_eq!(balloon.work(&mut Memory::default(), &mut |_| None), Err(fault));
+        assert_eq!(balloon.work_with(&mut Memory::default(), &mut |_| None), Err(fault));
         assert!(balloon.reports_in_flight() > 0, "{lie:?}: what was not answered stays with the device");
         balloon.reset().expect("it starts again");
         assert_eq!((balloon.fault(), balloon.reports_in_flight()), (None, 0));
@@ -205,9 +205,9 @@ fn a_device_that_comes_back_as_another_is_not_started() {
 fn a_request_to_be_reset_is_seen_at_work() {
     let (host, mut balloon) = on_demand();
     host.ask_for_reset();
-    assert_eq!(balloon.work(&mut Memory::default(), &mut |_| None), Err(DeviceFault::NeedsReset));
+    assert_eq!(balloon.work_with(&mut Memory::default(), &mut |_| None), Err(DeviceFault::NeedsReset));
     assert_eq!(balloon.poll(), Err(DeviceFault::NeedsReset));
     assert_eq!(balloon.reset(), Ok(()));
-    assert!(balloon.work(&mut Memory::default(), &mut |_| None).is_ok());
+    assert!(balloon.work_with(&mut Memory::default(), &mut |_| None).is_ok());
     assert_eq!(Settings::default().report_ranges, 32);
 }

@@ -39,8 +39,8 @@ fn whole(map: MemoryMap<'_>, topology: &Topology<'_>, node: Option<usize>) -> u6
 
 /// Free blocks of 1 GiB after bring-up, in all or on a node.
 fn free(manager: &Fake, node: Option<usize>) -> u64 {
-    let zones = manager.zones().iter().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
-    zones.map(|zone| u64::from(manager.view(zone).free_blocks()[9])).sum()
+    let zones = manager.views().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
+    zones.map(|zone| u64::from(zone.free_blocks()[9])).sum()
 }
 
 fn up(machine: &'static FakeMachine, line: &str, policy: &str) -> Fake {
@@ -76,7 +76,7 @@ fn no_page_of_1_gib_is_lost_to_tables() {
 fn tables_stay_near_unless_each_gib_counts() {
     let node_of = |manager: &Fake, range: PhysRange| manager.platform().topology().owner(range.start).node;
     let all_near = |manager: &Fake| {
-        let tables = manager.zones().iter().filter(|zone| !zone.table_memory().is_empty());
+        let tables = manager.views().filter(|zone| !zone.table_memory().is_empty());
         tables.map(|zone| (zone.id().node, zone.table_memory())).all(|(node, range)| node_of(manager, range) == node)
     };
     // Node 1 has nothing but whole GiB: with the last of them wanted its tables go to node 0.

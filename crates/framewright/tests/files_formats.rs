@@ -230,7 +230,8 @@ fn buddyinfo_is_this_text() {
         return;
     }
     let text = read(&manager, "/proc/buddyinfo");
-    let free = |zone: usize| manager.view(&manager.zones()[zone]).free_areas().by_order().map(|runs| runs.to_string());
+    let free =
+        |zone: usize| manager.views().nth(zone).expect("a zone").free_areas().by_order().map(|runs| runs.to_string());
     let row = |zone| free(zone).iter().map(|runs| format!("{runs:>6} ")).collect::<String>();
     let zones = [("DMA", 0), ("DMA32", 1), ("Normal", 2)];
     let expected: String = zones.map(|(zone, index)| format!("Node 0, zone {zone:>8} {}\n", row(index))).concat();

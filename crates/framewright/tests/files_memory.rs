@@ -198,9 +198,9 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
             scope.spawn(move || manager.platform().run_on(cpu, traffic));
         }
         for _ in 0..50 {
-            for zone in manager.zones() {
+            for zone in manager.views() {
                 let mut next = zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
-                manager.view(zone).for_each_block_run(&mut |run| {
+                zone.for_each_block_run(&mut |run| {
                     assert!(run.blocks != 0 && run.what != BlockUse::Unknown);
                     for block in run.start.0..run.start.0 + run.blocks {
                         assert_eq!(next.next(), Some(block));

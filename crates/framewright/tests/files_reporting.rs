@@ -121,9 +121,8 @@ fn a_shuffle_shows_and_cannot_be_written() {
         numbers.sum()
     };
     let (pairs, neighbours) = on
-        .zones()
-        .iter()
-        .map(|zone| on.view(zone).shuffled())
+        .views()
+        .map(|zone| zone.shuffled())
         .fold((0, 0), |(pairs, neighbours), of| (pairs + of.pairs, neighbours + of.neighbours));
     assert!(pairs > 30 && neighbours < pairs / 2, "{neighbours} of {pairs}");
     assert_eq!((of("pairs:"), of("neighbours:")), (pairs, neighbours));

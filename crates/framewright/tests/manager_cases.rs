@@ -60,14 +60,14 @@ fn tables_are_reserved_and_counted() {
 #[test]
 fn every_order_comes_back_and_merges() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 4)).build());
-    let before: Vec<_> = manager.zones().iter().map(|zone| manager.view(zone).free_blocks()).collect();
+    let before: Vec<_> = manager.views().map(|zone| zone.free_blocks()).collect();
     for of in 9..=18 {
         let taken = take(&manager, Request::new(order(of)));
         check(&manager);
         manager.give_back(taken).expect("it was allocated");
         check(&manager);
     }
-    let after: Vec<_> = manager.zones().iter().map(|zone| manager.view(zone).free_blocks()).collect();
+    let after: Vec<_> = manager.views().map(|zone| zone.free_blocks()).collect();
     assert_eq!(before, after);
 }
 
@@ -331,7 +331,9 @@ fn types_claim_from_one_another_and_stay_together() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     // Take what is left of the last GiB, so that only whole GiB are free.
     let normal = zone(&manager, 0, ZoneKind::Normal);
-    while let Some(slot) = manager.view(normal).free_blocks()[..9].iter().position(|&blocks| blocks != 0) {
+    while let Some(slot) =
+        manager.view(normal.id()).expect("a zone").free_blocks()[..9].iter().position(|&blocks| blocks != 0)
+    {
         take(&manager, Request::new(order(9 + u8::try_from(slot).expect("small"))));
     }
     let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::BLOCK) };

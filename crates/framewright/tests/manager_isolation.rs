@@ -36,8 +36,8 @@ fn state(manager: &Fake, block: u32) -> BlockState {
 
 /// Everything that can be seen of a manager's free memory.
 fn picture(manager: &Fake) -> Vec<String> {
-    let zones = manager.zones().iter();
-    zones.map(|zone| format!("{:?} {:?}", zone.free_pages(), manager.view(zone).free_blocks())).collect()
+    let zones = manager.views();
+    zones.map(|zone| format!("{:?} {:?}", zone.free_pages(), zone.free_blocks())).collect()
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn what_comes_back_in_any_order_is_one_again() {
         scatter(&manager, range, first);
         check(&manager);
         assert_eq!(idle_pages(&manager), free);
-        let zone = manager.zones().iter().find(|zone| zone.span().contains(range.start)).expect("a zone");
-        assert!(manager.view(zone).free_blocks()[usize::from(Order::MAX.get() - BLOCK_ORDER)] >= 1);
+        let zone = manager.views().find(|zone| zone.span().contains(range.start)).expect("a zone");
+        assert!(zone.free_blocks()[usize::from(Order::MAX.get() - BLOCK_ORDER)] >= 1);
     }
 }
 
@@ -175,7 +175,7 @@ fn batches_of_halves_begin_and_end_where_blocks_do() {
     let halved = || {
         let mut halved = 0;
         let mut count = |run: BlockRun| halved += u32::from(run.what == HALVED) * run.blocks;
-        manager.zones().iter().for_each(|zone| manager.view(zone).for_each_block_run(&mut count));
+        manager.views().for_each(|zone| zone.for_each_block_run(&mut count));
         halved
     };
     // Halves that are alone; the tables may have a block in common with the first. The next refill begins with what is left of the block.

@@ -310,7 +310,7 @@ fn every_order_and_capacity_reports_what_it_can() {
         let line = format!("page_reporting.page_reporting_order={order}");
         let mut rig = Rig::new(machine(3072, 1), &line, Traits { capacity, ..weightless() });
         assert_eq!(rig.reporter().order().get(), order);
-        let largest = rig.manager.view(&rig.manager.zones()[0]).free_blocks();
+        let largest = rig.manager.views().next().expect("a zone").free_blocks();
         rig.manager.reporting().set_pace(Pace::Adaptive);
         rig.run(600 * SECOND);
         check(rig.manager);

@@ -16,7 +16,7 @@ fn machine() -> &'static FakeMachine {
 }
 
 fn shuffled(manager: &common::Fake) -> (u32, u32) {
-    let all = manager.zones().iter().map(|zone| manager.view(zone).shuffled());
+    let all = manager.views().map(|zone| zone.shuffled());
     all.fold((0, 0), |sum, zone| (sum.0 + zone.pairs, sum.1 + zone.neighbours))
 }
 
@@ -42,13 +42,13 @@ fn the_statistic_tells() {
     let manager = bring_up_with(machine(), &[], &parameters(SHUFFLED)).expect("bring-up");
     let (pairs, neighbours) = shuffled(&manager);
     assert!(pairs > 1000 && neighbours < 30, "{neighbours} of {pairs}");
-    for zone in manager.zones() {
-        assert!(manager.shuffle(zone));
+    for zone in manager.views() {
+        assert!(zone.shuffle());
     }
     check(&manager);
     let plain = bring_up_with(machine(), &[], &parameters("")).expect("bring-up");
     assert_eq!(shuffled(&plain).1, shuffled(&plain).0, "what there is of that order is in order");
-    assert!(plain.zones().iter().all(|zone| !plain.shuffle(zone)));
+    assert!(plain.views().all(|zone| !zone.shuffle()));
     check(&plain);
 }
 
@@ -88,7 +88,7 @@ fn large_pieces_are_gathered_from_anywhere() {
         check(&manager);
     }
     assert_eq!(settled(&manager), before);
-    let blocks = manager.zones().iter().map(|zone| manager.view(zone).free_blocks());
+    let blocks = manager.views().map(|zone| zone.free_blocks());
     assert!(blocks.map(|orders| orders[2..].iter().sum::<u32>()).sum::<u32>() == 0, "nothing merges beyond 4 MiB");
     manager.allocate(&Request::new(Order::MAX)).expect("a GiB can be gathered again");
 }

@@ -97,9 +97,9 @@ unsafe impl BalloonMemory for ManagedFrames<'_> {
         self.0.allocate(&request).ok().map(|range| range.start.0)
     }
 
-    fn give_back(&mut self, first_pfn: u64, pages: u32) {
+    unsafe fn give_back(&mut self, first_pfn: u64, pages: u32) {
         let range = PfnRange { start: Pfn(first_pfn), end: Pfn(first_pfn + u64::from(pages)) };
-        // SAFETY: what `take` gave to the driver, which gives back what the device has let go of (invariants 33 and 42).
+        // SAFETY: `take` allocated these frames, and the caller uses them no more (invariant 42).
         if let Err(error) = unsafe { self.0.free(range) } {
             crate::console::log!("virtio-balloon: frames at {first_pfn:#x} are lost: {error}");
         }

@@ -181,7 +181,8 @@ impl<'a> Driver<'a> {
         let manager = self.manager;
         match self.reporter.unregister() {
             Ok(mut device) => {
-                if !within(LAST_SECONDS, || device.balloon.stop(&mut ManagedFrames(manager))) {
+                // SAFETY: the balloon's frames are all this manager's.
+                if !within(LAST_SECONDS, || unsafe { device.balloon.stop(&mut ManagedFrames(manager)) }) {
                     log!("virtio-balloon: it does not complete its reset");
                 }
             }
@@ -194,7 +195,8 @@ impl<'a> Driver<'a> {
         let mut answer = |tag| statistics(self.manager, tag);
         // SAFETY: the device stays where it is, and this is about the balloon's other queues.
         let balloon = &mut unsafe { self.reporter.device_mut() }.balloon;
-        match balloon.work(&mut ManagedFrames(self.manager), &mut answer) {
+        // SAFETY: the guest has one manager, and the balloon's frames are all its.
+        match unsafe { balloon.work(&mut ManagedFrames(self.manager), &mut answer) } {
             Ok(progress) => {
                 self.fault = None;
                 let is_there = progress.short || progress.held_pages == progress.goal_pages;

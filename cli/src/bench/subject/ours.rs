@@ -61,9 +61,9 @@ impl Subject for Ours<'_> {
 
     fn free(&self) -> Option<Free> {
         let mut free = Free::default();
-        for zone in self.0.zones() {
+        for zone in self.0.views() {
             free.pages += zone.free_pages();
-            let orders = self.0.view(zone).free_blocks().into_iter().zip(BLOCK_ORDER..);
+            let orders = zone.free_blocks().into_iter().zip(BLOCK_ORDER..);
             free.whole_pages += orders.map(|(blocks, order)| u64::from(blocks) << order).sum::<u64>();
         }
         Some(free)

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use framewright_balloon::{Balloon, BalloonMemory, Progress, Settings, StartError};
+use framewright_balloon::{Balloon, BalloonMemory, DeviceFault, Progress, Settings, StartError, Statistic};
 use framewright_testkit::balloon::{FakeBalloon, FakeHal, FakeTransport};
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ unsafe impl BalloonMemory for Memory {
         Some(first)
     }
 
-    fn give_back(&mut self, first_pfn: u64, pages: u32) {
+    unsafe fn give_back(&mut self, first_pfn: u64, pages: u32) {
         if self.instead.take().is_some() {
             self.given_back_instead.push((first_pfn, pages));
             return;
@@ -60,10 +60,37 @@ unsafe impl BalloonMemory for Memory {
     }
 }
 
+/// What the driver does with a test's memory.
+pub trait WithMemory {
+    fn work_with(
+        &mut self,
+        memory: &mut Memory,
+        statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
+    ) -> Result<Progress, DeviceFault>;
+
+    fn stop_with(&mut self, memory: &mut Memory) -> bool;
+}
+
+impl WithMemory for Driver {
+    fn work_with(
+        &mut self,
+        memory: &mut Memory,
+        statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
+    ) -> Result<Progress, DeviceFault> {
+        // SAFETY: these frames are numbers; `Memory` says so when one comes back that it did not give.
+        unsafe { self.work(memory, statistics) }
+    }
+
+    fn stop_with(&mut self, memory: &mut Memory) -> bool {
+        // SAFETY: as above.
+        unsafe { self.stop(memory) }
+    }
+}
+
 /// Works until the balloon is where it should be, or does not move.
 pub fn settle(balloon: &mut Driver, memory: &mut Memory) -> Progress {
     for _ in 0..10_000 {
-        let progress = balloon.work(memory, &mut |_| None).expect("a device that is well");
+        let progress = balloon.work_with(memory, &mut |_| None).expect("a device that is well");
         if progress.short || !progress.waiting && progress.held_pages == progress.goal_pages {
             return progress;
         }

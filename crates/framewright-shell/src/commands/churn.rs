@@ -143,7 +143,7 @@ struct Whole {
 
 impl Whole {
     fn now<P: Platform>(manager: &Manager<P>) -> Self {
-        let block_pages = manager.zones().iter().map(|zone| manager.view(zone).free_block_pages()).sum();
+        let block_pages = manager.views().map(|zone| zone.free_block_pages()).sum();
         Self { free_pages: manager.totals().free_pages, block_pages }
     }
 }

@@ -27,10 +27,11 @@ pub(super) fn stat<P: Platform, H: Host>(
     write!(io.out, "node  zone  ")?;
     head.iter().try_for_each(|name| write!(io.out, "{name:>12}"))?;
     writeln!(io.out)?;
-    for zone in manager.zones() {
+    for zone in manager.views() {
         write!(io.out, "{:>4}  {:<6}", zone.id().node, zone.id().kind)?;
-        let blocks = manager.view(zone).free_block_pages();
-        for pages in [zone.present_pages(), zone.managed_pages(), zone.free_pages(), blocks, zone.map_pages()] {
+        for pages in
+            [zone.present_pages(), zone.managed_pages(), zone.free_pages(), zone.free_block_pages(), zone.map_pages()]
+        {
             write!(io.out, "{:>12}", Size::of_pages(pages))?;
         }
         writeln!(io.out)?;

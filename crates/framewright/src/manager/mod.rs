@@ -226,13 +226,6 @@ impl<P: Platform> Manager<P> {
         self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
     }
 
-    /// Shuffles the free blocks of a zone once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other zones may be shuffled at the same time by
-    /// other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed, where the shuffle is off or where split blocks of the types
-    /// *high atomic* or *CMA* have free pages, whose tables the pass works in otherwise.
-    pub fn shuffle(&self, zone: &Zone) -> bool {
-        zone.shuffle(self.platform)
-    }
-
     /// What the order of the shuffle began with; nothing where it is off.
     #[must_use]
     pub const fn shuffle_seed(&self) -> Option<ShuffleSeed> {

@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::block::BLOCK_ORDERS;
 use crate::platform::Platform;
-use crate::zone::{BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents};
+use crate::zone::{BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents, ZoneFlow, ZoneId};
 use core::ops::Deref;
 
 /// A zone and the platform that its memory is seen through.
@@ -17,7 +17,9 @@ use core::ops::Deref;
 /// ```
 /// ```
 /// fn count<P: framewright::Platform>(manager: &framewright::Manager<P>) {
-///     let _ = manager.view(&manager.zones()[0]).free_blocks();
+///     for zone in manager.views() {
+///         let _ = zone.free_blocks();
+///     }
 /// }
 /// ```
 pub struct ZoneView<'a, P: Platform> {
@@ -26,14 +28,15 @@ pub struct ZoneView<'a, P: Platform> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// A zone of this manager with its platform, for what takes the zone's lock.
-    ///
-    /// # Panics
-    /// When it is another manager's zone.
+    /// All zones with memory, as [`zones`](Self::zones), for what takes a zone's lock.
+    pub fn views(&self) -> impl ExactSizeIterator<Item = ZoneView<'_, P>> + Clone {
+        self.zones.iter().map(|zone| ZoneView { zone, platform: self.platform })
+    }
+
+    /// A zone, unless it has no memory, for what takes the zone's lock.
     #[must_use]
-    pub fn view<'a>(&self, zone: &'a Zone) -> ZoneView<'a, P> {
-        assert!(self.zones.as_ptr_range().contains(&core::ptr::from_ref(zone)), "this is no zone of this manager");
-        ZoneView { zone, platform: self.platform }
+    pub fn view(&self, id: ZoneId) -> Option<ZoneView<'_, P>> {
+        Some(ZoneView { zone: self.zone(id)?, platform: self.platform })
     }
 }
 
@@ -82,6 +85,21 @@ impl<P: Platform> ZoneView<'_, P> {
     /// tables.
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
         self.zone.for_each_block_run(self.platform, visit);
+    }
+
+    /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a caller and its CPU's cache
+    /// stays out of it.
+    #[must_use]
+    pub fn flow(&self) -> ZoneFlow {
+        self.zone.flow(self.platform)
+    }
+
+    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other
+    /// zones may be shuffled at the same time by other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB.
+    /// False, and nothing changed, where the shuffle is off or where split blocks of the types *high atomic* or *CMA* have
+    /// free pages, whose tables the pass works in otherwise.
+    pub fn shuffle(&self) -> bool {
+        self.zone.shuffle(self.platform)
     }
 
     /// How shuffled its free blocks are.

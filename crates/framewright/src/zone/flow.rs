@@ -45,7 +45,7 @@ impl Zone {
     }
 
     /// Pages that were handed out and came back. Exact at the zone; see the module documentation for caches.
-    pub fn flow<P: Platform>(&self, platform: &P) -> ZoneFlow {
+    pub(crate) fn flow<P: Platform>(&self, platform: &P) -> ZoneFlow {
         let lists = self.changing.lists.lock(platform);
         let freed_pages = self.changing.freed_pages.load(Ordering::Relaxed);
         let used = self.managed_pages().saturating_sub(unused_pages(&lists));

@@ -377,8 +377,8 @@ impl Life {
         let _ = (manager.block_state(block), manager.map_frames(block), manager.page_history(frame));
         let _ = manager.survey(BlockRange::new(block.0, block.0 + 1));
         let _ = (manager.references(frame), manager.cpu_cache(0), manager.times());
-        for zone in manager.zones() {
-            manager.shuffle(zone);
+        for zone in manager.views() {
+            zone.shuffle();
         }
     }
 

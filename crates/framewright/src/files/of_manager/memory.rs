@@ -231,7 +231,7 @@ pub(super) fn memory<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn
         let (present, managed) = (zone.present_pages(), zone.managed_pages());
         writeln!(out, "zone {} {} present {present} managed {managed} free {free}", id.node, id.kind)?;
         let mut cells = Cells { out, cell_blocks, start: 0, blocks: 0, counts: [0; USES], line: None, result: Ok(()) };
-        manager.view(zone).for_each_block_run(&mut |run| cells.take(run));
+        zone.for_each_block_run(manager.platform(), &mut |run| cells.take(run));
         cells.finish()?;
     }
     Ok(writeln!(out, "end")?)

@@ -15,7 +15,7 @@ const MANY: u64 = 100_000;
 /// A line for each zone with its free runs by order.
 pub(super) fn buddyinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
     for zone in manager.zones() {
-        let runs = manager.view(zone).free_areas().by_order();
+        let runs = zone.free_areas(manager.platform()).by_order();
         write!(out, "Node {}, zone {:>8} ", zone.id().node, zone.id().kind)?;
         for runs in runs {
             write!(out, "{runs:6} ")?;
@@ -38,7 +38,7 @@ pub(super) fn pagetypeinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &m
         }
         writeln!(out)?;
         for zone in zones_of(manager, node.id) {
-            let areas = manager.view(zone).free_areas();
+            let areas = zone.free_areas(manager.platform());
             for (kind, runs) in MigrateType::ALL.iter().zip(areas.runs) {
                 write!(out, "Node {:>4}, zone {:>8}, type {:>12} ", node.id, zone.id().kind, kind.name())?;
                 for runs in runs {
@@ -55,7 +55,7 @@ pub(super) fn pagetypeinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &m
         writeln!(out)?;
         for zone in zones_of(manager, node.id) {
             write!(out, "Node {}, zone {:>8} ", node.id, zone.id().kind)?;
-            for blocks in manager.view(zone).free_areas().blocks {
+            for blocks in zone.free_areas(manager.platform()).blocks {
                 write!(out, "{blocks:12} ")?;
             }
             writeln!(out)?;

@@ -78,7 +78,7 @@ pub(super) fn counters<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -
 
 /// How shuffled a zone is, for `/proc/zoneinfo`.
 pub(super) fn shuffled<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write) -> Shown {
-    let shuffled = manager.view(zone).shuffled();
+    let shuffled = zone.shuffled(manager.platform());
     write!(out, "\n  shuffle")?;
     for (name, count) in [("pairs:", shuffled.pairs), ("neighbours:", shuffled.neighbours)] {
         write!(out, "\n              {name:<11} {count}")?;

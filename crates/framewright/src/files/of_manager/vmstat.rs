@@ -117,7 +117,7 @@ fn pages<'a, P: Platform>(
 ) -> Result<(), FileError> {
     let sum = |of: fn(&Zone) -> u64| zones.clone().map(of).sum();
     line(FREE_PAGES, sum(Zone::free_pages))?;
-    line(FREE_BLOCK_PAGES, zones.clone().map(|zone| manager.view(zone).free_block_pages()).sum())?;
+    line(FREE_BLOCK_PAGES, zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum())?;
     line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
     line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
     line(MAP_PAGES, sum(Zone::map_pages))?;
@@ -132,7 +132,7 @@ fn events<'a, P: Platform>(
 ) -> Result<(), FileError> {
     let mut events = ZoneEvents::default();
     for zone in zones {
-        events += manager.view(zone).events();
+        events += zone.events(manager.platform());
     }
     for (name, count) in [
         ("pcp_refill", events.cache_refills),

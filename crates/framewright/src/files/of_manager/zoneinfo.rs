@@ -65,7 +65,7 @@ fn populated<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write
     let platform = manager.platform();
     for (name, pages) in [
         (vmstat::FREE_PAGES, zone.free_pages()),
-        (vmstat::FREE_BLOCK_PAGES, manager.view(zone).free_block_pages()),
+        (vmstat::FREE_BLOCK_PAGES, zone.free_block_pages(manager.platform())),
         (vmstat::ISOLATED_PAGES, zone.isolated_pages()),
     ] {
         write!(out, "\n      {name:<12} {pages}")?;
