@@ -114,7 +114,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let start_info = StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
     let tables = open_acpi(&start_info, acpi_copies);
     timekeeping::start(&start_info, tables.as_ref());
-    // Without it memory would be used that it reserves, and tests that it asks for would seem to pass.
+    // Without it memory would be used that it reserves, and tests that it asks for would seem to
+    // pass.
     let line = start_info.command_line().map_err(BootError::Start)?;
     log!("Command line: {line}");
     let rest = COMMAND_LINE.take();

@@ -153,8 +153,8 @@ pub fn split<'a, 'b>(
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
 }
 
-/// The guest's word that somebody meant who wrote `word`, which is none of them: its name, or nearly.
-/// Nothing for words that are not meant for this guest at all, as boot lines carry them.
+/// The guest's word that somebody meant who wrote `word`, which is none of them: its name, or
+/// nearly. Nothing for words that are not meant for this guest at all, as boot lines carry them.
 pub fn meant(word: &str) -> Option<&'static str> {
     let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
     NAMES.into_iter().find(|own| {
@@ -180,7 +180,8 @@ fn is_first_part(short: &[u8], long: &[u8]) -> bool {
     })
 }
 
-/// Whether one letter at most is missing, added or changed, or has changed places with its neighbour.
+/// Whether one letter at most is missing, added or changed, or has changed places with its
+/// neighbour.
 fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
     let same = one.iter().zip(other).take_while(|(a, b)| fold(**a) == fold(**b)).count();
     let (one, other) = (&one[same..], &other[same..]);
