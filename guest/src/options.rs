@@ -157,10 +157,9 @@ pub fn split<'a, 'b>(
 /// nearly. Nothing for words that are not meant for this guest at all, as boot lines carry them.
 pub fn meant(word: &str) -> Option<&'static str> {
     let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
-    NAMES.into_iter().find(|own| {
-        let own = own.as_bytes();
-        is_one_edit_away(name, own) || is_first_part(name, own) || is_first_part(own, name)
-    })
+    let is_nearly = |own: &&str| is_one_edit_away(name, own.as_bytes());
+    let is_part = |own: &&str| is_first_part(name, own.as_bytes()) || is_first_part(own.as_bytes(), name);
+    NAMES.into_iter().find(is_nearly).or_else(|| NAMES.into_iter().find(is_part))
 }
 
 /// Whether two names differ in nothing that is easily mistaken.
