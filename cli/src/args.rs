@@ -417,7 +417,7 @@ const GUEST_SWITCHES: [(&str, &str); 12] = [
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "another traffic"),
-    ("(anything else)", "is told as unknown in the guest's log, and ignored"),
+    ("(anything else)", "is told as unknown and ignored, but for what is nearly one of these or has a wrong value"),
 ];
 
 /// What clap has to say, without its usage text, in one line.

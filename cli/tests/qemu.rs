@@ -134,8 +134,7 @@ fn descriptors_that_come_and_go_are_accounted_for() {
 
 #[test]
 fn traffic_ends_when_its_time_is_over() {
-    let report = boot(&["--memory", "128M", "pages=none", "stress=1", "stress_operations=x"]);
-    assert_eq!(log_lines(&report, "stress_operations= takes a number").len(), 1);
+    let report = boot(&["--memory", "128M", "pages=none", "stress=1"]);
     let lines = log_lines(&report, "every page accounted for");
     let last = lines.first().expect("the line at the end");
     // What was free before is free again; the rest of what is managed is the page array's.

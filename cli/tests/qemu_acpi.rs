@@ -222,7 +222,11 @@ fn a_root_table_that_is_wrong() {
 #[test]
 fn clocks_that_are_wrong() {
     let cpus = madt(&[cpu(0), cpu(1)]);
+    // Over memory: its address is the generic one's last eight bytes.
+    let mut over_memory = [0; 20];
+    over_memory[8..12].copy_from_slice(&0x100_0000u32.to_le_bytes());
     for (name, bad, expected) in [
+        ("hpet-memory", table("HPET", &over_memory), "ACPI: HPET at 0x1000000 lies over memory; it is left alone"),
         ("hpet-short", table("HPET", &[0; 4]), "ACPI: HPET at 0x"),
         ("hpet-sum", table("HPET", &[0; 20]).with_wrong_sum(), "ACPI: HPET at 0x"),
     ] {

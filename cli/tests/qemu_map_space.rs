@@ -111,6 +111,7 @@ fn writing_an_absent_descriptor_ends_in_a_report() {
 
 #[test]
 fn an_examination_of_another_name_is_refused() {
-    let report = run(&["--memory", "128M", "map_space_test=yes"]).json();
-    assert!(report["log"].to_string().contains("map_space_test= is 1 or write"), "{}", report["log"]);
+    let outcome = run(&["--memory", "128M", "map_space_test=yes"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains("map_space_test= is 1 or write"), "{}", outcome.stderr);
 }

@@ -125,7 +125,8 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
         let line = said.split(expected).nth(1).and_then(|rest| rest.lines().next());
         assert!(line.is_some_and(|line| line.contains(", used at addresses of their own")), "{expected}: {said}");
     }
-    let rounds = said.matches(" rounds\n").count();
+    // Both that were given a time say how often, which on a busy machine is once.
+    let rounds = said.lines().filter(|line| line.ends_with(" round") || line.ends_with(" rounds")).count();
     assert_eq!(rounds, 2, "{said}");
     assert!(said.contains("13 pages: no 2.00 MiB page is free") && said.contains("\nverified: "), "{said}");
     for (name, pages) in [("HugePages_Total", 70), ("HugePages_Free", 70), ("HugePages_Rsvd", 0), ("HugePages_Surp", 0)]

@@ -75,10 +75,7 @@ impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Words(count) => {
-                write!(
-                    f,
-                    "{count} of the command line's words unknown or wrong, as listed above (docs/usage.md has them all)"
-                )
+                write!(f, "{count} of the guest's words wrong, as listed above (docs/usage.md has them all)")
             }
             Self::Start(error) => error.fmt(f),
             Self::Map(error) => error.fmt(f),
@@ -117,10 +114,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let start_info = StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
     let tables = open_acpi(&start_info, acpi_copies);
     timekeeping::start(&start_info, tables.as_ref());
-    let line = start_info.command_line().unwrap_or_else(|error| {
-        log!("{error}; going on without it");
-        ""
-    });
+    // Without it memory would be used that it reserves, and tests that it asks for would seem to
+    // pass.
+    let line = start_info.command_line().map_err(BootError::Start)?;
     log!("Command line: {line}");
     let rest = COMMAND_LINE.take();
     let mut refused_words = 0;
@@ -128,13 +124,14 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         log!("\"{}\": {}", problem.word, problem.reason.unwrap_or("unknown"));
         refused_words += 1;
     });
-    let parameters = Parameters::parse(line, &mut |problem| match problem.reason {
-        Some(_) => report::parameter_problem(&mut Log, problem),
-        // Here nobody else can mean it, and who misspells a test would take its silence for success.
-        None => {
-            log!("\"{}\" is known neither to the manager nor to this guest", problem.word);
+    let parameters = Parameters::parse(line, &mut |problem| match options::meant(problem.word) {
+        // Who misspells a test would take its silence for success.
+        Some(name) if problem.reason.is_none() => {
+            log!("\"{}\": unknown; is {name} meant?", problem.word);
             refused_words += 1;
         }
+        // Boot lines carry words for others, as Linux's do.
+        _ => report::parameter_problem(&mut Log, problem),
     });
     if refused_words > 0 {
         return Err(BootError::Words(refused_words));

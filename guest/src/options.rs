@@ -8,6 +8,25 @@ use framewright::parameters::Problem;
 /// Bytes of the command line that are passed on.
 pub const CAPACITY: usize = framewright_x86::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
+/// The names of the guest's words.
+const NAMES: [&str; 15] = [
+    "balloon_test",
+    "check",
+    "exec",
+    "fault",
+    "fault_cpu",
+    "ghost_cpu",
+    "interrupt_storm",
+    "map_space_test",
+    "report",
+    "reporting",
+    "shell",
+    "snapshot",
+    "stress",
+    "stress_operations",
+    "stress_seed",
+];
+
 /// Most interrupts a second that a storm may have on each CPU.
 const MOST_STORM_HZ: u64 = 100_000;
 
@@ -132,4 +151,43 @@ pub fn split<'a, 'b>(
         }
     }
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
+}
+
+/// The guest's word that somebody meant who wrote `word`, which is none of them: its name, or
+/// nearly. Nothing for words that are not meant for this guest at all, as boot lines carry them.
+pub fn meant(word: &str) -> Option<&'static str> {
+    let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
+    let is_nearly = |own: &&str| is_one_edit_away(name, own.as_bytes());
+    let is_part = |own: &&str| is_first_part(name, own.as_bytes()) || is_first_part(own.as_bytes(), name);
+    NAMES.into_iter().find(is_nearly).or_else(|| NAMES.into_iter().find(is_part))
+}
+
+/// Whether two names differ in nothing that is easily mistaken.
+fn equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| fold(*a) == fold(*b))
+}
+
+const fn fold(letter: u8) -> u8 {
+    if letter == b'-' { b'_' } else { letter.to_ascii_lowercase() }
+}
+
+/// Whether `short` is `long` up to an underscore.
+fn is_first_part(short: &[u8], long: &[u8]) -> bool {
+    let parts = long.split_at_checked(short.len());
+    parts.is_some_and(|(first, rest)| {
+        equal(first, short) && !short.is_empty() && rest.first().is_some_and(|&next| fold(next) == b'_')
+    })
+}
+
+/// Whether one letter at most is missing, added or changed, or has changed places with its
+/// neighbour.
+fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
+    let same = one.iter().zip(other).take_while(|(a, b)| fold(**a) == fold(**b)).count();
+    let (one, other) = (&one[same..], &other[same..]);
+    let (one_rest, other_rest) = (one.get(1..).unwrap_or_default(), other.get(1..).unwrap_or_default());
+    let is_swapped = match (one, other) {
+        ([a, b, one @ ..], [c, d, other @ ..]) => equal(&[*a, *b], &[*d, *c]) && equal(one, other),
+        _ => false,
+    };
+    is_swapped || equal(one_rest, other) || equal(one, other_rest) || equal(one_rest, other_rest)
 }

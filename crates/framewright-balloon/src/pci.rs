@@ -12,6 +12,12 @@ use virtio_drivers::transport::pci::virtio_device_type;
 const BUS_NUMBERS: u8 = 0x18;
 /// The register with the status (upper half) and the command.
 const COMMAND: u8 = 0x04;
+/// In that register: there is a list of capabilities.
+const HAS_CAPABILITIES: u32 = 1 << 20;
+/// The register that says where it begins.
+const CAPABILITIES: u8 = 0x34;
+/// The configuration's registers, of four bytes each. A list has no more capabilities.
+const CONFIGURATION_WORDS: usize = 64;
 
 /// The first balloon on bus 0 or on a bus behind it, as firmware has numbered them.
 pub fn find<C: ConfigurationAccess>(access: &C) -> Option<DeviceFunction> {
@@ -67,6 +73,8 @@ impl fmt::Display for Registers {
 pub enum RegistersError {
     /// PCI says something impossible.
     Pci(PciError),
+    /// The list of its capabilities leads back into itself.
+    EndlessCapabilities,
     /// They reach beyond the last address.
     Wrap {
         /// Number of the base address register.
@@ -86,6 +94,7 @@ impl fmt::Display for RegistersError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pci(error) => error.fmt(f),
+            Self::EndlessCapabilities => f.write_str("its list of capabilities has no end; the device is left alone"),
             Self::Wrap { number, address, bytes } => {
                 write!(f, "BAR {number}: {bytes:#x} bytes from {address:#x} on reach beyond the last address")
             }
@@ -111,6 +120,9 @@ pub fn registers<C: ConfigurationAccess>(
     place: DeviceFunction,
     is_memory: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<[Option<Registers>; 6], RegistersError> {
+    if !capabilities_end(access, place) {
+        return Err(RegistersError::EndlessCapabilities);
+    }
     // SAFETY: nobody else has access meanwhile.
     let mut root = PciRoot::new(unsafe { access.unsafe_clone() });
     let mut found = [None; 6];
@@ -134,6 +146,19 @@ pub fn registers<C: ConfigurationAccess>(
         found[number] = Some(registers);
     }
     Ok(found)
+}
+
+/// Whether the list of capabilities has an end. The transport follows it as far as it goes.
+fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -> bool {
+    if access.read_word(place, COMMAND) & HAS_CAPABILITIES == 0 {
+        return true;
+    }
+    let mut at = access.read_word(place, CAPABILITIES).to_le_bytes()[0] & !3;
+    (0..CONFIGURATION_WORDS).any(|_| {
+        at = access.read_word(place, at).to_le_bytes()[1];
+        // None of the header's registers, and none in between, is a capability.
+        at < 64 || at % 4 != 0
+    })
 }
 
 /// Lets the device answer to memory accesses and access memory itself, and keeps it from the interrupt line: the driver looks by itself.
@@ -281,6 +306,31 @@ mod tests {
         }
         let text = RegistersError::OverMemory(at(4, 0x20_0000, 0x4000));
         assert_eq!(std::format!("{text}"), "BAR 4 at 0x200000..=0x203fff lies over memory; the device is left alone");
+    }
+
+    #[test]
+    fn a_list_of_capabilities_that_leads_back_into_itself_is_refused() {
+        let places = |list: &[u8]| -> Buses {
+            let buses = Buses::with_bars(&[(4, 0xfe00_0000, 0x4000)]);
+            buses.set(DEVICE, COMMAND, HAS_CAPABILITIES);
+            buses.set(DEVICE, CAPABILITIES, list[0].into());
+            for pair in list.windows(2) {
+                buses.set(DEVICE, pair[0], u32::from(pair[1]) << 8 | 9);
+            }
+            buses
+        };
+        let longest: std::vec::Vec<u8> = (64..=252).step_by(4).chain([0]).collect();
+        for list in [&[64, 0][..], &[64, 84, 98], &[252, 64, 3], &longest] {
+            assert!(registers(&mut places(list), PLACE, &mut |_, _| false).is_ok(), "{list:?}");
+        }
+        for list in [
+            &[64, 64][..],
+            &[64, 84, 128, 84],
+            &longest[..longest.len() - 1].iter().copied().chain([64]).collect::<std::vec::Vec<_>>(),
+        ] {
+            let found = registers(&mut places(list), PLACE, &mut |_, _| false);
+            assert_eq!(found, Err(RegistersError::EndlessCapabilities), "{list:?}");
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
-/// A number of things: `1 run`, `2 runs`.
+/// A number of things: `1 run`, `2 runs`. A width is the number's.
 pub struct Counted(pub u64, pub &'static str);
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+        let width = f.width().unwrap_or(0);
+        write!(f, "{:width$} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }
 

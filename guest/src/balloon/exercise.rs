@@ -233,7 +233,7 @@ fn wait_for_host(
 /// Tries until `done` or until the time is over. Without a clock it tries a great many times.
 pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     const TRIES_PER_SECOND: u64 = 100_000;
-    let end_ns = PLATFORM.now_ns().map(|now| now + seconds * 1_000_000_000);
+    let end_ns = PLATFORM.now_ns().map(|now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
     let mut tries = 0;
     loop {
         if done() {
@@ -242,7 +242,7 @@ pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
         tries += 1;
         let is_over = match end_ns.zip(PLATFORM.now_ns()) {
             Some((end, now)) => now >= end,
-            None => tries >= seconds * TRIES_PER_SECOND,
+            None => tries >= seconds.saturating_mul(TRIES_PER_SECOND),
         };
         if is_over {
             return false;

@@ -4,6 +4,7 @@ use super::arguments;
 use crate::host::Host;
 use crate::io::{Failed, Io, Text};
 use crate::shell::Shell;
+use crate::size::Counted;
 use core::fmt::Write;
 use framewright::Platform;
 use framewright::early::NodeChoice;
@@ -68,8 +69,8 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
     if shell.host.window().is_some() {
         write!(io.out, ", used at addresses of their own")?;
     }
-    if rounds > 1 {
-        write!(io.out, ", {rounds} rounds")?;
+    if seconds != 0 {
+        write!(io.out, ", {}", Counted(rounds, "round"))?;
     }
     Ok(writeln!(io.out)?)
 }

@@ -61,7 +61,7 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
         ("free, reported", sum(Zone::reported_pages)),
         ("free, not reported", sum(Zone::unreported_pages)),
     ] {
-        writeln!(io.out, "{name:<18} {:>12} {pages:>12} pages", Size::of_pages(pages))?;
+        writeln!(io.out, "{name:<18} {:>12} {:>12}", Size::of_pages(pages), Counted(pages, "page"))?;
     }
     writeln!(
         io.out,
