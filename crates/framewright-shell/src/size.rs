@@ -8,7 +8,12 @@ pub struct Counted(pub u64, pub &'static str);
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+        let plural = if self.0 == 1 { "" } else { "s" };
+        match f.width() {
+            // Of the number, so that numbers stand below one another.
+            Some(width) => write!(f, "{:>width$} {}{plural}", self.0, self.1),
+            None => write!(f, "{} {}{plural}", self.0, self.1),
+        }
     }
 }
 

@@ -61,12 +61,17 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
         ("free, reported", sum(Zone::reported_pages)),
         ("free, not reported", sum(Zone::unreported_pages)),
     ] {
-        writeln!(io.out, "{name:<18} {:>12} {pages:>12} pages", Size::of_pages(pages))?;
+        writeln!(io.out, "{name:<18} {:>12} {:12}", Size::of_pages(pages), Counted(pages, "page"))?;
     }
     writeln!(
         io.out,
-        "{} calls, {} errors, {} times busy, {} time-outs, {} resets, {} passes",
-        counters.calls, counters.errors, counters.busy, counters.timeouts, counters.resets, counters.passes
+        "{}, {}, {} busy, {}, {}, {}",
+        Counted(counters.calls, "call"),
+        Counted(counters.errors, "error"),
+        Counted(counters.busy, "time"),
+        Counted(counters.timeouts, "time-out"),
+        Counted(counters.resets, "reset"),
+        format_args!("{} pass{}", counters.passes, if counters.passes == 1 { "" } else { "es" })
     )?;
     Ok(())
 }

@@ -45,9 +45,16 @@ pub(super) fn stat<P: Platform, H: Host>(
         ("isolated", totals.isolated_pages),
         ("descriptors", totals.map_pages),
     ] {
-        writeln!(io.out, "{name:<12} {:>12} {pages:>12} pages", Size::of_pages(pages))?;
+        writeln!(io.out, "{name:<12} {:>12} {:12}", Size::of_pages(pages), Counted(pages, "page"))?;
     }
-    writeln!(io.out, "{:<12} {:>12} {held:>12} pages in {}", "held here", Size::of_pages(held), Counted(runs, "run"))?;
+    writeln!(
+        io.out,
+        "{:<12} {:>12} {:12} in {}",
+        "held here",
+        Size::of_pages(held),
+        Counted(held, "page"),
+        Counted(runs, "run")
+    )?;
     Ok(())
 }
 
