@@ -26,10 +26,13 @@ pub enum Kind {
 /// What the head of a page says of where it comes from.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"framewright report\">";
 /// What the head of a picture says of where it comes from.
-pub const PICTURE_MARK: &str = "<!--framewright report-->";
+pub const PICTURE_MARK: &str = "data-made-by=\"framewright report\"";
+/// What pages and pictures say that were made before there were marks, or with the first of them.
+const OLD_PAGE: &str = "<title>Framewright: results</title>";
+const OLD_PICTURES: [&str; 2] = ["<!--framewright report-->", "<style>:root{color-scheme:light dark;--bg:#fcfcfb;"];
 
 /// How far into a page or a picture its mark is looked for.
-const HEAD_BYTES: u64 = 4096;
+const HEAD_BYTES: u64 = 64 << 10;
 /// More than results and snapshots ever have.
 pub const MOST_BYTES: u64 = 64 << 20;
 
@@ -59,8 +62,13 @@ impl Kind {
         let head = String::from_utf8_lossy(&content);
         let object = || serde_json::from_slice::<Map<String, Value>>(&content).ok();
         Ok(match self {
-            Self::Page => head.starts_with("<!doctype html>") && head.contains(PAGE_MARK),
-            Self::Picture => head.starts_with("<svg ") && head.contains(PICTURE_MARK),
+            Self::Page => {
+                head.starts_with("<!doctype html>") && [PAGE_MARK, OLD_PAGE].iter().any(|mark| head.contains(mark))
+            }
+            Self::Picture => {
+                let is_old = || OLD_PICTURES.iter().any(|mark| head.contains(mark));
+                head.starts_with("<svg ") && (head.contains(PICTURE_MARK) || is_old())
+            }
             Self::Results => object().is_some_and(|object| object.contains_key("rows")),
             Self::Snapshot => object().is_some_and(|object| object.contains_key("snapshot")),
         })

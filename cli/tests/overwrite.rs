@@ -135,3 +135,23 @@ fn only_files_of_the_kind_that_is_written_give_way() {
         assert_eq!(fs::read_to_string(path).expect("it is there"), text, "{}", path.display());
     }
 }
+
+#[test]
+fn what_earlier_versions_made_gives_way_too() {
+    let folder = Scratch::new("old-pages");
+    let (results, page, pictures) = (folder.path("results.json"), folder.path("page.html"), folder.path("pictures"));
+    fs::write(&results, fixture::results().to_string()).expect("a file");
+    fs::create_dir(&pictures).expect("a folder");
+    let old = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Framewright: results</title></head></html>";
+    fs::write(&page, old).expect("a file");
+    // One was made before pictures had marks; the mark of the other is behind a long label.
+    let unmarked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images/memory.svg");
+    fs::copy(unmarked, pictures.join("jobs-1.svg")).expect("the picture of the README");
+    let long = format!("<svg aria-label=\"{}\"><!--framewright report--></svg>", "x".repeat(5000));
+    fs::write(pictures.join("scaling-1.svg"), long).expect("a file");
+    let outcome = run(&["report", &words(&results), "-o", &words(&page), "--pictures", &words(&pictures)]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    for path in [&page, &pictures.join("jobs-1.svg"), &pictures.join("scaling-1.svg")] {
+        assert!(fs::read_to_string(path).expect("it is there").contains("framewright report\""), "{}", path.display());
+    }
+}

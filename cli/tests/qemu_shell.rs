@@ -120,7 +120,7 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
     for expected in
-        ["\n40 pages of 2.00 MiB: ", "\n1 pages of 1.00 GiB: ", "\n70 pages of 2.00 MiB: ", "\n12 pages of 2.00 MiB: "]
+        ["\n40 pages of 2.00 MiB: ", "\n1 page of 1.00 GiB: ", "\n70 pages of 2.00 MiB: ", "\n12 pages of 2.00 MiB: "]
     {
         let line = said.split(expected).nth(1).and_then(|rest| rest.lines().next());
         assert!(line.is_some_and(|line| line.contains(", used at addresses of their own")), "{expected}: {said}");

@@ -21,12 +21,19 @@ fn a_range_the_wrong_way_round_is_said_to_be_one() {
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{line}: {}", outcome.stderr);
     }
+    // So in /proc/iomem, also in its first line, by which it is known.
+    fs::write(&path, "00100000-00000fff : System RAM\n").expect("a file");
+    let outcome = run(&["boot", "--map", &path.display().to_string()]);
+    assert!(outcome.stderr.contains("a range that ends at or after its start"), "{}", outcome.stderr);
 }
 
 #[test]
 fn one_of_a_thing_is_no_plural() {
-    let report = run(&["boot", "--memory", "64M", "--json", "--exec", "alloc 0; held; stat; memhog 4K"]).json();
+    let report =
+        run(&["boot", "--memory", "64M", "--cpus", "1", "--json", "--exec", "alloc 0; held; stat; memhog 4K; dmesg"])
+            .json();
     let said = report["exec"]["output"].to_string().replace("\\n", " ");
+    assert!(said.contains("NUMA: Node 0: 1 CPU "), "{said}");
     for plural in [" 1 nodes", " 1 CPUs", " 1 runs", " 1 pages"] {
         assert!(!said.contains(plural), "{plural}: {said}");
     }

@@ -75,12 +75,12 @@ fn alone((series, first_sign): (&[String], usize), plot: &Picture) -> String {
     let (wide, high) = (Short(width), Short(height));
     put!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\">",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" {PICTURE_MARK} width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\">",
         Escaped(&plot.label)
     );
     put!(
         out,
-        "{PICTURE_MARK}<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
+        "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
     );
     put!(out, "<g transform=\"translate({} {})\">{}</g></svg>\n", Short(MARGIN), Short(top), plot.body);
     out

@@ -105,7 +105,7 @@ fn huge_pages_are_reserved_used_and_freed() {
     for (text, status, error) in [
         ("hugetlb 2M 11 node 1", 1, "11 pages: no 2.00 MiB page is free"),
         ("hugetlb 2M 21", 1, "21 pages: no 2.00 MiB page is free"),
-        ("hugetlb 1G 1", 1, "1 pages: no 1.00 GiB page is free"),
+        ("hugetlb 1G 1", 1, "1 page: no 1.00 GiB page is free"),
         ("hugetlb 2M 1 node 7", 1, "there is no node 7"),
         ("hugetlb 4M 1", 2, "pools are of pages of 2M and 1G"),
         ("hugetlb 2M many", 2, "how many pages is a number"),

@@ -106,7 +106,8 @@ impl Bars {
         if let (Shape::Dots, [first, _, ..]) = (self.shape, self.series.as_slice())
             && first.chars().count() <= LONGEST_HEADING
         {
-            svg.text("tk", Anchor::End, (self.width, head - 6.0), first);
+            // Above what limits mean, which may reach as far.
+            svg.text("tk", Anchor::End, (self.width, HEAD - 6.0), first);
         }
         for (row, (name, marks)) in self.rows.iter().enumerate() {
             let top = head + each * row as f64;
@@ -127,8 +128,10 @@ impl Bars {
             }
             // What stands left of its line leaves the right to the next.
             let is_alone = self.limits.len() == 1;
+            let is_left = self.limits.iter().any(|other| other.rows.start == 0 && other.value > *value);
             let anchor = match place {
                 _ if !is_first || is_alone && place > 0.6 => Anchor::End,
+                _ if is_left && place > 0.3 => Anchor::End,
                 _ if place < 0.12 => Anchor::Start,
                 _ => Anchor::Middle,
             };
@@ -249,5 +252,41 @@ mod tests {
                 assert!((-0.1..=400.1).contains(&x), "{x}");
             }
         }
+    }
+
+    #[test]
+    fn words_of_limits_have_a_line_without_the_heading_of_numbers() {
+        let row =
+            |half: f64| vec![Some(Mark { value: half, spread: None }), Some(Mark { value: 2.0 * half, spread: None })];
+        let limit = |value: f64, meaning: &str, rows: usize| Limit { value, meaning: meaning.into(), rows: 0..rows };
+        let text = Bars {
+            title: "Until memory is back".into(),
+            unit: Unit::Time,
+            shape: Shape::Dots,
+            is_log: true,
+            series: vec!["half".into(), "95 %".into()],
+            rows: vec![("guest, adaptive, 2 GiB".into(), row(0.2)), ("guest, fixed, 2 GiB".into(), row(6.2))],
+            limits: vec![limit(3.0, "must", 1), limit(18.0, "Linux, elsewhere", 2)],
+            first_sign: 0,
+            width: 520.0,
+        }
+        .draw()
+        .inline();
+        let element = |words: &str| {
+            let end = text.find(&format!(">{words}</text>")).expect("it is there");
+            let start = text[..end].rfind('<').expect("it begins");
+            text[start..end].to_owned()
+        };
+        let number = |words: &str, name: &str| {
+            let element = element(words);
+            let value = element.split(&format!(" {name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+            value.and_then(|value| value.parse::<f64>().ok()).expect("a number")
+        };
+        let (heading, linux) = (number("half", "y"), number("Linux, elsewhere", "y"));
+        assert!(linux - heading >= 12.0, "{text}");
+        // One ends at its line; the middle of the other is at its own.
+        let room = number("Linux, elsewhere", "x") - number("must", "x");
+        assert!(element("must").contains("end"), "{}", element("must"));
+        assert!(room >= 16.0 / 2.0 * CHARACTER, "{room}");
     }
 }

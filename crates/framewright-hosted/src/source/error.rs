@@ -160,7 +160,8 @@ impl fmt::Display for SourceError {
             Self::CpuCount { cpus } => write!(f, "{cpus} CPUs: expected 1 to {}", super::MAX_CPUS),
             Self::MemorySize { memory_bytes, least_bytes, most_bytes } => write!(
                 f,
-                "{memory_bytes} bytes of memory: expected at least {} MiB and at most {} TiB",
+                "{memory_bytes} byte{} of memory: expected at least {} MiB and at most {} TiB",
+                if *memory_bytes == 1 { "" } else { "s" },
                 least_bytes >> 20,
                 most_bytes >> 40
             ),

@@ -1,7 +1,8 @@
 //! `/proc/iomem`: what the kernel made of the firmware map.
 
+use super::e820_line::ASCENDING;
 use super::reader::{Line, lines};
-use super::size::parse_inclusive;
+use super::size::{parse_hex, parse_inclusive};
 use super::{Machine, SourceError, kinds};
 use framewright::firmware::MapRange;
 use framewright::units::PhysRange;
@@ -10,7 +11,9 @@ const EXPECTED: &str = "a line of /proc/iomem such as \"00100000-7fffffff : Syst
 
 /// Whether the first line that says anything is one of `/proc/iomem`.
 pub(super) fn recognise(text: &str) -> bool {
-    lines("", text).find(|line| !line.text.trim().is_empty()).is_some_and(|line| entry(line).is_some())
+    lines("", text)
+        .find(|line| !line.text.trim().is_empty())
+        .is_some_and(|line| entry(line).is_some() || is_reversed(line))
 }
 
 /// Reads the outermost entries: what lies inside them is how the kernel uses them.
@@ -18,7 +21,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     let mut all_zero = true;
     for line in lines(name, text).filter(|line| !line.text.trim().is_empty()) {
-        let (range, what) = entry(line).ok_or_else(|| line.unreadable(EXPECTED))?;
+        let (range, what) =
+            entry(line).ok_or_else(|| line.unreadable(if is_reversed(line) { ASCENDING } else { EXPECTED }))?;
         all_zero &= range.end == 1;
         let outermost = !line.text.starts_with(char::is_whitespace);
         if outermost && let Some(kind) = memory_kind(what) {
@@ -38,6 +42,13 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
 fn entry(line: Line<'_>) -> Option<(PhysRange, &str)> {
     let (range, what) = line.text.split_once(" : ")?;
     Some((parse_inclusive(range.trim())?, what.trim()))
+}
+
+/// Whether a line is an entry but for its range, which cannot be.
+fn is_reversed(line: Line<'_>) -> bool {
+    let ends = line.text.split_once(" : ").and_then(|(range, _)| range.split_once('-'));
+    let is_number = |text: &str| parse_hex(text.trim()).is_some();
+    ends.is_some_and(|(first, last)| is_number(first) && is_number(last)) && entry(line).is_none()
 }
 
 /// The kind of an entry, or nothing for a device. A driver that added memory names itself in brackets.

@@ -58,7 +58,7 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
             return Err(io.fail(format_args!("the pool counted {before:?} before and {after:?} after")));
         }
     }
-    write!(io.out, "{count} pages of {size}: each 4 KiB written and read back")?;
+    write!(io.out, "{} of {size}: each 4 KiB written and read back", Counted(count, "page"))?;
     let Times { started_ns, written_ns, checked_ns, freed_ns } = last;
     let times = started_ns.zip(written_ns).zip(checked_ns.zip(freed_ns));
     if let Some(((started, written), (checked, freed))) = times {
@@ -88,7 +88,7 @@ fn round<P: Platform, H: Host>(
         node.map_or((NodeMask::ALL, NodeChoice::Any), |node| (NodeMask::only(node), NodeChoice::Exact(node)));
     let now_ns = || shell.manager.platform().now_ns();
     let started_ns = now_ns();
-    pool.reserve(count, nodes).map_err(|error| io.fail(format_args!("{count} pages: {error}")))?;
+    pool.reserve(count, nodes).map_err(|error| io.fail(format_args!("{}: {error}", Counted(count, "page"))))?;
     let mut pile = Pile::of_pool(shell.manager, size, choice);
     let mut result = Ok(());
     while result.is_ok() && pile.runs() < count {

@@ -65,8 +65,13 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     }
     writeln!(
         io.out,
-        "{} calls, {} errors, {} times busy, {} time-outs, {} resets, {} passes",
-        counters.calls, counters.errors, counters.busy, counters.timeouts, counters.resets, counters.passes
+        "{}, {}, {} busy, {}, {}, {}",
+        Counted(counters.calls, "call"),
+        Counted(counters.errors, "error"),
+        Counted(counters.busy, "time"),
+        Counted(counters.timeouts, "time-out"),
+        Counted(counters.resets, "reset"),
+        format_args!("{} pass{}", counters.passes, if counters.passes == 1 { "" } else { "es" })
     )?;
     Ok(())
 }

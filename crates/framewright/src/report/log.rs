@@ -36,7 +36,8 @@ pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
         log.line(format_args!("No NUMA configuration found"));
     }
     for node in topology.nodes() {
-        log.line(format_args!("NUMA: Node {node}: {} CPUs", topology.cpus(node)));
+        let cpus = topology.cpus(node);
+        log.line(format_args!("NUMA: Node {node}: {cpus} CPU{}", if cpus == 1 { "" } else { "s" }));
     }
     if topology.node_count() > 1 {
         for node in topology.nodes() {
