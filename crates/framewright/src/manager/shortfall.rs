@@ -66,8 +66,8 @@ impl fmt::Display for Shortfall {
 
 impl<P: Platform> Manager<P> {
     /// Why a request is not served, or would not be, as things are now: for messages. Looks at all free memory of the
-    /// zones that the request allows, so that it takes a while on a large machine, and not at what caches of CPUs keep,
-    /// because a request empties them before it fails.
+    /// zones that the request allows, so that it takes a while on a large machine, and not at what
+    /// caches of CPUs keep, because a request empties them before it fails.
     ///
     /// # Errors
     /// [`AllocateError`] when the request is wrong in itself.

@@ -45,7 +45,7 @@ impl Zone {
         self.free_areas_below(platform, Pfn(u64::MAX))
     }
 
-    /// The same, with the runs that lie below `limit` alone; a run across it counts as what it has below.
+    /// The same of what lies below `limit` alone; a run across it counts as what it has below.
     pub(crate) fn free_areas_below<P: Platform>(&self, platform: &P, limit: Pfn) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
@@ -64,7 +64,8 @@ impl Zone {
         areas
     }
 
-    /// Counts what covers `index` in the `inside` frames from there on, with the lock held; says where the next begins.
+    /// Counts what covers `index` in the `inside` frames from there on, with the lock held; says
+    /// where the next begins.
     fn count_head(&self, index: u32, inside: u64, areas: &mut FreeAreas) -> u32 {
         let Some((head, state)) = self.table.head_of(index) else { return index + 1 };
         let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
