@@ -111,6 +111,11 @@ impl Search {
     pub(super) const fn migrate_type(&self) -> MigrateType {
         self.migrate_type
     }
+
+    /// One past the highest address that it may have, which what is to be cleared can make less than was asked.
+    pub(super) const fn max_address(&self) -> u64 {
+        self.max_address
+    }
 }
 
 /// Why a request was not served. Nothing was changed.
@@ -184,6 +189,15 @@ impl Mark {
     /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there counts as left: it comes up when it is wanted.
     pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
         self.keeps_of_all(zone, highest).saturating_sub(zone.deferred_pages())
+    }
+
+    /// Whether a run of `order` may leave a zone.
+    pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
+        // The block that is kept split gives back its descriptors' frames when a whole block is missing.
+        let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
+        // What is withheld comes up when it is wanted.
+        let left = (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages());
+        left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
     }
 
     /// The same of what is free or withheld.
@@ -348,11 +362,7 @@ impl<P: Platform> Manager<P> {
     }
 
     fn try_zone_known(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<(PfnRange, bool)> {
-        // The block that is kept split gives back its descriptors' frames when a whole block is missing.
-        let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
-        // What is withheld comes up when it is wanted.
-        let left = (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages())?;
-        if left < mark.keeps_of_all(zone, search.highest) {
+        if !mark.allows(zone, search.highest, order) {
             return None;
         }
         let max = Pfn::containing(search.max_address);

@@ -5,13 +5,13 @@ use super::{Manager, Request};
 use crate::block::MigrateType;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn};
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::{FreeAreas, Zone, ZoneKind};
 use core::fmt;
 
 /// Why a request for memory is not served, as things are now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortfall {
-    /// It would be served: somebody has freed memory since, or a cache has some.
+    /// It would be served: somebody has freed memory since.
     None,
     /// No zone that it allows has memory.
     NoZone {
@@ -25,21 +25,21 @@ pub enum Shortfall {
     },
     /// Enough is free, and in large enough runs, but it is kept: a zone would fall below its watermark.
     Watermark {
-        /// Free in the zones that it allows.
+        /// Free in the zones that have such a run, where it may be.
         free_pages: u64,
         /// Must stay free there: watermarks, and what is kept from requests that could go elsewhere.
         kept_pages: u64,
     },
-    /// Enough is free above the watermarks, but not in one run.
+    /// Enough is free in a zone, but not in one run that it may have.
     Fragmented {
-        /// Free in the zones that it allows.
+        /// Free where it may be.
         free_pages: u64,
         /// The largest free run there of a type that it may have, if there is any.
         largest: Option<Order>,
     },
-    /// Less is free than is wanted.
+    /// Less is free than is wanted, in each zone.
     Exhausted {
-        /// Free in the zones that it allows.
+        /// Free where it may be.
         free_pages: u64,
     },
 }
@@ -66,7 +66,8 @@ impl fmt::Display for Shortfall {
 
 impl<P: Platform> Manager<P> {
     /// Why a request is not served, or would not be, as things are now: for messages. Looks at all free memory of the
-    /// zones that the request allows, so that it takes a while on a large machine.
+    /// zones that the request allows, so that it takes a while on a large machine, and not at what
+    /// caches of CPUs keep, because a request empties them before it fails.
     ///
     /// # Errors
     /// [`AllocateError`] when the request is wrong in itself.
@@ -74,45 +75,57 @@ impl<P: Platform> Manager<P> {
         let order = request.order()?;
         let search = self.search(request)?;
         let zones = || self.zonelist(&search).filter(|zone| zone.managed_pages() != 0);
-        let below = Pfn::containing(request.max_address);
+        let max_address = search.max_address();
+        let below = Pfn::containing(max_address);
         let fits = |zone: &&'static Zone| zone.span().start < below;
         if zones().next().is_none() {
             return Ok(Shortfall::NoZone { highest: request.zone });
         }
         if !zones().any(|zone| fits(&zone)) {
-            return Ok(Shortfall::Address { max_address: request.max_address });
+            return Ok(Shortfall::Address { max_address });
         }
         let mark = if request.reserves { Mark::Nothing } else { Mark::Min };
-        let (mut free_pages, mut kept_pages, mut enough, mut above) = (0, 0, false, false);
-        let mut largest = None;
+        let (mut all_pages, mut enough, mut largest) = (0, false, None);
+        // Of zones with a run that is large enough: free, and kept.
+        let mut kept_back = (0, 0);
         for zone in zones().filter(fits) {
-            let (free, keeps) = (zone.free_pages(), mark.keeps(zone, request.zone));
-            let run = self.largest_run(zone, request.migrate_type);
-            let is_above = free >= keeps.saturating_add(order.pages());
-            if is_above && run >= Some(order) && zone.span().end <= below {
+            if order >= Order::BLOCK {
+                zone.give_up_spare(self.platform);
+            }
+            let is_allowed = mark.allows(zone, request.zone, order);
+            let areas = zone.free_areas_below(self.platform, below);
+            let run = largest_run(&areas, request.migrate_type);
+            if is_allowed && (run >= Some(order) || zone.deferred_pages() >= order.pages()) {
                 return Ok(Shortfall::None);
             }
-            free_pages += free;
-            kept_pages += keeps;
+            // What lies above the address is none of what there is; of a whole zone the counter says it.
+            let free = if zone.span().end <= below { zone.free_pages() } else { free_pages(&areas) };
+            all_pages += free;
             enough |= free >= order.pages();
-            above |= is_above;
-            // What is kept back is no answer to how large a run there is to have.
             largest = largest.max(run);
+            if run >= Some(order) {
+                kept_back = (kept_back.0 + free, kept_back.1 + mark.keeps(zone, request.zone));
+            }
         }
-        Ok(if !enough {
-            Shortfall::Exhausted { free_pages }
-        } else if above || largest < Some(order) {
-            Shortfall::Fragmented { free_pages, largest }
-        } else {
-            Shortfall::Watermark { free_pages, kept_pages }
+        Ok(match kept_back {
+            // Not one of these zones gives it, so that it is for a mark.
+            (free_pages, kept_pages) if largest >= Some(order) => Shortfall::Watermark { free_pages, kept_pages },
+            _ if enough => Shortfall::Fragmented { free_pages: all_pages, largest },
+            _ => Shortfall::Exhausted { free_pages: all_pages },
         })
     }
+}
 
-    /// The largest free run of a zone that requests of a type may have.
-    fn largest_run(&self, zone: &Zone, migrate_type: MigrateType) -> Option<Order> {
-        let areas = zone.free_areas(self.platform);
-        let types = core::iter::once(&migrate_type).chain(migrate_type.fallbacks());
-        let order = types.filter_map(|&of| areas.runs[of as usize].iter().rposition(|&runs| runs != 0)).max()?;
-        Order::new(u8::try_from(order).ok()?)
-    }
+/// The largest free run that requests of a type may have.
+fn largest_run(areas: &FreeAreas, migrate_type: MigrateType) -> Option<Order> {
+    let types = core::iter::once(&migrate_type).chain(migrate_type.fallbacks());
+    let order = types.filter_map(|&of| areas.runs[of as usize].iter().rposition(|&runs| runs != 0)).max()?;
+    Order::new(u8::try_from(order).ok()?)
+}
+
+/// What is free and not isolated.
+fn free_pages(areas: &FreeAreas) -> u64 {
+    let types = MigrateType::ALL.into_iter().filter(|&of| of != MigrateType::Isolate);
+    let runs = types.flat_map(|of| (0..).zip(areas.runs[of as usize]));
+    runs.map(|(order, runs): (u32, u64)| runs << order).sum()
 }

@@ -2,9 +2,9 @@
 
 use super::Zone;
 use crate::block::table::blocks_of;
-use crate::block::{BlockState, MigrateType, State};
+use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::platform::Platform;
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 
 /// Orders that free memory has: 0..=18.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
@@ -42,6 +42,11 @@ impl Zone {
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes long only for who asks; exact when nobody allocates
     /// meanwhile.
     pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
+        self.free_areas_below(platform, Pfn(u64::MAX))
+    }
+
+    /// The same of what lies below `limit` alone; a run across it counts as what it has below.
+    pub(crate) fn free_areas_below<P: Platform>(&self, platform: &P, limit: Pfn) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
             let mut index = segment.index;
@@ -51,15 +56,17 @@ impl Zone {
                     if index >= segment.indices().end {
                         break;
                     }
-                    index = self.count_head(index, &mut areas);
+                    let inside = limit.0.saturating_sub(segment.block_of(index).start().0);
+                    index = self.count_head(index, inside, &mut areas);
                 }
             }
         }
         areas
     }
 
-    /// Counts what covers `index`, with the lock held; says where the next begins.
-    fn count_head(&self, index: u32, areas: &mut FreeAreas) -> u32 {
+    /// Counts what covers `index` in the `inside` frames from there on, with the lock held; says
+    /// where the next begins.
+    fn count_head(&self, index: u32, inside: u64, areas: &mut FreeAreas) -> u32 {
         let Some((head, state)) = self.table.head_of(index) else { return index + 1 };
         let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
         let kind = if isolated { MigrateType::Isolate } else { state.migrate_type() } as usize;
@@ -67,13 +74,24 @@ impl Zone {
         let end = (head + blocks_of(order)).max(index + 1);
         areas.blocks[kind] += u64::from(end - index);
         // Where a block grew downwards meanwhile, its beginning was counted as it was before.
-        if head == index {
+        if head == index && inside != 0 {
+            let runs = &mut areas.runs[kind];
             match state.state() {
-                Some(State::Free | State::Isolated) => areas.runs[kind][usize::from(order.get())] += 1,
+                Some(State::Free | State::Isolated) if inside >= order.pages() => runs[usize::from(order.get())] += 1,
+                Some(State::Free | State::Isolated) => {
+                    // A block is aligned: each binary digit of what it has inside is a run.
+                    for (order, sum) in runs.iter_mut().enumerate() {
+                        *sum += inside >> order & 1;
+                    }
+                }
                 // What waits for descriptors is not free.
                 Some(State::Split) if isolated || !state.is_held_back() => {
-                    let largest = self.table.free_map(index).largest_runs();
-                    for (sum, runs) in areas.runs[kind].iter_mut().zip(largest) {
+                    let free = self.table.free_map(index);
+                    if inside < PAGES_PER_BLOCK {
+                        count_cut(free, usize::try_from(inside).unwrap_or(0), runs);
+                        return end;
+                    }
+                    for (sum, runs) in runs.iter_mut().zip(free.largest_runs()) {
                         *sum += u64::from(runs);
                     }
                 }
@@ -88,5 +106,23 @@ impl Zone {
     pub(crate) fn free_block_pages<P: Platform>(&self, platform: &P) -> u64 {
         let blocks = self.free_blocks(platform);
         blocks.iter().zip(BLOCK_ORDER..).map(|(&blocks, order)| u64::from(blocks) << order).sum()
+    }
+}
+
+/// Counts the largest aligned free runs in the first `frames` of a split block.
+fn count_cut(free: &FreeMap, frames: usize, runs: &mut [u64]) {
+    let mut start = 0;
+    while start < frames {
+        let fits = |order: &u8| {
+            let run = 1 << order;
+            start % run == 0 && start + run <= frames && free.is_run_free(start, *order)
+        };
+        match (0..BLOCK_ORDER).rev().find(fits) {
+            Some(order) => {
+                runs[usize::from(order)] += 1;
+                start += 1 << order;
+            }
+            None => start += 1,
+        }
     }
 }

@@ -200,6 +200,12 @@ impl Zone {
         buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
     }
 
+    /// Makes the block that is kept split whole, as a request for whole blocks does that finds none.
+    pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
+        let mut lists = self.settled(platform);
+        self.release_spare(&mut lists);
+    }
+
     pub(super) fn release_spare(&self, lists: &mut FreeLists) {
         self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
         // The frames of its descriptors are free now, whether or not what follows succeeds.
