@@ -237,7 +237,7 @@ impl Life {
     }
 
     fn size(&mut self) -> PoolSize {
-        if self.random.one_in(6) { PoolSize::OneGib } else { PoolSize::TwoMib }
+        if self.random.one_in(if self.fills { 40 } else { 6 }) { PoolSize::OneGib } else { PoolSize::TwoMib }
     }
 
     fn take_from_pool(&mut self) {
@@ -250,7 +250,11 @@ impl Life {
 
     fn resize_pool(&mut self) {
         let size = self.size();
-        let most = if size == PoolSize::OneGib { 3 } else { 200 };
+        let most = match size {
+            PoolSize::OneGib => 3,
+            PoolSize::TwoMib if self.fills => 40,
+            PoolSize::TwoMib => 200,
+        };
         let pages = self.random.below(most);
         let node = NodeId::new(self.random.index(2)).expect("a node");
         let by_node = self.random.one_in(3);
