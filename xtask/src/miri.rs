@@ -36,6 +36,9 @@ pub fn run() -> Result<(), String> {
             .map_err(|failure| failure.output)?;
         let Tally { passed, ignored, .. } = Tally::of(&output);
         println!("{package}: {passed} tests passed, {ignored} ignored");
+        if passed == 0 {
+            return Err(format!("{package}: no test has such a name: {filters:?}\n"));
+        }
     }
     Ok(())
 }

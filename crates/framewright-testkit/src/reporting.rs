@@ -45,11 +45,13 @@ pub struct Traits {
     pub content: Content,
     /// Whether memory is written to, or only kept account of.
     pub writes: bool,
+    /// Of so many frames of a range that follow one another the first is written to. 1: all are.
+    pub stride: usize,
 }
 
 impl Default for Traits {
     fn default() -> Self {
-        Self { capacity: 32, order: None, content: Content::Undefined, writes: true }
+        Self { capacity: 32, order: None, content: Content::Undefined, writes: true, stride: 1 }
     }
 }
 
@@ -189,7 +191,7 @@ impl FakeHost {
             return;
         }
         for range in ranges {
-            for frame in frames(range.whole_frames()) {
+            for frame in frames(range.whole_frames()).step_by(self.traits.stride) {
                 let page = self.machine.direct(Pfn(frame as u64).address());
                 // SAFETY: a whole frame of usable memory that is with the host, so that nobody else may use it; a test that does is what this finds.
                 unsafe { page.write_bytes(byte, 4096) };

@@ -216,12 +216,25 @@ fn parts_that_two_caches_keep_merge_for_a_third() {
 
 #[test]
 fn two_drain_at_once_while_an_owner_goes_on() {
-    explore(blocks(1, 3), Some(2), |model| {
+    // The owner drains after it, while the other does.
+    explore(blocks(1, 2), Some(3), |model| {
+        use_cache(model, 0);
+        let other = on(model, 1, move || drain(model));
+        let mine = take_movable(model, 0);
+        drain(model);
+        join(other);
+        mine.into_iter().collect()
+    });
+}
+
+#[test]
+fn two_others_drain_at_once_while_an_owner_goes_on() {
+    // Three who wait for one another: with two preemptions no run of it was seen to end.
+    explore(blocks(1, 3), Some(1), |model| {
         use_cache(model, 0);
         let (one, other) = (on(model, 1, move || drain(model)), on(model, 2, move || drain(model)));
         let mine = take_movable(model, 0);
-        // One of the others may wait for what this CPU let go last.
-        drain(model);
+        model.platform().ring();
         join(one);
         join(other);
         mine.into_iter().collect()

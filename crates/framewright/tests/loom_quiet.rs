@@ -185,3 +185,30 @@ fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
         });
     }
 }
+
+/// Who freed something, and who was told so, must not take the memory for used up because an earlier search found nothing.
+#[test]
+fn who_freed_and_who_was_told_do_not_find_the_quiet() {
+    for told in [false, true] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let machine = Machine::new();
+            let searching = {
+                let machine = Arc::clone(&machine);
+                thread::spawn(move || machine.search())
+            };
+            if told {
+                let freeing = Arc::clone(&machine);
+                thread::spawn(move || freeing.free()).join().expect("no panic");
+            } else {
+                machine.free();
+            }
+            // The free came before this, so a number from here on is one whose search has found the page.
+            let number = machine.quiet.number();
+            let failed = searching.join().expect("no panic");
+            assert!(number.is_none() || number != failed, "a page is free, and the memo says that there is none");
+            machine.check(failed);
+        });
+    }
+}

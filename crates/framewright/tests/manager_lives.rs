@@ -11,7 +11,7 @@ use lives::{Aids, Life, machine};
 
 /// Steps of a life. `LIVES_STEPS` in the environment asks for more.
 fn steps() -> u32 {
-    std::env::var("LIVES_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(2500)
+    std::env::var("LIVES_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(1500)
 }
 
 /// Three lives over one memory: each finds what the one before left, tables included.

@@ -20,6 +20,10 @@ use std::sync::Arc;
 /// The manager under test: its operations can be interrupted between any two instructions.
 pub type Stepped = Manager<SteppedMachine>;
 
+/// Of so many frames that the host has it writes into one: all of them would be most of the memory, and pages that the
+/// test's own host must find are what takes it long. The tables lie together, so that it finds them all the same.
+const WRITTEN: usize = 61;
+
 /// Debug aids of a life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aids {
@@ -77,6 +81,8 @@ pub struct Life {
     deferred: bool,
     /// With page owners a free must name what one call allocated.
     whole_frees: bool,
+    /// Memory is written to over its whole size when it is freed or handed out.
+    fills: bool,
     /// Frames lost to memory errors.
     lost_pages: u64,
 }
@@ -95,7 +101,7 @@ impl Life {
         let manager: &'static Stepped =
             Box::leak(Box::new(Manager::bring_up(early, &input).unwrap_or_else(|error| panic!("{error}"))));
         manager.fill_pools(&parameters, &NoHelpers);
-        let (host, device) = FakeHost::new(machine, Traits::default());
+        let (host, device) = FakeHost::new(machine, Traits { stride: WRITTEN, ..Traits::default() });
         host.answer(Answer::After(1));
         let reporter = match aids {
             // Poisoned and cleared memory must not be discarded by this host.
@@ -115,6 +121,7 @@ impl Life {
             now_ns: 0,
             deferred: true,
             whole_frees: aids == Aids::OwnersAndPoison,
+            fills: matches!(aids, Aids::OwnersAndPoison | Aids::Clearing),
             lost_pages: 0,
         };
         life.check();

@@ -57,10 +57,12 @@ impl Life {
     /// Runs an operation of the manager, with an interrupt somewhere in it every now and then.
     fn interrupted<R>(&mut self, operation: impl FnOnce(&Stepped) -> R) -> R {
         let manager = self.manager;
-        if !self.random.one_in(3) {
+        if !self.random.one_in(6) {
             return operation(manager);
         }
-        let most = 1 << (4 + self.random.below(9));
+        // A stop after an instruction takes some microseconds. Most operations are over after a few hundred.
+        let far = if self.random.one_in(12) { 8 } else { 4 };
+        let most = 1 << (4 + self.random.below(far) + 1);
         let instruction = 1 + self.random.below(most);
         let (model, handler) = (&mut self.model, &mut self.handler);
         let mut interrupt = || handler.interrupt(manager, model);
@@ -77,8 +79,8 @@ impl Life {
     }
 
     fn order(&mut self) -> Order {
-        // Whole GiBs are few, and touching them takes the host long.
-        let most = if self.random.one_in(12) { 19 } else { 11 };
+        // Whole GiBs are few, and filling them takes long.
+        let most = if self.random.one_in(if self.fills { 60 } else { 12 }) { 19 } else { 11 };
         let most = self.random.below(most);
         Order::new(u8::try_from(self.random.below(most + 1)).expect("small")).expect("an order")
     }
@@ -235,7 +237,7 @@ impl Life {
     }
 
     fn size(&mut self) -> PoolSize {
-        if self.random.one_in(6) { PoolSize::OneGib } else { PoolSize::TwoMib }
+        if self.random.one_in(if self.fills { 40 } else { 6 }) { PoolSize::OneGib } else { PoolSize::TwoMib }
     }
 
     fn take_from_pool(&mut self) {
@@ -248,7 +250,11 @@ impl Life {
 
     fn resize_pool(&mut self) {
         let size = self.size();
-        let most = if size == PoolSize::OneGib { 3 } else { 200 };
+        let most = match size {
+            PoolSize::OneGib => 3,
+            PoolSize::TwoMib if self.fills => 40,
+            PoolSize::TwoMib => 200,
+        };
         let pages = self.random.below(most);
         let node = NodeId::new(self.random.index(2)).expect("a node");
         let by_node = self.random.one_in(3);
