@@ -157,7 +157,7 @@ fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -
     (0..CONFIGURATION_WORDS).any(|_| {
         at = access.read_word(place, at).to_le_bytes()[1];
         // None of the header's registers, and none in between, is a capability.
-        at < 64 || at % 4 != 0
+        at < 64 || !at.is_multiple_of(4)
     })
 }
 
