@@ -428,8 +428,9 @@ impl<P: Platform> Manager<P> {
     /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone. With `page_owner=on` neighbours
     /// that were allocated at different lines are taken for a wrong size.
     ///
-    /// The manager's own tables, the page array, and what it keeps for pools are not allocated. What is in the cache of a CPU,
-    /// because it was freed before, is taken for allocated but by builds with debug assertions, as in
+    /// The manager's own tables, the page array as bring-up made it, and what is kept for pools are not allocated. Frames
+    /// that the array took later, when its parts were given back or restored, are its own allocations like anybody's. What
+    /// is in the cache of a CPU, because it was freed before, is taken for allocated but by builds with debug assertions, as in
     /// [`free_order`](Self::free_order), and with `page_owner=on`.
     ///
     /// # Errors
