@@ -120,7 +120,9 @@ const CAREFUL_SEED: &str = "1";
 const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 
 fn careful() -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("crates/framewright", |name| name.starts_with("manager_"))?;
+    // The crowd has debug aids of its own, and all of its memory under poison is more than small machines have.
+    let is_fit = |name: &str| name.starts_with("manager_") && name != "manager_crowd";
+    let targets = workspace::test_targets("crates/framewright", is_fit)?;
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
         .args(only(&targets))

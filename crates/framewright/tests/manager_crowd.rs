@@ -29,8 +29,7 @@ const USERS: u64 = 4;
 
 /// Steps of each user. `CROWD_STEPS` in the environment asks for more.
 fn steps() -> u64 {
-    let steps = std::env::var("CROWD_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4000);
-    if common::is_careful() { steps / 100 } else { steps }
+    std::env::var("CROWD_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4000)
 }
 
 /// `CROWD_SEED` in the environment asks for another crowd.
@@ -376,7 +375,16 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
             Ok(()) | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
             Err(error) => panic!("{error}"),
         }
-        manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+        // Pages on their way to a user, or out with an error, are counted at one end only: not for long.
+        let mut fault = manager.verify_pools().err();
+        for _ in 0..10_000 {
+            if fault.is_none() {
+                break;
+            }
+            thread::yield_now();
+            fault = manager.verify_pools().err();
+        }
+        assert!(fault.is_none(), "{fault:?}");
     }
 }
 
@@ -452,6 +460,12 @@ fn crowd(line: &str, has_array: bool) {
         last.give_back();
     }
     manager.initialise_deferred(&NoHelpers);
+    // At least one page has an error, however slowly the thread of errors ran.
+    let pool = manager.pool(PoolSize::TwoMib);
+    pool.resize(4, &NoHelpers).expect("nobody else resizes");
+    let page = pool.allocate(NodeChoice::Any, false).expect("there are four").start;
+    pool.poison(page).expect("it is the pool's");
+    pool.give_back_page(page).expect("it is ours");
     let mut leaked = 0;
     for size in PoolSize::ALL {
         let pool = manager.pool(size);
@@ -476,6 +490,8 @@ fn crowd(line: &str, has_array: bool) {
     if array.is_none() {
         assert_eq!(totals.allocated_pages, leaked);
     }
+    // SAFETY: the manager is not used any more.
+    unsafe { machine.retire() };
 }
 
 #[test]

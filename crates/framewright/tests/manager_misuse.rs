@@ -203,9 +203,14 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
             assert!(change.freed_pages >= 8 * 20, "{line}: {change:?}");
             check(&manager);
         }
-        assert!(take_all(&manager, Order::PAGE) > 1000);
+        // A careful run writes poison into all that comes back, which is more than the host may have.
+        if !common::is_careful() {
+            assert!(take_all(&manager, Order::PAGE) > 1000);
+        }
         manager.give_back(taken).expect("held");
         check(&manager);
+        // SAFETY: the manager is not used any more.
+        unsafe { machine.retire() };
     }
 }
 
