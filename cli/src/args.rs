@@ -381,12 +381,17 @@ pub struct ModelOptions {
 pub fn read() -> Result<Option<Command>, Error> {
     match Program::try_parse() {
         Ok(program) => Ok(Some(program.command)),
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
             error.print()?;
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Err(Error::Usage("no command given; `framewright boot` brings up this machine, --help shows more".into()))
+            Err(Error::Usage(
+                "no command given; `framewright boot` brings up this machine, --help shows more"
+                    .into(),
+            ))
         }
         Err(error) => Err(Error::Usage(one_line(&error.to_string()))),
     }
@@ -412,17 +417,25 @@ const GUEST_SWITCHES: [(&str, &str); 12] = [
     ("fault_cpu=N", "the CPU that fails"),
     ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),
     ("interrupt_storm=HZ", "handlers of timers allocate, too, during traffic"),
-    ("map_space_test=1|write", "examine the page tables, or write at the end where nothing may be written"),
+    (
+        "map_space_test=1|write",
+        "examine the page tables, or write at the end where nothing may be written",
+    ),
     ("reporting=SECONDS", "let reports go on for so long before what comes next"),
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "another traffic"),
-    ("(anything else)", "is told as unknown and ignored, but for what is nearly one of these or has a wrong value"),
+    (
+        "(anything else)",
+        "is told as unknown and ignored, but for what is nearly one of these or has a wrong value",
+    ),
 ];
 
 /// What clap has to say, without its usage text, in one line.
 fn one_line(message: &str) -> String {
-    let sentences = message.split("\n\n").filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
+    let sentences = message
+        .split("\n\n")
+        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
     let joined: Vec<String> = sentences
         .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|part| !part.is_empty())
@@ -506,7 +519,8 @@ mod tests {
 
     #[test]
     fn options_and_parameters_are_read() {
-        let boot = boot(&["--on", "qemu", "--memory", "8G", "--nodes", "2", "numa=off", "mem=4G"]).expect("is right");
+        let boot = boot(&["--on", "qemu", "--memory", "8G", "--nodes", "2", "numa=off", "mem=4G"])
+            .expect("is right");
         let Boot { target, json, exec, .. } = boot;
         assert_eq!((target.on, target.memory, target.nodes), (Where::Qemu, Some(8 << 30), Some(2)));
         assert_eq!(target.parameters, ["numa=off", "mem=4G"]);
@@ -515,22 +529,42 @@ mod tests {
 
     #[test]
     fn a_balloon_needs_no_properties() {
-        let balloon = |words: &[&str]| boot(words).map(|boot| (boot.target.balloon, boot.target.parameters));
+        let balloon =
+            |words: &[&str]| boot(words).map(|boot| (boot.target.balloon, boot.target.parameters));
         assert_eq!(balloon(&["numa=off"]), Ok((None, vec!["numa=off".into()])));
-        assert_eq!(balloon(&["--balloon", "numa=off"]), Ok((Some(String::new()), vec!["numa=off".into()])));
-        assert_eq!(balloon(&["--balloon=free-page-hint=on"]), Ok((Some("free-page-hint=on".into()), vec![])));
-        let options = boot(&["--qemu", "-overcommit", "--qemu=mem-lock=on"]).map(|boot| boot.target.qemu);
+        assert_eq!(
+            balloon(&["--balloon", "numa=off"]),
+            Ok((Some(String::new()), vec!["numa=off".into()]))
+        );
+        assert_eq!(
+            balloon(&["--balloon=free-page-hint=on"]),
+            Ok((Some("free-page-hint=on".into()), vec![]))
+        );
+        let options =
+            boot(&["--qemu", "-overcommit", "--qemu=mem-lock=on"]).map(|boot| boot.target.qemu);
         assert_eq!(options, Ok(vec!["-overcommit".to_owned(), "mem-lock=on".to_owned()]));
     }
 
     #[test]
     fn errors_are_one_line() {
         for (words, expected) in [
-            (&["--cpus", "0"][..], "invalid value '0' for '--cpus <N>': a machine has at least one CPU"),
-            (&["--nodes", "65"], "invalid value '65' for '--nodes <N>': at most 64 nodes are supported"),
+            (
+                &["--cpus", "0"][..],
+                "invalid value '0' for '--cpus <N>': a machine has at least one CPU",
+            ),
+            (
+                &["--nodes", "65"],
+                "invalid value '65' for '--nodes <N>': at most 64 nodes are supported",
+            ),
             (&["--nodes", "x"], "invalid value 'x' for '--nodes <N>': not a whole number"),
-            (&["--on", "moon"], "invalid value 'moon' for '--on <ON>' [possible values: hosted, qemu]"),
-            (&["--memroy", "8G"], "unexpected argument '--memroy' found; tip: a similar argument exists: '--memory'"),
+            (
+                &["--on", "moon"],
+                "invalid value 'moon' for '--on <ON>' [possible values: hosted, qemu]",
+            ),
+            (
+                &["--memroy", "8G"],
+                "unexpected argument '--memroy' found; tip: a similar argument exists: '--memory'",
+            ),
         ] {
             assert_eq!(boot(words).map(|_| ()), Err(expected.to_owned()));
         }

@@ -29,7 +29,8 @@ pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"framewright repo
 pub const PICTURE_MARK: &str = "data-made-by=\"framewright report\"";
 /// What pages and pictures say that were made before there were marks, or with the first of them.
 const OLD_PAGE: &str = "<title>Framewright: results</title>";
-const OLD_PICTURES: [&str; 2] = ["<!--framewright report-->", "<style>:root{color-scheme:light dark;--bg:#fcfcfb;"];
+const OLD_PICTURES: [&str; 2] =
+    ["<!--framewright report-->", "<style>:root{color-scheme:light dark;--bg:#fcfcfb;"];
 
 /// How far into a page or a picture its mark is looked for.
 const HEAD_BYTES: u64 = 64 << 10;
@@ -63,7 +64,8 @@ impl Kind {
         let object = || serde_json::from_slice::<Map<String, Value>>(&content).ok();
         Ok(match self {
             Self::Page => {
-                head.starts_with("<!doctype html>") && [PAGE_MARK, OLD_PAGE].iter().any(|mark| head.contains(mark))
+                head.starts_with("<!doctype html>")
+                    && [PAGE_MARK, OLD_PAGE].iter().any(|mark| head.contains(mark))
             }
             Self::Picture => {
                 let is_old = || OLD_PICTURES.iter().any(|mark| head.contains(mark));
@@ -107,7 +109,9 @@ pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
             "there is a file that is no {}, and it stays: name another, or remove it first",
             kind.words()
         )),
-        Err(error) => refuse(format!("cannot be read, and what it is decides whether it may be replaced: {error}")),
+        Err(error) => refuse(format!(
+            "cannot be read, and what it is decides whether it may be replaced: {error}"
+        )),
     }
 }
 
@@ -133,10 +137,12 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
         fs::rename(&part.0, &target)?;
         // Not every file system can write a folder down, and the file is there by now.
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let _ = fs::File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let _ =
+            fs::File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
         Ok(())
     };
-    write().map_err(|error| Error::Failed(format!("{}: cannot be written: {error}", path.display())))
+    write()
+        .map_err(|error| Error::Failed(format!("{}: cannot be written: {error}", path.display())))
 }
 
 /// Where symbolic links lead in the end; there need not be a file yet.
@@ -203,7 +209,10 @@ mod tests {
             (folder.join("none/a"), "cannot be written: No such file or directory (os error 2)"),
         ] {
             let expected = format!("--json {}: {expected}", path.display());
-            assert!(matches!(check("--json", &path), Err(Error::Usage(why)) if why == expected), "{expected}");
+            assert!(
+                matches!(check("--json", &path), Err(Error::Usage(why)) if why == expected),
+                "{expected}"
+            );
             assert!(matches!(replace(&path, b"x"), Err(Error::Failed(_))));
         }
         for fit in [&path, &folder.join("new"), Path::new("/dev/null")] {

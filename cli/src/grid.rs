@@ -25,8 +25,11 @@ impl Grid {
 
     /// The lines, the first of them titles.
     pub fn render(&self, style: Style) -> Vec<String> {
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
-        let widths: Vec<usize> = (0..self.right.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max()
+        };
+        let widths: Vec<usize> =
+            (0..self.right.len()).map(|column| width(column).unwrap_or(0)).collect();
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(&widths).zip(&self.right).map(|((cell, &width), &right)| {
                 if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
@@ -99,7 +102,10 @@ mod tests {
     #[test]
     fn what_is_not_there_is_a_dash() {
         let row = serde_json::json!({ "on": "qemu", "ms": 2.5, "none": null });
-        assert_eq!(["on", "ms", "none", "x"].map(|field| word(&row, field)), ["qemu", "-", "-", "-"]);
+        assert_eq!(
+            ["on", "ms", "none", "x"].map(|field| word(&row, field)),
+            ["qemu", "-", "-", "-"]
+        );
         let shown = |field| number(&row, field, |ms| format!("{ms} ms"));
         assert_eq!(["on", "ms", "none", "x"].map(shown), ["-", "2.5 ms", "-", "-"]);
     }

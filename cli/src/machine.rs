@@ -35,7 +35,8 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 fn kernel(name: &str, release: &str) -> Option<String> {
-    (!release.trim().is_empty()).then(|| format!("{} {}", name.trim(), release.trim()).trim().to_owned())
+    (!release.trim().is_empty())
+        .then(|| format!("{} {}", name.trim(), release.trim()).trim().to_owned())
 }
 
 fn load_average(loadavg: &str) -> Option<f64> {
@@ -48,12 +49,18 @@ mod tests {
 
     #[test]
     fn the_systems_files_are_read() {
-        assert_eq!(cpu("processor\t: 0\nmodel name\t: AMD EPYC 9B45\n").as_deref(), Some("AMD EPYC 9B45"));
+        assert_eq!(
+            cpu("processor\t: 0\nmodel name\t: AMD EPYC 9B45\n").as_deref(),
+            Some("AMD EPYC 9B45")
+        );
         assert_eq!(cpu("nothing of it"), None);
         assert_eq!(memory_bytes("MemFree: 1 kB\nMemTotal:       24576 kB\n"), Some(24 << 20));
         assert_eq!(memory_bytes("MemTotal: 99999999999999999999 kB"), None);
         assert_eq!(kernel("Linux\n", "6.18.1\n").as_deref(), Some("Linux 6.18.1"));
-        assert_eq!((kernel("Linux", ""), load_average("0.25 1 2 3/4 5\n"), load_average("")), (None, Some(0.25), None));
+        assert_eq!(
+            (kernel("Linux", ""), load_average("0.25 1 2 3/4 5\n"), load_average("")),
+            (None, Some(0.25), None)
+        );
     }
 
     #[test]

@@ -23,7 +23,11 @@ pub fn begin(things: usize) {
         return;
     }
     let bar = ProgressBar::with_draw_target(Some(things as u64), ProgressDrawTarget::stderr());
-    let form = if things == 0 { "{elapsed:>4} {wide_msg}" } else { "{elapsed:>4} [{bar:24}] {pos}/{len} {wide_msg}" };
+    let form = if things == 0 {
+        "{elapsed:>4} {wide_msg}"
+    } else {
+        "{elapsed:>4} [{bar:24}] {pos}/{len} {wide_msg}"
+    };
     if let Ok(style) = ProgressStyle::with_template(form) {
         bar.set_style(style.progress_chars("=> "));
     }

@@ -9,7 +9,10 @@ fn refused(words: &[&str], parts: &[&str]) {
     let outcome = run(words);
     let stderr = outcome.stderr.trim_end();
     assert_eq!(outcome.code, Some(2), "{words:?}: {stderr}");
-    assert!(stderr.starts_with("framewright: ") && stderr.lines().count() == 1, "{words:?}: {stderr}");
+    assert!(
+        stderr.starts_with("framewright: ") && stderr.lines().count() == 1,
+        "{words:?}: {stderr}"
+    );
     for part in parts {
         assert!(stderr.contains(part), "{words:?}: `{part}` is not in: {stderr}");
     }
@@ -35,7 +38,11 @@ fn numbers_that_no_machine_has() {
 fn a_machine_that_this_process_has_no_addresses_for() {
     let outcome = run(&["boot", "--memory", "4000T"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.starts_with("framewright: this process cannot stand in"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.starts_with("framewright: this process cannot stand in"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(outcome.stderr.lines().count(), 1);
 }
 
@@ -82,7 +89,8 @@ fn files_that_describe_no_machine() {
         b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] usable\nBIOS-e820: [mem 0x00000000001x0000-0x7ffdefff] usable\n",
     );
     refused(&["boot", "--map", &bad], &["bad-line", "2", "001x0000"]);
-    let useless = file("useless", b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] reserved\n");
+    let useless =
+        file("useless", b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] reserved\n");
     refused(&["boot", "--map", &useless], &["usable"]);
 }
 
@@ -90,7 +98,11 @@ fn files_that_describe_no_machine() {
 fn a_parameter_that_is_wrong_is_logged_and_ignored() {
     let outcome = run(&["boot", "--memory", "1G", "quiet", "mem=12Q"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("\"quiet\"") && outcome.stdout.contains("\"mem=12Q\""), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("\"quiet\"") && outcome.stdout.contains("\"mem=12Q\""),
+        "{}",
+        outcome.stdout
+    );
     // What leaves no memory is no machine.
     refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory"]);
 }

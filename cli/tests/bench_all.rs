@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
 const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
-const NAMED: [&str; 5] = ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
+const NAMED: [&str; 5] =
+    ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
 /// Endings of the fields that say how a field is spread: the least and the most, and the ends of an interval.
 const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
 
@@ -34,16 +35,21 @@ fn keeps_to_the_form(row: &Value) {
         if is_spread || !value.is_f64() {
             continue;
         }
-        let has_unit =
-            is_time(name) || OTHERS.iter().any(|unit| name.ends_with(unit)) || NAMED.contains(&name.as_str());
+        let has_unit = is_time(name)
+            || OTHERS.iter().any(|unit| name.ends_with(unit))
+            || NAMED.contains(&name.as_str());
         assert!(has_unit, "{name} has no unit: {row}");
         // What was chosen or derived from all runs has no spread.
         let has_spread = fields.contains_key(&format!("{name}_min"));
-        let chosen = ["dirtied_mib", "before_mib", "run_seconds", "unit_ns", "predicted_ms"].contains(&name.as_str());
+        let chosen = ["dirtied_mib", "before_mib", "run_seconds", "unit_ns", "predicted_ms"]
+            .contains(&name.as_str());
         assert!(has_spread || chosen || !is_time(name), "{name} has no spread: {row}");
         if has_spread {
             let [least, most] = ["_min", "_max"].map(|end| row[format!("{name}{end}")].as_f64());
-            assert!(least <= Some(value.as_f64().unwrap()) && value.as_f64() <= most, "{name}: {row}");
+            assert!(
+                least <= Some(value.as_f64().unwrap()) && value.as_f64() <= most,
+                "{name}: {row}"
+            );
         }
     }
 }
@@ -55,16 +61,16 @@ fn threads_are_shares_of_cpus() {
     for what in ["deferred", "pool 2 MiB", "pool 1 GiB"] {
         let of: Vec<&Value> = rows.iter().filter(|row| row["what"] == what).collect();
         let threads: Vec<_> = of.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
-        assert!(threads.is_sorted_by(|one, next| one < next) && threads.contains(&1), "{threads:?}");
+        assert!(
+            threads.is_sorted_by(|one, next| one < next) && threads.contains(&1),
+            "{threads:?}"
+        );
         assert_eq!(threads[0] == 0, what == "deferred");
         assert_eq!(of.last().unwrap()["cpus_percent"], 100.0);
-        assert!(
-            of.iter()
-                .all(|row| row["init_ms"].as_f64() > Some(0.0) && row["boot_ms"].as_f64() >= row["init_ms"].as_f64())
-        );
-        assert!(
-            of.iter().all(|row| row["speedup_ratio"].as_f64() > Some(0.0) && row["init_deviation_percent"].is_number())
-        );
+        assert!(of.iter().all(|row| row["init_ms"].as_f64() > Some(0.0)
+            && row["boot_ms"].as_f64() >= row["init_ms"].as_f64()));
+        assert!(of.iter().all(|row| row["speedup_ratio"].as_f64() > Some(0.0)
+            && row["init_deviation_percent"].is_number()));
     }
     let outcome = run(&["bench", "init", "--quick", "--table"]);
     for word in ["pool 2 MiB", "speedup", "(stdev)", "init_ms"] {
@@ -93,10 +99,16 @@ fn interrupt_after_a_section(mut child: Child, path: &Path) -> String {
         (sections > 0).then_some(())
     };
     while has_section().is_none() {
-        assert!(Instant::now() < patience && child.try_wait().expect("it was started").is_none(), "no section");
+        assert!(
+            Instant::now() < patience && child.try_wait().expect("it was started").is_none(),
+            "no section"
+        );
         thread::sleep(Duration::from_millis(5));
     }
-    let told = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is there");
+    let told = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .expect("kill is there");
     assert!(told.success());
     let output = child.wait_with_output().expect("it was started");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,7 +121,11 @@ fn interrupt_after_a_section(mut child: Child, path: &Path) -> String {
 fn an_interrupted_run_goes_on() {
     let scratch = Scratch::new("bench-all");
     let path = scratch.path("results.json");
-    let child = bench_all(&path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let child = bench_all(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
     interrupt_after_a_section(child, &path);
     let before = read(&path);
     assert_eq!((&before["format"], &before["command"]), (&json!(1), &json!("bench all --quick")));
@@ -123,7 +139,11 @@ fn an_interrupted_run_goes_on() {
     // The jobs have a shell that spins beside them, and here is none: that section fails, and the others do not.
     let outcome = finish(&mut bench_all(&path));
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains(&format!("goes on; {done} of 12 sections are there")), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&format!("goes on; {done} of 12 sections are there")),
+        "{}",
+        outcome.stderr
+    );
     assert!(outcome.stderr.contains("1 of 12 sections failed: jobs"), "{}", outcome.stderr);
     let failed = read(&path);
     assert!(failed["rows"].as_array().unwrap().iter().all(|row| row["bench"] != "jobs"));
@@ -135,7 +155,10 @@ fn an_interrupted_run_goes_on() {
     assert!(outcome.stderr.contains("goes on; 11 of 12 sections are there"), "{}", outcome.stderr);
     let after = read(&path);
     let sections = after["sections"].as_array().expect("sections");
-    assert_eq!((sections.len(), &sections[..done]), (12, before["sections"].as_array().unwrap().as_slice()));
+    assert_eq!(
+        (sections.len(), &sections[..done]),
+        (12, before["sections"].as_array().unwrap().as_slice())
+    );
     assert_eq!(after["started"], before["started"]);
     for section in sections {
         let on_qemu = section["on"] == "qemu";
@@ -145,16 +168,33 @@ fn an_interrupted_run_goes_on() {
         assert!(rows.iter().any(|row| row["bench"] == section["bench"]), "{section}");
     }
     after["rows"].as_array().unwrap().iter().for_each(keeps_to_the_form);
-    let costs = sections.iter().find(|section| section["bench"] == "model").map(|section| &section["costs"]);
+    let costs = sections
+        .iter()
+        .find(|section| section["bench"] == "model")
+        .map(|section| &section["costs"]);
     assert!(costs.is_some_and(Value::is_object));
 
     // Its costs serve for other machines, and nothing is measured for it.
     let results = path.display().to_string();
     let predicted = scratch.path("predicted.json");
-    let words = ["model", "--memory", "24T", "--nodes", "16", "--cpus", "252", "--results", &results, "--json"];
+    let words = [
+        "model",
+        "--memory",
+        "24T",
+        "--nodes",
+        "16",
+        "--cpus",
+        "252",
+        "--results",
+        &results,
+        "--json",
+    ];
     let outcome = finish(program().args(words).arg(&predicted));
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("flush of all CPUs") && outcome.stdout.contains("deferred, node 15"));
+    assert!(
+        outcome.stdout.contains("flush of all CPUs")
+            && outcome.stdout.contains("deferred, node 15")
+    );
     read(&predicted)["rows"].as_array().expect("rows").iter().for_each(keeps_to_the_form);
 }
 
@@ -166,13 +206,20 @@ fn bad_files_are_refused_before_anything_is_measured() {
     let folder = scratch.path("folder");
     fs::create_dir(&folder).expect("a folder");
     for (path, expected) in [
-        (torn.clone(), "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes over it"),
+        (
+            torn.clone(),
+            "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes over it",
+        ),
         (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
         (folder, "is a folder"),
     ] {
         let outcome = finish(&mut bench_all(&path));
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains(expected) && outcome.stdout.is_empty(), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(expected) && outcome.stdout.is_empty(),
+            "{}",
+            outcome.stderr
+        );
     }
     assert_eq!(fs::read_to_string(&torn).expect("it is there"), "{\"format\":1,\"sections\":[");
     for (words, expected) in [
@@ -184,7 +231,11 @@ fn bad_files_are_refused_before_anything_is_measured() {
     ] {
         let outcome = run(words);
         assert_eq!(outcome.code, Some(2), "{words:?}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains(expected) && outcome.stdout.is_empty(), "{words:?}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(expected) && outcome.stdout.is_empty(),
+            "{words:?}: {}",
+            outcome.stderr
+        );
     }
 }
 
@@ -196,7 +247,11 @@ fn another_versions_file_is_kept_aside() {
         json!({ "format": 1, "framewright": "0.0.1", "command": "bench all --quick", "sections": [], "rows": [] })
             .to_string();
     fs::write(&path, &text).expect("a file");
-    let child = bench_all(&path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let child = bench_all(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
     let said = interrupt_after_a_section(child, &path);
     assert!(said.contains("begins anew, because it is of version 0.0.1"), "{said}");
     assert_eq!(fs::read_to_string(scratch.path("results.json.old")).expect("it was kept"), text);

@@ -35,22 +35,34 @@ fn names(row: &Value) -> Vec<&str> {
 #[test]
 fn alloc_measures_every_allocator_in_every_way() {
     let report = run(&["bench", "alloc", "--quick", "--json"]).json();
-    assert_eq!((report["bench"].as_str(), report["repetitions"].as_u64()), (Some("alloc"), Some(3)));
+    assert_eq!(
+        (report["bench"].as_str(), report["repetitions"].as_u64()),
+        (Some("alloc"), Some(3))
+    );
     assert!(report["timed"].as_str().is_some_and(|text| text.contains("working set")));
     let rows = report["rows"].as_array().expect("rows");
     for row in rows {
         assert_eq!(names(row), KEYS);
         let number = |name: &str| row[name].as_f64();
         for half in ["alloc_ns", "free_ns"] {
-            let [least, middle, most] = ["_min", "", "_max"].map(|end| number(&format!("{half}{end}")));
+            let [least, middle, most] =
+                ["_min", "", "_max"].map(|end| number(&format!("{half}{end}")));
             assert!(least <= middle && middle <= most, "{row}");
         }
-        assert!(number("alloc_ns").is_some_and(|ns| ns >= 0.0) && number("repetitions") == Some(3.0), "{row}");
-        let apart = ["bulk", "random", "one-left"].contains(&row["pattern"].as_str().expect("a pattern"));
+        assert!(
+            number("alloc_ns").is_some_and(|ns| ns >= 0.0) && number("repetitions") == Some(3.0),
+            "{row}"
+        );
+        let apart =
+            ["bulk", "random", "one-left"].contains(&row["pattern"].as_str().expect("a pattern"));
         assert_eq!(row["free_ns"].is_number(), apart, "{row}");
         assert_eq!(number("working_set") > Some(1.0), apart, "{row}");
         // How far CPUs are apart is a matter of several.
-        assert_eq!(number("line_ns").is_some_and(|ns| ns > 0.0), number("threads") > Some(1.0), "{row}");
+        assert_eq!(
+            number("line_ns").is_some_and(|ns| ns > 0.0),
+            number("threads") > Some(1.0),
+            "{row}"
+        );
     }
     let have = |allocator: &str, managed: u64, order: u64, pattern: &str| {
         let threads: Vec<_> = rows
@@ -63,7 +75,9 @@ fn alloc_measures_every_allocator_in_every_way() {
         threads.first() == Some(&1)
     };
     // A request that several CPUs make at once may be refused by mistake, so that a row with more threads may be missing.
-    for (allocator, managed) in ALLOCATORS.into_iter().flat_map(|name| [8, 64, 1024].map(|gib| (name, gib))) {
+    for (allocator, managed) in
+        ALLOCATORS.into_iter().flat_map(|name| [8, 64, 1024].map(|gib| (name, gib)))
+    {
         for order in [0, 1, 3, 8, 9, 18] {
             for pattern in ["bulk", "random", "pair"] {
                 let expected = pattern == "pair" || order < 18 || managed > 8;
@@ -76,16 +90,26 @@ fn alloc_measures_every_allocator_in_every_way() {
         }
         for order in [0, 1, 3, 8, 9] {
             for pattern in ["bulk", "random", "pair"] {
-                let same =
-                    |row: &&Value| row["managed_gib"] == managed && row["order"] == order && row["pattern"] == pattern;
-                let of =
-                    |name: &str| rows.iter().filter(same).find(|row| row["allocator"] == name && row["threads"] == 2);
-                let sets = [of("framewright"), of(APART)].map(|row| row.map(|row| row["working_set"].as_u64()));
+                let same = |row: &&Value| {
+                    row["managed_gib"] == managed
+                        && row["order"] == order
+                        && row["pattern"] == pattern
+                };
+                let of = |name: &str| {
+                    rows.iter()
+                        .filter(same)
+                        .find(|row| row["allocator"] == name && row["threads"] == 2)
+                };
+                let sets = [of("framewright"), of(APART)]
+                    .map(|row| row.map(|row| row["working_set"].as_u64()));
                 assert_eq!(sets[0], sets[1], "{managed} {order} {pattern}");
             }
         }
         for (order, pattern) in [(0, "one-left"), (0, "full"), (9, "full")] {
-            assert!(have(allocator, managed, order, pattern), "{allocator} {managed} {order} {pattern}");
+            assert!(
+                have(allocator, managed, order, pattern),
+                "{allocator} {managed} {order} {pattern}"
+            );
         }
     }
 }
@@ -132,13 +156,22 @@ fn fragment_tells_how_much_is_whole() {
             ]
         );
         let percent = |name: &str| row[name].as_f64();
-        assert!(percent("allocated_percent").is_some_and(|percent| (percent - 10.0).abs() < 0.01), "{row}");
         assert!(
-            percent("free_in_whole_blocks_percent").is_some_and(|percent| (0.0..=100.0).contains(&percent)),
+            percent("allocated_percent").is_some_and(|percent| (percent - 10.0).abs() < 0.01),
+            "{row}"
+        );
+        assert!(
+            percent("free_in_whole_blocks_percent")
+                .is_some_and(|percent| (0.0..=100.0).contains(&percent)),
             "{row}"
         );
     }
     // Both ways of counting see the same blocks; a page that never was free makes them differ a little.
-    let [by_pages, own] = ["free_in_whole_blocks_percent", "own_count_percent"].map(|name| rows[0][name].as_f64());
-    assert!(by_pages.zip(own).is_some_and(|(by_pages, own)| (by_pages - own).abs() < 1.0), "{}", rows[0]);
+    let [by_pages, own] =
+        ["free_in_whole_blocks_percent", "own_count_percent"].map(|name| rows[0][name].as_f64());
+    assert!(
+        by_pages.zip(own).is_some_and(|(by_pages, own)| (by_pages - own).abs() < 1.0),
+        "{}",
+        rows[0]
+    );
 }

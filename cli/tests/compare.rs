@@ -62,7 +62,10 @@ fn with_fake(folder: &Scratch, body: &str, words: &[&str]) -> Command {
     let mut command = program();
     let old = std::env::var("PATH").unwrap_or_default();
     command
-        .args(["compare", "linux", "--quick", "--accel", "tcg", "--cpus", "1", "--memory", "1G", "--kernel"])
+        .args([
+            "compare", "linux", "--quick", "--accel", "tcg", "--cpus", "1", "--memory", "1G",
+            "--kernel",
+        ])
         .arg(kernel(folder))
         .args(words)
         .env("PATH", format!("{}:{old}", folder.path("").display()))
@@ -74,13 +77,16 @@ fn with_fake(folder: &Scratch, body: &str, words: &[&str]) -> Command {
 fn compare(folder: &Scratch, body: &str) -> (Outcome, Value, String) {
     let file = folder.path("results.json");
     let outcome = finish(&mut with_fake(folder, body, &["--json", &file.display().to_string()]));
-    let results = fs::read_to_string(&file).map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"));
+    let results = fs::read_to_string(&file)
+        .map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"));
     (outcome, results, fs::read_to_string(folder.path("calls")).unwrap_or_default())
 }
 
 fn row<'a>(results: &'a Value, what: &str, details: &[(&str, &str)]) -> &'a Value {
     let rows = results["rows"].as_array().expect("rows");
-    let fits = |row: &&Value| row["what"] == what && details.iter().all(|(name, value)| row[name] == *value);
+    let fits = |row: &&Value| {
+        row["what"] == what && details.iter().all(|(name, value)| row[name] == *value)
+    };
     rows.iter().find(fits).unwrap_or_else(|| panic!("no {what} {details:?} in {results:#}"))
 }
 
@@ -90,17 +96,32 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     let (outcome, results, calls) = compare(&folder, BOTH);
     // A script has no memory that could be watched.
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("reporting: a machine was not heard to free its memory"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("reporting: a machine was not heard to free its memory"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!((&results["format"], &results["machine"]["qemu"]), (&1.into(), &"9.9.9".into()));
     let map = row(&results, "memory map, slowest node", &[("policy", "deferred")]);
-    assert_eq!((&map["linux_ms"], &map["ours_ms"], &map["ratio"]), (&60.0.into(), &30.0.into(), &2.0.into()));
+    assert_eq!(
+        (&map["linux_ms"], &map["ours_ms"], &map["ratio"]),
+        (&60.0.into(), &30.0.into(), &2.0.into())
+    );
     assert_eq!(
         (&map["demanded_ratio"], &map["met"], &map["kernel"]),
         (&3.0.into(), &false.into(), &"6.99-fake".into())
     );
-    let fill = |reclaim, when| row(&results, "pool of 2 MiB, fill", &[("reclaim", reclaim), ("when", when)]);
-    assert_eq!((&fill("off", "run time")["ratio"], &fill("off", "run time")["met"]), (&30.0.into(), &true.into()));
-    assert_eq!((&fill("on", "run time")["ratio"], &fill("on", "run time")["pages"]), (&75.0.into(), &256.into()));
+    let fill = |reclaim, when| {
+        row(&results, "pool of 2 MiB, fill", &[("reclaim", reclaim), ("when", when)])
+    };
+    assert_eq!(
+        (&fill("off", "run time")["ratio"], &fill("off", "run time")["met"]),
+        (&30.0.into(), &true.into())
+    );
+    assert_eq!(
+        (&fill("on", "run time")["ratio"], &fill("on", "run time")["pages"]),
+        (&75.0.into(), &256.into())
+    );
     assert!((fill("on", "boot")["linux_ms"].as_f64().expect("a time") - 20.0).abs() < 1e-9);
     assert_eq!(fill("on", "boot")["ours_ms"], 2.0);
     let large = row(&results, "pool of 1 GiB, fill", &[]);
@@ -111,21 +132,40 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     // Limits are found in what was written.
     let report = run(&["report", "--text", &folder.path("results.json").display().to_string()]);
     assert_eq!(report.code, Some(0), "{}", report.stderr);
-    for limit in ["Spawn to prompt", "Memory map deferred", "Memory map on demand", "reclaim off:", "reclaim on:"] {
-        let line = report.stdout.lines().find(|line| line.contains(limit)).expect("there is such a limit");
+    for limit in [
+        "Spawn to prompt",
+        "Memory map deferred",
+        "Memory map on demand",
+        "reclaim off:",
+        "reclaim on:",
+    ] {
+        let line =
+            report.stdout.lines().find(|line| line.contains(limit)).expect("there is such a limit");
         assert!(!line.contains("not measured"), "{line}");
     }
-    for part in ["FALLS SHORT", "init_on_alloc=0", "mitigations=off", "pool of 1 GiB, fill: not compared: 1024 MiB"] {
+    for part in [
+        "FALLS SHORT",
+        "init_on_alloc=0",
+        "mitigations=off",
+        "pool of 1 GiB, fill: not compared: 1024 MiB",
+    ] {
         assert!(outcome.stdout.contains(part), "no {part}: {}", outcome.stdout);
     }
     // One configuration for both, and memory that is taken before they begin, but where only the way to the prompt counts.
-    let machine = |call: &str| call.split(" -append ").next().unwrap_or_default().replace(" -initrd ", "").len() > 40;
+    let machine = |call: &str| {
+        call.split(" -append ").next().unwrap_or_default().replace(" -initrd ", "").len() > 40
+    };
     assert!(
-        calls.lines().all(|call| machine(call) && call.contains("-cpu max,-cx16") && call.contains("-m 1024M -smp 1")),
+        calls.lines().all(|call| machine(call)
+            && call.contains("-cpu max,-cx16")
+            && call.contains("-m 1024M -smp 1")),
         "{calls}"
     );
     let plain: Vec<&str> = calls.lines().filter(|call| !call.contains("virtio-balloon")).collect();
-    let later = plain.iter().position(|call| call.contains("-smp 16 ")).expect("many CPUs come after the prompt");
+    let later = plain
+        .iter()
+        .position(|call| call.contains("-smp 16 "))
+        .expect("many CPUs come after the prompt");
     let is_taken = |call: &&str| call.contains("-mem-prealloc");
     assert!(plain.len() >= 10 && later > 0 && !plain[..later].iter().any(is_taken), "{calls}");
     assert!(plain[later..].iter().all(is_taken), "{calls}");
@@ -135,8 +175,9 @@ fn both_are_compared_and_what_falls_short_is_marked() {
 #[test]
 fn a_kernel_that_dies_is_explained_and_the_rest_goes_on() {
     let folder = Scratch::new("compare-dies");
-    let body =
-        format!("case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; esac\n{BOTH}");
+    let body = format!(
+        "case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; esac\n{BOTH}"
+    );
     let (outcome, results, _) = compare(&folder, &body);
     assert_eq!((outcome.code, results), (Some(1), Value::Null));
     for part in [
@@ -153,15 +194,21 @@ fn an_interrupt_ends_it_and_nothing_is_left() {
     let folder = Scratch::new("compare-interrupt");
     let pid = folder.path("pid");
     let body = format!("echo $$ > '{}'; echo '[ 0.1] begun'; exec sleep 300", pid.display());
-    let mut child =
-        with_fake(&folder, &body, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut child = with_fake(&folder, &body, &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     let pid = || fs::read_to_string(&pid).unwrap_or_default();
     wait_until("QEMU starts", || pid().ends_with('\n'));
     signal(&child, "INT");
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     wait_until("QEMU is gone", || !is_running(&pid()));
     let (stdout, stderr) = common::rest(&mut child);
-    assert!(stdout.is_empty() && stderr.ends_with("framewright: interrupted\n"), "{stdout}{stderr}");
+    assert!(
+        stdout.is_empty() && stderr.ends_with("framewright: interrupted\n"),
+        "{stdout}{stderr}"
+    );
 }
 
 #[test]
@@ -217,7 +264,9 @@ fn linux_init() -> PathBuf {
         .output();
     let messages = String::from_utf8(built.expect("cargo runs").stdout).expect("text");
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let program = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    let program = messages
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
     program.expect("cargo names what it built")
 }
 
@@ -234,7 +283,8 @@ fn the_program_in_linux_follows_scripts() {
     let number = folder.path("number").display().to_string();
     let words = folder.path("words").display().to_string();
     fs::write(&number, "0").expect("a file");
-    fs::write(&words, "node 1\n  present 12\nspanned 9\n  present 30 kB\npresents 5\n").expect("a file");
+    fs::write(&words, "node 1\n  present 12\nspanned 9\n  present 30 kB\npresents 5\n")
+        .expect("a file");
     let script = format!(
         "mark a few words\n\nresize {number} 42\nwrite {number} 7\nsum {words} present\nsum {words} absent\nexists {words}\nexists {number}x\n\
          dirty 3 0\nfault huge 0 1\nfault base 0 2\nresize {number}x 1\nload {words}\nbogus\nmark last"
@@ -263,7 +313,10 @@ fn the_program_in_linux_follows_scripts() {
 fn the_program_in_linux_says_what_is_wrong_with_its_script() {
     let folder = Scratch::new("compare-init-wrong");
     let none = finish(&mut Command::new(linux_init()));
-    assert_eq!((none.code, none.stdout.as_str()), (Some(1), "@init\n@failed: the first argument names a script\n"));
+    assert_eq!(
+        (none.code, none.stdout.as_str()),
+        (Some(1), "@init\n@failed: the first argument names a script\n")
+    );
     let long = follow(&folder, &"mark x\n".repeat(3000));
     assert!(long.code == Some(1) && long.stdout.contains("too long"), "{}", long.stdout);
     let absent = finish(Command::new(linux_init()).arg(folder.path("absent")));

@@ -9,7 +9,12 @@ use std::process::Stdio;
 /// Runs a shell with these words and lines; gives what it said and complained about.
 fn shell(words: &[&str], lines: &str) -> (String, String) {
     let mut command = program();
-    command.arg("shell").args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("shell")
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
@@ -22,14 +27,21 @@ fn a_shell_keeps_the_boot_log_and_says_what_is_wrong_with_parameters() {
     let words = ["--memory", "256M", "nonsense=1", "mem=lots"];
     for guest in [&[][..], &["--on", "qemu", "--accel", "tcg"]] {
         let (said, complaints) = shell(&[guest, &words].concat(), "dmesg\n");
-        assert!(said.contains("Zone ranges:") && said.contains("\"nonsense=1\", ignored"), "{guest:?}: {said}");
         assert!(
-            complaints.contains("note: Unknown kernel command line parameter \"nonsense=1\", ignored")
+            said.contains("Zone ranges:") && said.contains("\"nonsense=1\", ignored"),
+            "{guest:?}: {said}"
+        );
+        assert!(
+            complaints
+                .contains("note: Unknown kernel command line parameter \"nonsense=1\", ignored")
                 && complaints.contains("note: Malformed parameter \"mem=lots\", ignored"),
             "{guest:?}: {complaints}"
         );
         let (said, complaints) = shell(&[guest, &words[..2]].concat(), "echo here\n");
-        assert!(said.contains("here") && !said.contains("Zone ranges:") && complaints.is_empty(), "{said}{complaints}");
+        assert!(
+            said.contains("here") && !said.contains("Zone ranges:") && complaints.is_empty(),
+            "{said}{complaints}"
+        );
     }
 }
 
@@ -38,14 +50,19 @@ fn commands_after_a_boot_have_its_log_too() {
     let report = run(&["boot", "--memory", "64M", "--json", "--exec", "dmesg"]).json();
     let log = report["log"].as_array().expect("a log");
     let said = report["exec"]["output"].as_str().expect("text");
-    assert!(log.len() > 5 && log.iter().map(|line| line.as_str().expect("text")).eq(said.lines()), "{said}");
+    assert!(
+        log.len() > 5 && log.iter().map(|line| line.as_str().expect("text")).eq(said.lines()),
+        "{said}"
+    );
 }
 
 #[test]
 fn the_guests_switches_are_in_the_help() {
     for command in ["boot", "shell"] {
         let help = finish(program().args([command, "--help"])).stdout;
-        for switch in ["fault=KIND", "double-free", "stress=SECONDS", "balloon_test=SECONDS", "check=cpus"] {
+        for switch in
+            ["fault=KIND", "double-free", "stress=SECONDS", "balloon_test=SECONDS", "check=cpus"]
+        {
             assert!(help.contains(switch), "{command}: {switch}");
         }
     }

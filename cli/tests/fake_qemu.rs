@@ -50,14 +50,26 @@ exit 33"#;
 
 #[test]
 fn the_report_gets_the_log_and_how_qemu_ran() {
-    let (outcome, calls) =
-        boot("report", REPORT, &["--accel", "tcg", "--json", "--memory", "256M", "--cpus", "2", "numa=off"]);
+    let (outcome, calls) = boot(
+        "report",
+        REPORT,
+        &["--accel", "tcg", "--json", "--memory", "256M", "--cpus", "2", "numa=off"],
+    );
     let report = outcome.json();
     assert_eq!(report["platform"], "qemu");
-    assert_eq!(report["log"], serde_json::json!(["[    0.000000] Framewright guest", "[    0.000100] Zone ranges:"]));
-    assert_eq!((report["qemu"]["version"].as_str(), report["qemu"]["accel"].as_str()), (Some("9.9.9"), Some("tcg")));
+    assert_eq!(
+        report["log"],
+        serde_json::json!(["[    0.000000] Framewright guest", "[    0.000100] Zone ranges:"])
+    );
+    assert_eq!(
+        (report["qemu"]["version"].as_str(), report["qemu"]["accel"].as_str()),
+        (Some("9.9.9"), Some("tcg"))
+    );
     assert!(report["qemu"]["spawn_to_first_line_ms"].as_f64() > Some(0.0));
-    assert!(calls.contains("-machine q35 -accel tcg,thread=multi -cpu max -m 256M -smp 2 "), "{calls}");
+    assert!(
+        calls.contains("-machine q35 -accel tcg,thread=multi -cpu max -m 256M -smp 2 "),
+        "{calls}"
+    );
     assert!(calls.contains(" -append numa=off report=json -kernel "), "{calls}");
     assert_eq!(outcome.stderr, "");
 }
@@ -67,7 +79,9 @@ fn people_see_the_log_without_the_protocol() {
     let (outcome, calls) = boot("people", REPORT, &["--accel", "tcg"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(
-        outcome.stdout.starts_with("[    0.000000] Framewright guest\n[    0.000100] Zone ranges:\n\n"),
+        outcome
+            .stdout
+            .starts_with("[    0.000000] Framewright guest\n[    0.000100] Zone ranges:\n\n"),
         "{}",
         outcome.stdout
     );
@@ -97,7 +111,11 @@ fn every_bad_end_is_explained() {
     for (name, body, expected) in [
         ("panicked", "echo panic at x; exit 35", &["panicked", "  panic at x"][..]),
         ("refused", "echo no memory; exit 37", &["refused", "  no memory"]),
-        ("broken", "echo hello; echo 'qemu: bad option' >&2; exit 1", &["exit status 1", "bad option", "  hello"]),
+        (
+            "broken",
+            "echo hello; echo 'qemu: bad option' >&2; exit 1",
+            &["exit status 1", "bad option", "  hello"],
+        ),
         ("zero", "echo hello; exit 0", &["exit status 0"]),
         ("killed", "echo hello; kill -ABRT $$", &["signal 6"]),
         ("silent", "exit 33", &["without a report", "said nothing"]),
@@ -120,23 +138,33 @@ fn every_bad_end_is_explained() {
 fn only_the_end_of_a_long_log_is_repeated() {
     let body = "i=0; while [ $i -lt 100 ]; do echo \"line $i\"; i=$((i+1)); done; exit 35";
     let (outcome, _) = boot("long", body, &["--accel", "tcg", "--json"]);
-    assert!(outcome.stderr.contains("  line 99\n") && !outcome.stderr.contains("  line 80\n"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("  line 99\n") && !outcome.stderr.contains("  line 80\n"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]
 fn a_time_out_is_kept_and_nothing_is_left() {
     // The last line has no end: it is shown all the same.
-    for (name, body) in
-        [("hang", "printf 'begun\\nhalf a li'; exec sleep 300"), ("closed", "exec sleep 300 >/dev/null 2>&1")]
-    {
+    for (name, body) in [
+        ("hang", "printf 'begun\\nhalf a li'; exec sleep 300"),
+        ("closed", "exec sleep 300 >/dev/null 2>&1"),
+    ] {
         let folder = Scratch::new(name);
         let log = script(&folder, body);
         let start = Instant::now();
-        let outcome = finish(&mut with_fake(&folder, &["--accel", "tcg", "--json", "--timeout", "1"]));
+        let outcome =
+            finish(&mut with_fake(&folder, &["--accel", "tcg", "--json", "--timeout", "1"]));
         assert!(start.elapsed() < Duration::from_secs(30));
         assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("did not end within 1 s"), "{}", outcome.stderr);
-        assert!(name == "closed" || outcome.stderr.ends_with("  begun\n  half a li\n"), "{}", outcome.stderr);
+        assert!(
+            name == "closed" || outcome.stderr.ends_with("  begun\n  half a li\n"),
+            "{}",
+            outcome.stderr
+        );
         assert!(!is_running(&fs::read_to_string(format!("{log}.pid")).expect("a number")));
     }
 }
@@ -146,7 +174,8 @@ fn signals_end_qemu_too() {
     for (name, status) in [("TERM", Some(143)), ("INT", Some(130)), ("KILL", None)] {
         let folder = Scratch::new(&format!("signal-{name}"));
         let log = format!("{}.pid", script(&folder, "echo begun; exec sleep 300"));
-        let mut child = with_fake(&folder, &["--accel", "tcg", "--json"]).spawn().expect("the program starts");
+        let mut child =
+            with_fake(&folder, &["--accel", "tcg", "--json"]).spawn().expect("the program starts");
         let pid = || fs::read_to_string(&log).unwrap_or_default();
         wait_until("QEMU starts", || pid().ends_with('\n'));
         signal(&child, name);
@@ -170,14 +199,16 @@ fn a_reader_that_goes_away_ends_qemu() {
 
 #[test]
 fn without_kvm_the_machine_is_emulated_and_that_is_said() {
-    let body =
-        format!("case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: no luck' >&2; exit 1;; esac\n{REPORT}");
+    let body = format!(
+        "case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: no luck' >&2; exit 1;; esac\n{REPORT}"
+    );
     for words in [&["--json"][..], &["--json", "--accel", "auto"], &["--json", "--accel", "kvm"]] {
         let (outcome, calls) = boot("kvm", &body, words);
         assert_eq!(outcome.json()["qemu"]["accel"], "tcg");
         // With the device QEMU was tried and failed; without it there was nothing to try.
         assert!(
-            outcome.stderr.starts_with("framewright: note: ") && outcome.stderr.contains("emulated (tcg)"),
+            outcome.stderr.starts_with("framewright: note: ")
+                && outcome.stderr.contains("emulated (tcg)"),
             "{}",
             outcome.stderr
         );
@@ -195,9 +226,12 @@ fn without_qemu_it_says_what_to_install() {
     let mut command = with_fake(&folder, &[]);
     let outcome = finish(command.env("PATH", folder.path("")));
     assert_eq!(outcome.code, Some(1));
-    for part in
-        ["framewright: qemu-system-x86_64 is not installed", "apt-get install qemu-system-x86", "Fedora", "Arch"]
-    {
+    for part in [
+        "framewright: qemu-system-x86_64 is not installed",
+        "apt-get install qemu-system-x86",
+        "Fedora",
+        "Arch",
+    ] {
         assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
     }
 }

@@ -37,9 +37,13 @@ exit 33"#;
 
 #[test]
 fn a_machine_that_kvm_gives_up_is_emulated_and_that_is_said() {
-    for (name, said) in [("silent", ""), ("begun", "printf '[    0.000000] Framewright guest\\r\\n';")] {
+    for (name, said) in
+        [("silent", ""), ("begun", "printf '[    0.000000] Framewright guest\\r\\n';")]
+    {
         for complaint in ["KVM internal error. Suberror: 3", "error: kvm run failed Bad address"] {
-            let dies = format!("{said} printf '{complaint}\\nRAX=0000000000000000\\n' >&2; exec sleep 300");
+            let dies = format!(
+                "{said} printf '{complaint}\\nRAX=0000000000000000\\n' >&2; exec sleep 300"
+            );
             let body = format!("case \"$*\" in *'-accel kvm'*) {dies};; esac\n{REPORT}");
             let (outcome, calls) = boot(name, (VERSION, &body), &["--json", "--timeout", "60"]);
             assert_eq!(outcome.json()["qemu"]["accel"], "tcg", "{}", outcome.stderr);
@@ -62,7 +66,8 @@ fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
     if calls.contains("-accel kvm") {
         assert_eq!((outcome.code, calls.lines().count()), (Some(1), 1), "{calls}");
         assert!(
-            outcome.stderr.contains("KVM gave up the machine") && outcome.stderr.contains("Suberror: 1"),
+            outcome.stderr.contains("KVM gave up the machine")
+                && outcome.stderr.contains("Suberror: 1"),
             "{}",
             outcome.stderr
         );
@@ -72,19 +77,29 @@ fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
 #[test]
 fn a_version_that_does_not_come_is_not_waited_for() {
     // It would sleep for longer than any test may take.
-    for version in ["exec sleep 86400", "exec sleep 86400 >/dev/null 2>&1", "while :; do echo again; done"] {
-        let (outcome, calls) = boot("version", (version, REPORT), &["--accel", "tcg", "--json", "--timeout", "2"]);
+    for version in
+        ["exec sleep 86400", "exec sleep 86400 >/dev/null 2>&1", "while :; do echo again; done"]
+    {
+        let (outcome, calls) =
+            boot("version", (version, REPORT), &["--accel", "tcg", "--json", "--timeout", "2"]);
         assert_eq!((outcome.code, calls.as_str()), (Some(1), ""), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("--version` did not answer within 2 s"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("--version` did not answer within 2 s"),
+            "{}",
+            outcome.stderr
+        );
     }
 }
 
 #[test]
 fn every_node_has_a_cpu_unless_somebody_says_otherwise() {
-    for (words, smp) in
-        [(&["--nodes", "3"][..], "-smp 3 "), (&["--nodes", "3", "--cpus", "1"], "-smp 1 "), (&[], "-smp 1 ")]
-    {
-        let (outcome, calls) = boot("cpus", (VERSION, REPORT), &[&["--accel", "tcg", "--json"], words].concat());
+    for (words, smp) in [
+        (&["--nodes", "3"][..], "-smp 3 "),
+        (&["--nodes", "3", "--cpus", "1"], "-smp 1 "),
+        (&[], "-smp 1 "),
+    ] {
+        let (outcome, calls) =
+            boot("cpus", (VERSION, REPORT), &[&["--accel", "tcg", "--json"], words].concat());
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         assert!(calls.contains(smp), "{words:?}: {calls}");
     }
@@ -112,9 +127,17 @@ fn without_a_toolchain_it_says_how_to_do_without() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
     for cargo in ["/nonexistent/cargo", "/bin/false"] {
         let mut command = program();
-        command.args(["boot", "--on", "qemu", "--accel", "tcg"]).env_remove("FRAMEWRIGHT_GUEST").env("CARGO", cargo);
-        let outcome = finish(command.env("PATH", format!("{}:/usr/bin:/bin", folder.path("").display())));
+        command
+            .args(["boot", "--on", "qemu", "--accel", "tcg"])
+            .env_remove("FRAMEWRIGHT_GUEST")
+            .env("CARGO", cargo);
+        let outcome =
+            finish(command.env("PATH", format!("{}:/usr/bin:/bin", folder.path("").display())));
         assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("set FRAMEWRIGHT_GUEST to the path of a built one"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("set FRAMEWRIGHT_GUEST to the path of a built one"),
+            "{}",
+            outcome.stderr
+        );
     }
 }

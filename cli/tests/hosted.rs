@@ -15,7 +15,8 @@ fn boot(words: &[&str]) -> Value {
     assert_eq!(report["totals"]["memory_map_bytes"].as_u64() > Some(0), deferred);
     assert_eq!(report["totals"]["deferred_pages"], 0);
     assert!(
-        report["first_touch"]["bring_up_us"].as_f64() > Some(0.0) && report["first_touch"]["first_alloc_us"].is_f64()
+        report["first_touch"]["bring_up_us"].as_f64() > Some(0.0)
+            && report["first_touch"]["first_alloc_us"].is_f64()
     );
     assert!(report.get("qemu").is_none());
     check_sums(&report);
@@ -59,7 +60,8 @@ fn a_microvm() {
 #[test]
 fn qemus_q35() {
     let report = boot(&["--map", &machine("qemu-q35-8g-2node.dmesg")]);
-    let zones = [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
+    let zones =
+        [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
     expect(&report, &zones);
     assert_eq!(span(&report, 0, "DMA"), Some((1, 4095)));
     assert_eq!(span(&report, 0, "DMA32"), Some((4096, 1_044_480)));
@@ -70,9 +72,15 @@ fn qemus_q35() {
 #[test]
 fn a_made_up_machine_is_the_q35() {
     let report = boot(&["--memory", "8G", "--nodes", "2", "--cpus", "4"]);
-    let zones = [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
+    let zones =
+        [(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)];
     expect(&report, &zones);
-    let cpus: Vec<_> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].clone()).collect();
+    let cpus: Vec<_> = report["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| node["cpus"].clone())
+        .collect();
     assert_eq!(cpus, [2, 2]);
 }
 
@@ -81,17 +89,23 @@ fn this_machine() {
     let report = boot(&[]);
     // Within what the kernel keeps for itself and what the map rounds away.
     let told = std::fs::read_to_string("/proc/meminfo").expect("Linux");
-    let kib =
-        told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let (kib, present) = (kib.expect("a total"), report["totals"]["present_pages"].as_u64().expect("a count") * 4);
-    assert!(present > kib / 10 * 9 && present < kib / 2 * 3, "{present} KiB present, the kernel says {kib} KiB");
+    let kib = told.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    let (kib, present) =
+        (kib.expect("a total"), report["totals"]["present_pages"].as_u64().expect("a count") * 4);
+    assert!(
+        present > kib / 10 * 9 && present < kib / 2 * 3,
+        "{present} KiB present, the kernel says {kib} KiB"
+    );
 }
 
 #[test]
 fn this_machine_with_other_nodes() {
     let report = boot(&["--nodes", "2", "--cpus", "3"]);
     assert_eq!(report["nodes"].as_array().map(Vec::len), Some(2));
-    let cpus: Option<u64> = report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].as_u64()).sum();
+    let cpus: Option<u64> =
+        report["nodes"].as_array().expect("nodes").iter().map(|node| node["cpus"].as_u64()).sum();
     assert_eq!(cpus, Some(3));
 }
 
@@ -131,7 +145,8 @@ fn people_see_a_log_and_tables() {
         );
     }
     assert!(lines.iter().any(|line| {
-        line.split_whitespace().eq(["node", "zone", "start", "spanned", "present", "managed", "reserved", "free"])
+        line.split_whitespace()
+            .eq(["node", "zone", "start", "spanned", "present", "managed", "reserved", "free"])
     }));
     assert!(lines.iter().any(|line| line.starts_with("first touch: ")));
     assert!(!outcome.stdout.contains('\x1b'), "no colour in a pipe");
@@ -141,19 +156,26 @@ fn people_see_a_log_and_tables() {
 fn debug_aids_are_in_the_log_and_in_the_metadata() {
     let lines = |words: &[&str]| {
         let report = boot(&[&["--memory", "256M"], words].concat());
-        let lines: Vec<_> = report["log"].as_array().expect("lines").iter().map(|line| line.to_string()).collect();
+        let lines: Vec<_> =
+            report["log"].as_array().expect("lines").iter().map(|line| line.to_string()).collect();
         (lines.join("\n"), report["totals"]["metadata_bytes"].as_u64().expect("a count"))
     };
     let (plain, plain_bytes) = lines(&[]);
     assert!(plain.contains("mem auto-init: stack:off, heap alloc:off, heap free:off"), "{plain}");
     assert!(!plain.contains("page_owner") && !plain.contains("poison"), "{plain}");
     let (clearing, bytes) = lines(&["init_on_alloc=1", "init_on_free=on"]);
-    assert!(clearing.contains("mem auto-init: stack:off, heap alloc:on, heap free:on"), "{clearing}");
+    assert!(
+        clearing.contains("mem auto-init: stack:off, heap alloc:on, heap free:on"),
+        "{clearing}"
+    );
     assert_eq!(bytes, plain_bytes);
     let (owners, bytes) = lines(&["page_owner=on", "page_poison=1", "init_on_alloc=1"]);
-    for expected in
-        ["page_owner is enabled", "page_poison is enabled, pattern 0xaa", "take precedence", "heap alloc:off"]
-    {
+    for expected in [
+        "page_owner is enabled",
+        "page_poison is enabled, pattern 0xaa",
+        "take precedence",
+        "heap alloc:off",
+    ] {
         assert!(owners.contains(expected), "{owners}");
     }
     assert!(bytes > plain_bytes + (1 << 20), "{bytes} {plain_bytes}");
@@ -165,9 +187,15 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    for words in [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]] {
-        let mut child =
-            program().args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    for words in
+        [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]]
+    {
+        let mut child = program()
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
         drop(child.stdout.take());
         let (_, stderr) = common::rest(&mut child);
         assert_eq!(child.wait().expect("it ends").code(), Some(0), "{words:?}: {stderr}");
@@ -179,7 +207,11 @@ fn a_reader_that_goes_away_is_no_error() {
 fn policies_of_the_memory_map() {
     let boot = |policy: &str, more: &[&str]| {
         let line = format!("memmap_init={policy}");
-        let report = run(&[&["boot", "--json", "--memory", "4G", "--nodes", "2", "--cpus", "2", &line], more].concat());
+        let report = run(&[
+            &["boot", "--json", "--memory", "4G", "--nodes", "2", "--cpus", "2", &line],
+            more,
+        ]
+        .concat());
         let report = report.json();
         check_sums(&report);
         assert_eq!(report["policy"], policy);
@@ -196,13 +228,21 @@ fn policies_of_the_memory_map() {
     let report = boot("deferred", &["memmap_init_threads=1"]);
     for node in report["deferred"].as_array().expect("a list") {
         assert!(
-            node["pages"].as_u64() > Some(400_000) && node["threads"] == 1 && node["elapsed_ms"].as_f64() > Some(0.0)
+            node["pages"].as_u64() > Some(400_000)
+                && node["threads"] == 1
+                && node["elapsed_ms"].as_f64() > Some(0.0)
         );
     }
     let log = report["log"].to_string();
-    assert!(log.contains("node 0 deferred pages initialised in") && log.contains("the slowest, took"), "{log}");
+    assert!(
+        log.contains("node 0 deferred pages initialised in") && log.contains("the slowest, took"),
+        "{log}"
+    );
     let report = boot("on-demand", &[]);
-    assert_eq!((&report["totals"]["memory_map_bytes"], &report["deferred"]), (&0.into(), &Value::Array(Vec::new())));
+    assert_eq!(
+        (&report["totals"]["memory_map_bytes"], &report["deferred"]),
+        (&0.into(), &Value::Array(Vec::new()))
+    );
     assert!(report["totals"]["metadata_bytes"].as_u64() < Some(2 << 20));
 }
 
@@ -212,13 +252,27 @@ fn boot_ends_with_the_policies_side_by_side() {
     let outcome = run(&words);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let rows = |text: &str| {
-        let begins = |line: &&str| ["eager ", "deferred ", "on-demand "].iter().any(|name| line.starts_with(name));
+        let begins = |line: &&str| {
+            ["eager ", "deferred ", "on-demand "].iter().any(|name| line.starts_with(name))
+        };
         text.lines().filter(begins).count()
     };
     assert_eq!(rows(&outcome.stdout), 3, "{}", outcome.stdout);
     let outcome = run(&[&words[..], &["--policy-table=no"]].concat());
     assert_eq!((outcome.code, rows(&outcome.stdout)), (Some(0), 0), "{}", outcome.stdout);
-    let outcome = run(&[&words[..], &["memmap_init=sometimes", "memmap_init_threads=0", "--policy-table=no"]].concat());
-    assert!(outcome.stdout.contains("memmap_init= is eager, deferred or on-demand"), "{}", outcome.stdout);
-    assert!(outcome.stdout.contains("memmap_init_threads= takes a number of threads"), "{}", outcome.stdout);
+    let outcome = run(&[
+        &words[..],
+        &["memmap_init=sometimes", "memmap_init_threads=0", "--policy-table=no"],
+    ]
+    .concat());
+    assert!(
+        outcome.stdout.contains("memmap_init= is eager, deferred or on-demand"),
+        "{}",
+        outcome.stdout
+    );
+    assert!(
+        outcome.stdout.contains("memmap_init_threads= takes a number of threads"),
+        "{}",
+        outcome.stdout
+    );
 }

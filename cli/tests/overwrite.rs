@@ -57,7 +57,11 @@ fn links_stay_and_what_they_lead_to_is_written() {
         let outcome = report(&results, &page);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         for link in [&page, &deep.join("second")] {
-            assert!(fs::symlink_metadata(link).expect("it is there").is_symlink(), "{}", link.display());
+            assert!(
+                fs::symlink_metadata(link).expect("it is there").is_symlink(),
+                "{}",
+                link.display()
+            );
         }
         assert!(fs::symlink_metadata(folder.path("real.html")).expect("it was written").is_file());
     }
@@ -70,18 +74,20 @@ fn links_stay_and_what_they_lead_to_is_written() {
     symlink("other", &one).expect("a link");
     symlink("one", &other).expect("a link");
     let outcome = report(&results, &one);
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("cannot be written"), "{}", outcome.stderr);
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("cannot be written"),
+        "{}",
+        outcome.stderr
+    );
     // As do snapshots.
     let kept = folder.path("kept.json");
     symlink("memory.json", &kept).expect("a link");
     assert_eq!(snapshot(&kept).code, Some(0));
     assert!(fs::symlink_metadata(&kept).expect("it is there").is_symlink());
     assert!(fs::symlink_metadata(folder.path("memory.json")).expect("it was written").is_file());
-    assert!(
-        !fs::read_dir(folder.path(""))
-            .expect("a folder")
-            .any(|entry| { entry.expect("an entry").file_name().to_string_lossy().ends_with(".part") })
-    );
+    assert!(!fs::read_dir(folder.path("")).expect("a folder").any(|entry| {
+        entry.expect("an entry").file_name().to_string_lossy().ends_with(".part")
+    }));
 }
 
 #[test]
@@ -97,7 +103,8 @@ fn who_may_read_a_file_stays_as_it_was() {
 #[test]
 fn only_files_of_the_kind_that_is_written_give_way() {
     let folder = Scratch::new("kinds");
-    let (results, memory, mine) = (folder.path("results.json"), folder.path("memory.json"), folder.path("mine.txt"));
+    let (results, memory, mine) =
+        (folder.path("results.json"), folder.path("memory.json"), folder.path("mine.txt"));
     let made = fixture::results().to_string();
     fs::write(&results, &made).expect("a file");
     fs::write(&mine, "years of work").expect("a file");
@@ -105,7 +112,11 @@ fn only_files_of_the_kind_that_is_written_give_way() {
     let before = fs::read_to_string(&memory).expect("it was written");
     for path in [&results, &mine] {
         let outcome = snapshot(path);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "nothing was booted in vain");
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(2), ""),
+            "nothing was booted in vain"
+        );
         assert!(outcome.stderr.contains("is no snapshot of memory"), "{}", outcome.stderr);
     }
     for path in [&memory, &mine] {
@@ -116,14 +127,19 @@ fn only_files_of_the_kind_that_is_written_give_way() {
         ] {
             let outcome = run(words);
             assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-            assert!(outcome.stderr.contains("is no file of results"), "{words:?}: {}", outcome.stderr);
+            assert!(
+                outcome.stderr.contains("is no file of results"),
+                "{words:?}: {}",
+                outcome.stderr
+            );
         }
     }
     // One picture that is somebody else's, and no picture and no page is written.
     let (pictures, page) = (folder.path("pictures"), folder.path("page.html"));
     fs::create_dir(&pictures).expect("a folder");
     fs::write(pictures.join("jobs-1.svg"), "<svg>a drawing</svg>").expect("a file");
-    let draw = || run(&["report", &words(&results), "-o", &words(&page), "--pictures", &words(&pictures)]);
+    let draw =
+        || run(&["report", &words(&results), "-o", &words(&page), "--pictures", &words(&pictures)]);
     let outcome = draw();
     assert!(outcome.code == Some(2) && outcome.stderr.contains("jobs-1.svg"), "{}", outcome.stderr);
     assert!(!page.exists() && fs::read_dir(&pictures).expect("a folder").count() == 1);
@@ -139,7 +155,8 @@ fn only_files_of_the_kind_that_is_written_give_way() {
 #[test]
 fn what_earlier_versions_made_gives_way_too() {
     let folder = Scratch::new("old-pages");
-    let (results, page, pictures) = (folder.path("results.json"), folder.path("page.html"), folder.path("pictures"));
+    let (results, page, pictures) =
+        (folder.path("results.json"), folder.path("page.html"), folder.path("pictures"));
     fs::write(&results, fixture::results().to_string()).expect("a file");
     fs::create_dir(&pictures).expect("a folder");
     let old = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Framewright: results</title></head></html>";
@@ -149,9 +166,14 @@ fn what_earlier_versions_made_gives_way_too() {
     fs::copy(unmarked, pictures.join("jobs-1.svg")).expect("the picture of the README");
     let long = format!("<svg aria-label=\"{}\"><!--framewright report--></svg>", "x".repeat(5000));
     fs::write(pictures.join("scaling-1.svg"), long).expect("a file");
-    let outcome = run(&["report", &words(&results), "-o", &words(&page), "--pictures", &words(&pictures)]);
+    let outcome =
+        run(&["report", &words(&results), "-o", &words(&page), "--pictures", &words(&pictures)]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     for path in [&page, &pictures.join("jobs-1.svg"), &pictures.join("scaling-1.svg")] {
-        assert!(fs::read_to_string(path).expect("it is there").contains("framewright report\""), "{}", path.display());
+        assert!(
+            fs::read_to_string(path).expect("it is there").contains("framewright report\""),
+            "{}",
+            path.display()
+        );
     }
 }

@@ -126,12 +126,24 @@ fn boot_with(
     let mut pointer = b"RSD PTR ".to_vec();
     pointer.resize(20, 0);
 
-    let mut words: Vec<String> =
-        ["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--json", "--memory=512M", "--cpus=2"]
-            .map(str::to_owned)
-            .into();
+    let mut words: Vec<String> = [
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--timeout",
+        "300",
+        "--json",
+        "--memory=512M",
+        "--cpus=2",
+    ]
+    .map(str::to_owned)
+    .into();
     words.extend(["--qemu=-machine".to_owned(), "--qemu=q35,acpi=off".to_owned()]);
-    for (file, bytes) in [(POINTER, &pointer), (TABLES, &blob.bytes), ("etc/table-loader", &commands.0)] {
+    for (file, bytes) in
+        [(POINTER, &pointer), (TABLES, &blob.bytes), ("etc/table-loader", &commands.0)]
+    {
         let path = folder.path(file.rsplit('/').next().expect("a name"));
         fs::write(&path, bytes).expect("a file");
         words.push("--qemu=-fw_cfg".to_owned());
@@ -149,14 +161,21 @@ fn boot(name: &str, tables: &[Table]) -> Value {
 /// Lines of a report's log, without time stamps, that hold `text`.
 fn lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     let log = report["log"].as_array().expect("a log");
-    let lines = log.iter().filter_map(Value::as_str).filter_map(|line| line.split_once("] ")).map(|(_, line)| line);
+    let lines = log
+        .iter()
+        .filter_map(Value::as_str)
+        .filter_map(|line| line.split_once("] "))
+        .map(|(_, line)| line);
     lines.filter(|line| line.contains(text)).collect()
 }
 
 /// The machine has so many CPUs, and the log says `expected`, once if at all.
 fn expect(report: &Value, cpus: &str, expected: &str) {
     let found = lines(report, "smp: Brought up");
-    assert!(found.len() == 1 && found[0].starts_with(&format!("smp: Brought up 1 node, {cpus} in ")), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].starts_with(&format!("smp: Brought up 1 node, {cpus} in ")),
+        "{found:?}"
+    );
     if !expected.is_empty() {
         assert_eq!(lines(report, expected).len(), 1, "no {expected}: {}", report["log"]);
     }
@@ -181,12 +200,37 @@ fn a_list_of_cpus_that_is_wrong_leaves_what_comes_before() {
     };
     for (name, table, cpus, expected) in [
         ("madt-sum", two().with_wrong_sum(), "1 CPU", "byte 9: the checksum is wrong"),
-        ("madt-short", cut(40), "1 CPU", "byte 4: a length of 40 bytes cannot be (it must be 44 to"),
-        ("madt-cut", cut(44 + 8 + 5), "1 CPU", "byte 52: an entry of kind 0 has 8 bytes (it must have 2 to 5)"),
-        ("madt-still", madt(&[cpu(0), vec![0, 0], cpu(1)]), "1 CPU", "byte 52: an entry of kind 0 has 0 bytes"),
-        ("madt-thin", madt(&[cpu(0), vec![0, 4, 1, 1]]), "1 CPU", "byte 52: an entry of kind 0 has 4 bytes"),
+        (
+            "madt-short",
+            cut(40),
+            "1 CPU",
+            "byte 4: a length of 40 bytes cannot be (it must be 44 to",
+        ),
+        (
+            "madt-cut",
+            cut(44 + 8 + 5),
+            "1 CPU",
+            "byte 52: an entry of kind 0 has 8 bytes (it must have 2 to 5)",
+        ),
+        (
+            "madt-still",
+            madt(&[cpu(0), vec![0, 0], cpu(1)]),
+            "1 CPU",
+            "byte 52: an entry of kind 0 has 0 bytes",
+        ),
+        (
+            "madt-thin",
+            madt(&[cpu(0), vec![0, 4, 1, 1]]),
+            "1 CPU",
+            "byte 52: an entry of kind 0 has 4 bytes",
+        ),
         ("madt-tiny", two().with_length(7), "1 CPU", "byte 4: a length of 7 bytes cannot be"),
-        ("madt-huge", two().with_length(u32::MAX), "1 CPU", "byte 4: a length of 4294967295 bytes cannot be"),
+        (
+            "madt-huge",
+            two().with_length(u32::MAX),
+            "1 CPU",
+            "byte 4: a length of 4294967295 bytes cannot be",
+        ),
     ] {
         let report = boot(name, &[table]);
         expect(&report, cpus, expected);
@@ -226,7 +270,11 @@ fn clocks_that_are_wrong() {
     let mut over_memory = [0; 20];
     over_memory[8..12].copy_from_slice(&0x100_0000u32.to_le_bytes());
     for (name, bad, expected) in [
-        ("hpet-memory", table("HPET", &over_memory), "ACPI: HPET at 0x1000000 lies over memory; it is left alone"),
+        (
+            "hpet-memory",
+            table("HPET", &over_memory),
+            "ACPI: HPET at 0x1000000 lies over memory; it is left alone",
+        ),
         ("hpet-short", table("HPET", &[0; 4]), "ACPI: HPET at 0x"),
         ("hpet-sum", table("HPET", &[0; 20]).with_wrong_sum(), "ACPI: HPET at 0x"),
     ] {
@@ -236,7 +284,8 @@ fn clocks_that_are_wrong() {
     }
     // Without the better clock the next is looked for, and then the one that every machine has.
     let no_hpet = ["--qemu=-machine", "--qemu=hpet=off"];
-    let report = boot_with("fadt-short", &[cpus, table("FACP", &[0; 40])], &[], |root| root, &no_hpet);
+    let report =
+        boot_with("fadt-short", &[cpus, table("FACP", &[0; 40])], &[], |root| root, &no_hpet);
     expect(&report, "2 CPUs", "ACPI: FACP at 0x");
     assert_eq!(lines(&report, "measured against the interval timer").len(), 1, "{}", report["log"]);
 }

@@ -14,7 +14,9 @@ fn nonsense_is_refused_and_nothing_changes() {
         "cat {FILE}; {writes}cat {FILE}; echo 1 > /proc/buddyinfo; cat /proc/none; echo 1 > /sys/none; cat /proc; \
          cat /proc/../proc/meminfo; alloc 19; alloc 0 0; alloc 0 1 node=9; free 99; stress; verify"
     );
-    let words = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "--exec", &commands];
+    let words = [
+        "boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "--exec", &commands,
+    ];
     let report = finish(program().args(words)).json();
     let said = report["exec"]["output"].as_str().expect("text");
     let lines: Vec<&str> = said.lines().collect();

@@ -34,7 +34,17 @@ impl Watched {
         let monitor = format!("unix:{},server=on,wait=off", socket.display());
         let memory = format!("{MEMORY_MIB}M");
         let mut program = program()
-            .args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--memory", &memory])
+            .args([
+                "boot",
+                "--on",
+                "qemu",
+                "--accel",
+                "tcg",
+                "--timeout",
+                "300",
+                "--memory",
+                &memory,
+            ])
             .args(["--qemu", "-qmp", &format!("--qemu={monitor}")])
             .args(words)
             .arg("balloon_test=200")
@@ -42,9 +52,17 @@ impl Watched {
             .spawn()
             .expect("the program starts");
         let log = BufReader::new(program.stdout.take().expect("a pipe")).lines();
-        wait_until("QEMU opens its monitor", || socket.exists() && UnixStream::connect(&socket).is_ok());
-        let mut watched =
-            Self { program, log, seen: Vec::new(), monitor: connect(&socket), pid: pid_of(&socket), _scratch: scratch };
+        wait_until("QEMU opens its monitor", || {
+            socket.exists() && UnixStream::connect(&socket).is_ok()
+        });
+        let mut watched = Self {
+            program,
+            log,
+            seen: Vec::new(),
+            monitor: connect(&socket),
+            pid: pid_of(&socket),
+            _scratch: scratch,
+        };
         watched.ask("qmp_capabilities", &Value::Null);
         watched
     }
@@ -100,7 +118,12 @@ impl Watched {
         for line in &mut self.log {
             self.seen.push(line.expect("text"));
         }
-        assert_eq!(self.program.wait().expect("it ends").code(), Some(0), "{}", self.seen.join("\n"));
+        assert_eq!(
+            self.program.wait().expect("it ends").code(),
+            Some(0),
+            "{}",
+            self.seen.join("\n")
+        );
         std::mem::take(&mut self.seen)
     }
 }
@@ -125,8 +148,9 @@ fn connect(socket: &Path) -> BufReader<UnixStream> {
 /// The machine with this monitor.
 fn pid_of(socket: &Path) -> String {
     let word = socket.display().to_string();
-    let processes =
-        fs::read_dir("/proc").expect("Linux").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let processes = fs::read_dir("/proc")
+        .expect("Linux")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_machine = |pid: &String| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command);
@@ -147,7 +171,8 @@ struct Course {
 /// The whole course: the balloon takes 64 MiB, blocks are reported, the balloon gives everything back.
 fn course(mut machine: Watched, reports: bool) -> Course {
     let line = machine.line("blocks of 2 MiB written");
-    let number = line.split("Balloon test: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let number =
+        line.split("Balloon test: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
     let blocks: u64 = number.expect("a number of blocks");
     assert!((MEMORY_MIB / 10..MEMORY_MIB / 8).contains(&blocks), "{line}");
     let written_mib = machine.resident_mib();
@@ -191,11 +216,18 @@ fn statistics_come(machine: &mut Watched, blocks: u64) {
 }
 
 fn memory_goes_back(name: &str, words: &[&str]) -> Vec<String> {
-    let Course { blocks, written_mib, reported_mib, log } = course(Watched::boot(name, words), true);
+    let Course { blocks, written_mib, reported_mib, log } =
+        course(Watched::boot(name, words), true);
     assert!(written_mib >= 2 * blocks, "{written_mib} MiB");
-    assert!(reported_mib + 2 * blocks <= written_mib + SLACK_MIB, "{written_mib} MiB before, {reported_mib} MiB after");
+    assert!(
+        reported_mib + 2 * blocks <= written_mib + SLACK_MIB,
+        "{written_mib} MiB before, {reported_mib} MiB after"
+    );
     assert!(has(&log, "reset with a report under way, and started again"), "{log:?}");
-    assert!(has(&log, &format!("0 of {blocks} blocks held what they did, {blocks} can be written to")), "{log:?}");
+    assert!(
+        has(&log, &format!("0 of {blocks} blocks held what they did, {blocks} can be written to")),
+        "{log:?}"
+    );
     log
 }
 
@@ -223,22 +255,34 @@ fn hints_move_the_queue() {
 #[test]
 fn behind_a_bridge_and_with_relief() {
     let port = ["--qemu", "-device", "--qemu", "pcie-root-port,id=root-port,chassis=1"];
-    let log = memory_goes_back("bridge", &[&port[..], &["--balloon=bus=root-port,deflate-on-oom=on"]].concat());
-    assert!(has(&log, "virtio-balloon 01:00.0: Features(STATS_VQ | DEFLATE_ON_OOM | REPORTING"), "{log:?}");
+    let log = memory_goes_back(
+        "bridge",
+        &[&port[..], &["--balloon=bus=root-port,deflate-on-oom=on"]].concat(),
+    );
+    assert!(
+        has(&log, "virtio-balloon 01:00.0: Features(STATS_VQ | DEFLATE_ON_OOM | REPORTING"),
+        "{log:?}"
+    );
 }
 
 #[test]
 fn shared_memory_goes_back_too() {
     let backend = format!("memory-backend-memfd,id=memory,share=on,size={MEMORY_MIB}M");
     let options = ["--qemu", "-object", "--qemu", &backend, "--qemu", "-machine"];
-    memory_goes_back("shared", &[&options[..], &["--qemu", "memory-backend=memory", "--balloon"]].concat());
+    memory_goes_back(
+        "shared",
+        &[&options[..], &["--qemu", "memory-backend=memory", "--balloon"]].concat(),
+    );
 }
 
 #[test]
 fn without_reporting_everything_else_works() {
     let machine = Watched::boot("off", &["--balloon=free-page-reporting=off"]);
     let Course { blocks, written_mib, reported_mib, log } = course(machine, false);
-    assert!(reported_mib + SLACK_MIB >= written_mib, "{written_mib} MiB before, {reported_mib} MiB after");
+    assert!(
+        reported_mib + SLACK_MIB >= written_mib,
+        "{written_mib} MiB before, {reported_mib} MiB after"
+    );
     assert!(has(&log, "reporting queue None, 0 ranges"), "{log:?}");
     assert!(has(&log, &format!("{blocks} of {blocks} blocks held what they did")), "{log:?}");
 }
@@ -259,10 +303,15 @@ fn locked_memory_stays_and_is_answered_for() {
 #[test]
 fn free_pages_that_hold_something_are_told_to_the_host() {
     // QEMU keeps what is to hold anything but zeros.
-    let course_with = |name, words: &[&str]| course(Watched::boot(name, &[words, &["--balloon"]].concat()), true);
+    let course_with =
+        |name, words: &[&str]| course(Watched::boot(name, &[words, &["--balloon"]].concat()), true);
     let poisoned = course_with("poison", &["page_poison=1"]);
     assert!(has(&poisoned.log, "PAGE_POISON"), "{:?}", poisoned.log);
-    assert!(poisoned.reported_mib + SLACK_MIB >= poisoned.written_mib, "{} MiB after", poisoned.reported_mib);
+    assert!(
+        poisoned.reported_mib + SLACK_MIB >= poisoned.written_mib,
+        "{} MiB after",
+        poisoned.reported_mib
+    );
     let cleared = course_with("cleared", &["init_on_free=1"]);
     assert!(has(&cleared.log, "PAGE_POISON"), "{:?}", cleared.log);
     assert!(
@@ -274,36 +323,57 @@ fn free_pages_that_hold_something_are_told_to_the_host() {
 
 #[test]
 fn no_balloon_is_no_error() {
-    let outcome =
-        common::run(&["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=1"]);
+    let outcome = common::run(&[
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "256M",
+        "--json",
+        "balloon_test=1",
+    ]);
     let report = outcome.json();
     let log = report["log"].to_string();
-    assert!(log.contains("virtio-balloon: no device") && log.contains("Balloon test: passed"), "{log}");
+    assert!(
+        log.contains("virtio-balloon: no device") && log.contains("Balloon test: passed"),
+        "{log}"
+    );
 }
 
 #[test]
 fn another_virtio_device_is_no_balloon() {
     let other = ["--qemu", "-device", "--qemu", "virtio-rng-pci"];
-    let fixed = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=0"];
+    let fixed =
+        ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=0"];
     let log = common::run(&[&fixed[..], &other].concat()).json()["log"].to_string();
     assert!(log.contains("virtio-balloon: no device"), "{log}");
 }
 
 #[test]
 fn a_device_behind_an_iommu_is_refused_and_the_guest_goes_on() {
-    let fixed = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=0"];
-    let log = common::run(&[&fixed[..], &["--balloon=disable-legacy=on,iommu_platform=on"]].concat()).json()["log"]
-        .to_string();
+    let fixed =
+        ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "balloon_test=0"];
+    let log =
+        common::run(&[&fixed[..], &["--balloon=disable-legacy=on,iommu_platform=on"]].concat())
+            .json()["log"]
+            .to_string();
     assert!(
-        log.contains("the virtio balloon asks for ACCESS_PLATFORM") && log.contains("Balloon test: passed"),
+        log.contains("the virtio balloon asks for ACCESS_PLATFORM")
+            && log.contains("Balloon test: passed"),
         "{log}"
     );
 }
 
 #[test]
 fn a_device_of_before_version_1_is_refused_and_the_guest_goes_on() {
-    let fixed = ["boot", "--on", "qemu", "--accel", "tcg", "--machine", "pc", "--memory", "256M", "--json"];
+    let fixed =
+        ["boot", "--on", "qemu", "--accel", "tcg", "--machine", "pc", "--memory", "256M", "--json"];
     let balloon = ["--balloon=disable-modern=on,disable-legacy=off", "balloon_test=0"];
     let log = common::run(&[&fixed[..], &balloon].concat()).json()["log"].to_string();
-    assert!(log.contains("virtio-balloon 00:02.0: ") && log.contains("Balloon test: passed"), "{log}");
+    assert!(
+        log.contains("virtio-balloon 00:02.0: ") && log.contains("Balloon test: passed"),
+        "{log}"
+    );
 }

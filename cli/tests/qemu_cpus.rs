@@ -9,7 +9,9 @@ use std::fs;
 
 /// Boots with these options, emulated.
 fn run(words: &[&str]) -> Outcome {
-    finish(program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300"]).args(words))
+    finish(
+        program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300"]).args(words),
+    )
 }
 
 /// The report of a boot that went well.
@@ -22,17 +24,26 @@ fn boot(words: &[&str]) -> Value {
 /// Lines of a report's log, without time stamps, that hold `text`.
 fn lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     let log = report["log"].as_array().expect("a log");
-    let lines = log.iter().filter_map(Value::as_str).filter_map(|line| line.split_once("] ")).map(|(_, line)| line);
+    let lines = log
+        .iter()
+        .filter_map(Value::as_str)
+        .filter_map(|line| line.split_once("] "))
+        .map(|(_, line)| line);
     lines.filter(|line| line.contains(text)).collect()
 }
 
 fn line<'a>(report: &'a Value, text: &str) -> &'a str {
-    lines(report, text).first().copied().unwrap_or_else(|| panic!("no line has {text}: {}", report["log"]))
+    lines(report, text)
+        .first()
+        .copied()
+        .unwrap_or_else(|| panic!("no line has {text}: {}", report["log"]))
 }
 
 /// All numbers in a line.
 fn numbers(line: &str) -> Vec<u64> {
-    line.split(|letter: char| !letter.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+    line.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect()
 }
 
 fn brought_up(report: &Value, expected: &str) {
@@ -60,7 +71,11 @@ fn cpus_work_together(report: &Value, cpus: u64) {
 
 /// Traffic on all CPUs ended well, and handlers allocated meanwhile.
 fn nothing_is_lost(report: &Value, cpus: u64) {
-    assert!(line(report, "stress with seed").ends_with(&format!("on {cpus} CPUs")), "{}", line(report, "stress with"));
+    assert!(
+        line(report, "stress with seed").ends_with(&format!("on {cpus} CPUs")),
+        "{}",
+        line(report, "stress with")
+    );
     assert_eq!(lines(report, "every page accounted for").len(), 1, "{}", report["log"]);
     let storm = numbers(line(report, "interrupt storm: "));
     assert!(storm[0] > 0 && storm[1] > 0 && storm[3] == 0, "{storm:?}");
@@ -70,7 +85,10 @@ const TRAFFIC: [&str; 3] = ["check=cpus", "interrupt_storm=200", "stress_seed=5"
 
 #[test]
 fn one_cpu_has_interrupts_too() {
-    let report = boot(&[&["--memory", "256M", "--machine", "pc", "stress_operations=4000"][..], &TRAFFIC].concat());
+    let report = boot(
+        &[&["--memory", "256M", "--machine", "pc", "stress_operations=4000"][..], &TRAFFIC]
+            .concat(),
+    );
     brought_up(&report, "1 node, 1 CPU");
     cpus_work_together(&report, 1);
     nothing_is_lost(&report, 1);
@@ -124,9 +142,15 @@ fn four_cpus_on_four_odd_nodes() {
     // Three nodes have CPUs. Domain 3 is the third that has some, so it is node 2, as in Linux.
     brought_up(&report, "3 nodes, 4 CPUs");
     let nodes = report["nodes"].as_array().expect("nodes");
-    assert_eq!(nodes.iter().map(|node| node["cpus"].as_u64()).collect::<Vec<_>>(), [2, 1, 1, 0].map(Some));
+    assert_eq!(
+        nodes.iter().map(|node| node["cpus"].as_u64()).collect::<Vec<_>>(),
+        [2, 1, 1, 0].map(Some)
+    );
     let present: Vec<_> = nodes.iter().filter_map(|node| node["present_pages"].as_u64()).collect();
-    assert!(present[0] > 130_000 && present[1] == 98_304 && present[2] == 0 && present[3] > 32_000, "{present:?}");
+    assert!(
+        present[0] > 130_000 && present[1] == 98_304 && present[2] == 0 && present[3] > 32_000,
+        "{present:?}"
+    );
     assert_eq!(line(&report, "Initmem setup node 2"), "Initmem setup node 2 as memoryless");
     assert_eq!(line(&report, "Node 2 distances:"), "NUMA: Node 2 distances:  40  22  10  50");
     assert_eq!(line(&report, "Fallback order for Node 2"), "Fallback order for Node 2: 1 0 3");
@@ -152,8 +176,16 @@ fn both_forms_of_the_interrupt_controller() {
         let report = boot(&["--memory=256M", "--cpus=4", "--qemu=-cpu", &cpu, "check=cpus"]);
         brought_up(&report, "1 node, 4 CPUs");
         cpus_work_together(&report, 4);
-        let mode = line(&report, "APIC: x").trim_start_matches("APIC: ").split(',').next().unwrap_or_default();
-        assert_eq!(mode, if is_wide && emulates_x2apic(&report) { "x2APIC" } else { "xAPIC" }, "with {model}");
+        let mode = line(&report, "APIC: x")
+            .trim_start_matches("APIC: ")
+            .split(',')
+            .next()
+            .unwrap_or_default();
+        assert_eq!(
+            mode,
+            if is_wide && emulates_x2apic(&report) { "x2APIC" } else { "xAPIC" },
+            "with {model}"
+        );
     }
 }
 
@@ -161,7 +193,10 @@ fn both_forms_of_the_interrupt_controller() {
 fn emulates_x2apic(report: &Value) -> bool {
     let version = report["qemu"]["version"].as_str().expect("a version");
     let has = version.split('.').next().and_then(|major| major.parse::<u32>().ok()) >= Some(9);
-    eprintln!("QEMU {version} emulates {}", if has { "x2APIC" } else { "xAPIC alone: x2APIC is not tested" });
+    eprintln!(
+        "QEMU {version} emulates {}",
+        if has { "x2APIC" } else { "xAPIC alone: x2APIC is not tested" }
+    );
     has
 }
 
@@ -171,10 +206,18 @@ fn identifiers_that_need_x2apic() {
         return;
     }
     let more = |core: u32| {
-        ["--qemu=-device".to_owned(), format!("--qemu=max-x86_64-cpu,socket-id=1,core-id={core},thread-id=0")]
+        [
+            "--qemu=-device".to_owned(),
+            format!("--qemu=max-x86_64-cpu,socket-id=1,core-id={core},thread-id=0"),
+        ]
     };
     let (fifth, last) = (more(5), more(200));
-    let mut words = vec!["--memory=256M", "--qemu=-smp", "--qemu=2,maxcpus=512,sockets=2,cores=256", "check=cpus"];
+    let mut words = vec![
+        "--memory=256M",
+        "--qemu=-smp",
+        "--qemu=2,maxcpus=512,sockets=2,cores=256",
+        "check=cpus",
+    ];
     words.extend(fifth.iter().chain(&last).map(String::as_str));
     let report = boot(&words);
     assert!(line(&report, "APIC: x").starts_with("APIC: x2APIC, "));
@@ -185,11 +228,15 @@ fn identifiers_that_need_x2apic() {
 #[test]
 fn a_cpu_that_does_not_start_is_named() {
     let report = boot(&["--memory=256M", "--cpus=2", "ghost_cpu=77", "check=cpus"]);
-    assert_eq!(lines(&report, "did not start"), ["smp: CPU 2 (APIC ID 77) did not start within 2000 ms"]);
+    assert_eq!(
+        lines(&report, "did not start"),
+        ["smp: CPU 2 (APIC ID 77) did not start within 2000 ms"]
+    );
     brought_up(&report, "1 node, 2 CPUs");
     cpus_work_together(&report, 2);
     // What no controller of 8 bits can be sent: named likewise, or started and missed where identifiers are wide.
-    let report = boot(&["--memory=256M", "--cpus=2", "ghost_cpu=300", "--qemu=-cpu", "--qemu=max,-x2apic"]);
+    let report =
+        boot(&["--memory=256M", "--cpus=2", "ghost_cpu=300", "--qemu=-cpu", "--qemu=max,-x2apic"]);
     assert_eq!(
         lines(&report, "left out"),
         ["smp: CPU with APIC ID 300 left out: it needs x2APIC, which this CPU lacks"]
@@ -209,24 +256,57 @@ fn as_many_cpus_as_there_is_room_for() {
 #[test]
 fn faults_end_in_the_right_report_wherever_they_happen() {
     for (fault, cpu, expected) in [
-        ("null", 0, &["Exception 14 on CPU 0: page fault", "kernel write, no page is there", "(a null pointer)"][..]),
+        (
+            "null",
+            0,
+            &[
+                "Exception 14 on CPU 0: page fault",
+                "kernel write, no page is there",
+                "(a null pointer)",
+            ][..],
+        ),
         ("null", 1, &["Exception 14 on CPU 1: page fault", "(a null pointer)"]),
         ("stack", 0, &["the page below the stack: stack overflow on CPU 0"]),
         ("stack", 2, &["the page below its stack: stack overflow on CPU 2"]),
-        ("readonly", 2, &["kernel write, the page does not allow it", "of this program, which are read-only"]),
-        ("double-free", 1, &["Double free of the frame at 0x", " on CPU 1: ", "it is free already", "faults.rs:"]),
+        (
+            "readonly",
+            2,
+            &["kernel write, the page does not allow it", "of this program, which are read-only"],
+        ),
+        (
+            "double-free",
+            1,
+            &["Double free of the frame at 0x", " on CPU 1: ", "it is free already", "faults.rs:"],
+        ),
         ("panic", 2, &["Panic on CPU 2 at guest/src/faults.rs:", "asked for by fault=panic"]),
     ] {
         let (fault, cpu) = (format!("fault={fault}"), format!("fault_cpu={cpu}"));
         let outcome = run(&["--json", "--memory=256M", "--cpus=3", "page_owner=on", &fault, &cpu]);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{fault}: {}", outcome.stderr);
-        assert!(outcome.stderr.starts_with("framewright: the guest panicked"), "{}", outcome.stderr);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(1), ""),
+            "{fault}: {}",
+            outcome.stderr
+        );
+        assert!(
+            outcome.stderr.starts_with("framewright: the guest panicked"),
+            "{}",
+            outcome.stderr
+        );
         for text in expected {
-            assert!(outcome.stderr.contains(text), "{fault} {cpu}: no {text} in {}", outcome.stderr);
+            assert!(
+                outcome.stderr.contains(text),
+                "{fault} {cpu}: no {text} in {}",
+                outcome.stderr
+            );
         }
     }
     let outcome = run(&["--memory=256M", "--cpus=2", "fault=null", "fault_cpu=9"]);
-    assert!(outcome.code == Some(1) && outcome.stdout.contains("CPU 9 does not run"), "{}", outcome.stdout);
+    assert!(
+        outcome.code == Some(1) && outcome.stdout.contains("CPU 9 does not run"),
+        "{}",
+        outcome.stdout
+    );
 }
 
 /// An ACPI table's body in a file, given to QEMU. A machine without nodes of its own has no such table, so that this is the only one.
@@ -271,7 +351,12 @@ const HALF: u64 = 256 << 20;
 
 #[test]
 fn wrong_distances_cost_no_node() {
-    let table = srat(&[x2apic_cpu(0, 0), x2apic_cpu(1, 1), memory(0, 0, HALF, 1), memory(1, HALF, HALF, 1)]);
+    let table = srat(&[
+        x2apic_cpu(0, 0),
+        x2apic_cpu(1, 1),
+        memory(0, 0, HALF, 1),
+        memory(1, HALF, HALF, 1),
+    ]);
     let square = |distances: [u8; 4]| [2u64.to_le_bytes().to_vec(), distances.to_vec()].concat();
     let cases = [
         ("slit-near", square([10, 30, 9, 10]), "byte 46: distance 9 from node 1 to node 0"),
@@ -281,7 +366,10 @@ fn wrong_distances_cost_no_node() {
         let report = with_tables(&[("SRAT", 3, table.clone()), ("SLIT", 1, slit)], name);
         brought_up(&report, "2 nodes, 2 CPUs");
         let fault = line(&report, "going on without distances between nodes");
-        assert!(fault.starts_with("ACPI: SLIT at 0x") && fault.contains(expected), "{name}: {fault}");
+        assert!(
+            fault.starts_with("ACPI: SLIT at 0x") && fault.contains(expected),
+            "{name}: {fault}"
+        );
         assert_eq!(line(&report, "Node 0 distances:"), "NUMA: Node 0 distances:  10  20");
         assert_eq!(line(&report, "Node 1 distances:"), "NUMA: Node 1 distances:  20  10");
     }
@@ -301,7 +389,10 @@ fn wide_affinities_hot_pluggable_and_empty_ranges() {
     let report = with_tables(&[("SRAT", 3, table), ("SLIT", 1, slit)], "srat-wide");
     brought_up(&report, "2 nodes, 2 CPUs");
     assert_eq!(lines(&report, "ACPI: SRAT: Node").len(), 3);
-    assert!(line(&report, "hotplug").contains("Node 0 PXM 1 [mem 0x0000000100000000-0x000000013fffffff]"));
+    assert!(
+        line(&report, "hotplug")
+            .contains("Node 0 PXM 1 [mem 0x0000000100000000-0x000000013fffffff]")
+    );
     // The first domain that is named is node 0: its row of the distances is the table's second.
     assert_eq!(line(&report, "Node 0 distances:"), "NUMA: Node 0 distances:  10  18");
     assert_eq!(line(&report, "Node 1 distances:"), "NUMA: Node 1 distances:  17  10");
@@ -309,9 +400,18 @@ fn wide_affinities_hot_pluggable_and_empty_ranges() {
 
 #[test]
 fn tables_that_are_wrong_leave_one_node_and_all_cpus() {
-    let good = srat(&[x2apic_cpu(0, 0), x2apic_cpu(1, 1), memory(0, 0, HALF, 1), memory(1, HALF, HALF, 1)]);
+    let good = srat(&[
+        x2apic_cpu(0, 0),
+        x2apic_cpu(1, 1),
+        memory(0, 0, HALF, 1),
+        memory(1, HALF, HALF, 1),
+    ]);
     let cases = [
-        ("cut", vec![("SRAT", 3, good[..good.len() - 4].to_vec())], "an entry of kind 1 has 40 bytes"),
+        (
+            "cut",
+            vec![("SRAT", 3, good[..good.len() - 4].to_vec())],
+            "an entry of kind 1 has 40 bytes",
+        ),
         ("short", vec![("SRAT", 3, vec![0; 3])], "ACPI: SRAT at"),
         (
             "overlap",

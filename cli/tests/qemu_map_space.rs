@@ -7,7 +7,11 @@ use common::{Outcome, finish, program};
 
 /// Boots with these options, emulated: a test must not depend on what the host can do.
 fn run(words: &[&str]) -> Outcome {
-    finish(program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--json"]).args(words))
+    finish(
+        program()
+            .args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--json"])
+            .args(words),
+    )
 }
 
 /// Lines of the guest's examination, without the time and the prefix.
@@ -34,8 +38,12 @@ fn count(lines: &[String], name: &str) -> u64 {
 fn check(lines: &[String]) -> (u64, u64) {
     assert!(lines[0].starts_with("tables as they should be: image "), "{lines:?}");
     assert_eq!(lines[1], "the contract holds on this CPU");
-    assert!(lines[2].starts_with("two histories of 150 steps agree with the model on "), "{lines:?}");
-    let reclaimed = lines.iter().find(|line| line.contains("huge pages gave their memory map back"));
+    assert!(
+        lines[2].starts_with("two histories of 150 steps agree with the model on "),
+        "{lines:?}"
+    );
+    let reclaimed =
+        lines.iter().find(|line| line.contains("huge pages gave their memory map back"));
     assert!(reclaimed.is_none_or(|line| number_before(line, " flushes") <= 2), "{lines:?}");
     let (flushes, full) = (count(lines, "memmap_flush"), count(lines, "memmap_flush_all"));
     assert!(0 < full && full < flushes && count(lines, "memmap_flush_pages") > 0, "{lines:?}");
@@ -60,7 +68,9 @@ fn other_cpus_are_told_of_every_change() {
     assert!(lines[2].ends_with(" on 4 CPUs"), "{lines:?}");
     // A whole section, and eight blocks elsewhere.
     assert!(
-        lines.iter().any(|line| line.starts_with("72 huge pages gave their memory map back by 2 flushes")),
+        lines
+            .iter()
+            .any(|line| line.starts_with("72 huge pages gave their memory map back by 2 flushes")),
         "{lines:?}"
     );
 }
@@ -75,15 +85,25 @@ fn the_tables_of_two_nodes_on_both_sides_of_the_hole() {
 
 #[test]
 fn the_tables_of_an_older_machine_with_everything_described_at_once() {
-    assert_eq!(check(&examine(&["--machine", "pc", "--memory", "1000M", "memmap_init=eager"])), (999, 16));
+    assert_eq!(
+        check(&examine(&["--machine", "pc", "--memory", "1000M", "memmap_init=eager"])),
+        (999, 16)
+    );
 }
 
 #[test]
 fn boot_pages_have_no_part_of_the_array() {
     for policy in ["eager", "deferred"] {
         let policy = format!("memmap_init={policy}");
-        let words = ["hugetlb_free_vmemmap=on", "hugepagesz=1G", "hugepages=1", "hugepagesz=2M", "hugepages=300"];
-        let lines = examine(&[&["--memory", "4G", "--cpus", "2", &policy][..], &words[..]].concat());
+        let words = [
+            "hugetlb_free_vmemmap=on",
+            "hugepagesz=1G",
+            "hugepages=1",
+            "hugepagesz=2M",
+            "hugepages=300",
+        ];
+        let lines =
+            examine(&[&["--memory", "4G", "--cpus", "2", &policy][..], &words[..]].concat());
         // Of 32 sections 8 are a GiB, 4 more are of pages of 2 MiB alone, and one is in pieces.
         let (_, present) = check(&lines);
         assert_eq!(present, 64 - (812 * 32) / 1024 - 1, "{lines:?}");
@@ -96,7 +116,10 @@ fn an_array_that_nobody_uses_is_absent() {
     for words in [["--memory", "2G", "memmap_init=on-demand"], ["--memory", "2G", "pages=none"]] {
         let lines = examine(&words);
         assert_eq!(check(&lines), (2047, 0));
-        assert!(!lines.iter().any(|line| line.contains("memory map")), "there is none to give back: {lines:?}");
+        assert!(
+            !lines.iter().any(|line| line.contains("memory map")),
+            "there is none to give back: {lines:?}"
+        );
     }
 }
 
@@ -104,7 +127,9 @@ fn an_array_that_nobody_uses_is_absent() {
 fn writing_an_absent_descriptor_ends_in_a_report() {
     let outcome = run(&["--memory", "256M", "map_space_test=write"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    for expected in ["Exception 14", "kernel write, the page does not allow it at address 0xffffeb0000000000"] {
+    for expected in
+        ["Exception 14", "kernel write, the page does not allow it at address 0xffffeb0000000000"]
+    {
         assert!(outcome.stderr.contains(expected), "{expected}: {}", outcome.stderr);
     }
 }

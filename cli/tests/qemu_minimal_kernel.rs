@@ -11,7 +11,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
-    IMAGE.get_or_init(|| std::env::var_os("FRAMEWRIGHT_MINIMAL_KERNEL").map_or_else(build, PathBuf::from))
+    IMAGE.get_or_init(|| {
+        std::env::var_os("FRAMEWRIGHT_MINIMAL_KERNEL").map_or_else(build, PathBuf::from)
+    })
 }
 
 fn build() -> PathBuf {
@@ -22,8 +24,11 @@ fn build() -> PathBuf {
         .expect("cargo starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let program = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    let messages =
+        messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = messages
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
     program.expect("cargo names the program")
 }
 
@@ -39,8 +44,7 @@ impl Drop for Machine {
 
 /// Boots with these words for QEMU; gives its exit status and what came over the serial line.
 fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
-    let fixed =
-        "-accel tcg -display none -monitor none -serial stdio -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4";
+    let fixed = "-accel tcg -display none -monitor none -serial stdio -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4";
     let mut command = Command::new("qemu-system-x86_64");
     command.args(fixed.split(' ')).args(words).arg("-kernel").arg(image());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -73,7 +77,10 @@ fn memory_comes_up(words: &[&str], mib: u64) {
     let (code, lines) = boot(&[&["-cpu", "max", "-m", &format!("{mib}M")], words].concat());
     assert_eq!((code, lines.len()), (Some(33), 5), "{lines:?}");
     let pages = numbers(&lines[0]);
-    assert!(lines[0].starts_with("memory is up: ") && lines[0].ends_with(" pages are free"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("memory is up: ") && lines[0].ends_with(" pages are free"),
+        "{lines:?}"
+    );
     // All but what firmware keeps below 1 MiB and at the end of low memory; and of that all but image and tables.
     assert!(pages[1] <= mib * 256 && pages[1] + 500 > mib * 256, "{lines:?}");
     assert!(pages[0] < pages[1] && pages[0] + 500 > pages[1], "{lines:?}");
@@ -82,7 +89,10 @@ fn memory_comes_up(words: &[&str], mib: u64) {
     for (line, bytes) in [(&lines[1], 4096), (&lines[2], 2 << 20)] {
         let range = numbers(line);
         assert!(
-            range[0] != 0 && range[0].is_multiple_of(bytes) && range[1] == range[0] + bytes - 1 && range[1] < end,
+            range[0] != 0
+                && range[0].is_multiple_of(bytes)
+                && range[1] == range[0] + bytes - 1
+                && range[1] < end,
             "{line}"
         );
     }
@@ -124,5 +134,8 @@ fn what_it_cannot_do_it_says() {
     assert_eq!(code, Some(37), "{lines:?}");
     assert!(lines.last().is_some_and(|line| line.starts_with("cannot go on: ")), "{lines:?}");
     let (code, lines) = boot(&["-cpu", "qemu64", "-m", "64M"]);
-    assert_eq!((code, lines.as_slice()), (Some(37), &["this CPU has no pages of 1 GiB".to_owned()][..]));
+    assert_eq!(
+        (code, lines.as_slice()),
+        (Some(37), &["this CPU has no pages of 1 GiB".to_owned()][..])
+    );
 }

@@ -9,7 +9,10 @@ use common::run;
 #[test]
 fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
     for (words, said) in [
-        (&["fault=double_free"][..], &["\"fault=double_free\"", "double-free", ": 1 of the guest's words wrong"][..]),
+        (
+            &["fault=double_free"][..],
+            &["\"fault=double_free\"", "double-free", ": 1 of the guest's words wrong"][..],
+        ),
         (
             &["fautl=panic", "stress=soon", "check=cpu", "stres=5", "stress_operations=x"],
             &[
@@ -58,7 +61,17 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
 
 #[test]
 fn words_of_the_manager_with_wrong_values_are_listed_and_passed_over_as_linux_does() {
-    let words = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "min_free_kbytes=many", "numa=off"];
+    let words = [
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "256M",
+        "min_free_kbytes=many",
+        "numa=off",
+    ];
     let outcome = run(&words);
     let text = format!("{}{}", outcome.stdout, outcome.stderr);
     assert_eq!(outcome.code, Some(0), "{text}");

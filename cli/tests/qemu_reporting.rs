@@ -26,7 +26,17 @@ impl Machine {
     fn boot(words: &[&str]) -> Self {
         let memory = format!("{MEMORY_MIB}M");
         let mut program = program()
-            .args(["shell", "--on", "qemu", "--accel", "tcg", "--timeout", "300", "--memory", &memory])
+            .args([
+                "shell",
+                "--on",
+                "qemu",
+                "--accel",
+                "tcg",
+                "--timeout",
+                "300",
+                "--memory",
+                &memory,
+            ])
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -46,10 +56,14 @@ impl Machine {
     fn ask(&mut self, commands: &str) -> String {
         self.commands += 1;
         let mark = format!("mark-{}-{}", self.commands, self.pid);
-        writeln!(self.keys.as_mut().expect("the shell has not ended"), "{commands}; echo {mark}").expect("it listens");
+        writeln!(self.keys.as_mut().expect("the shell has not ended"), "{commands}; echo {mark}")
+            .expect("it listens");
         let mut said = String::new();
         loop {
-            let line = self.screen.next().unwrap_or_else(|| panic!("{commands}: the guest has ended: {said}"));
+            let line = self
+                .screen
+                .next()
+                .unwrap_or_else(|| panic!("{commands}: the guest has ended: {said}"));
             let line = line.expect("text");
             if line.contains(&mark) {
                 return said;
@@ -62,7 +76,9 @@ impl Machine {
     /// One of the guest's counters.
     fn counter(&mut self, name: &str) -> u64 {
         let text = self.ask("cat /proc/vmstat");
-        let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        let value = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("{name}: {text}"))
     }
 
@@ -96,25 +112,34 @@ impl Drop for Machine {
 fn machine_of(parent: u32) -> Option<u32> {
     let is_it = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let of = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        let of = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
         // Between fork and exec it has the name of its parent, and a query of the version has no machine.
         of == Some(parent)
             && fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains("-kernel"))
     };
-    fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
+    fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(is_it)
 }
 
 /// Everything goes back once and stays away.
 fn memory_goes_back(words: &[&str]) {
     let mut machine = Machine::boot(words);
     machine.ask("reporting flush; reporting flush");
-    let (before_mib, before_pages) = (machine.resident_mib(), machine.counter("page_reporting_pages"));
+    let (before_mib, before_pages) =
+        (machine.resident_mib(), machine.counter("page_reporting_pages"));
     // What this host promises is nothing, so that all of it is written to.
     let said = machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed"));
     assert!(said.contains(&format!("{BLOCKS} x 512 pages")), "{said}");
     let dirty_mib = machine.resident_mib();
-    assert!(dirty_mib >= before_mib + DIRTIED_MIB / 100 * 95, "{before_mib} MiB before, {dirty_mib} MiB when dirty");
+    assert!(
+        dirty_mib >= before_mib + DIRTIED_MIB / 100 * 95,
+        "{before_mib} MiB before, {dirty_mib} MiB when dirty"
+    );
     machine.ask("free all");
     machine.wait_until_resident_below(dirty_mib - DIRTIED_MIB * 95 / 100);
     // The last of it may still be on its way.
@@ -124,7 +149,8 @@ fn memory_goes_back(words: &[&str]) {
     assert_eq!(after_pages - before_pages, BLOCKS * 512, "once, and nothing else");
     machine.ask("sleep 3");
     assert_eq!(machine.counter("page_reporting_pages"), after_pages, "nothing is reported twice");
-    for name in ["page_reporting_errors", "page_reporting_timeouts", "page_reporting_reused_early"] {
+    for name in ["page_reporting_errors", "page_reporting_timeouts", "page_reporting_reused_early"]
+    {
         assert_eq!(machine.counter(name), 0, "{name}");
     }
     // It is memory as before, in any size.
@@ -140,7 +166,11 @@ fn freed_memory_goes_back_once() {
 
 #[test]
 fn at_the_fixed_pace_too() {
-    memory_goes_back(&["--balloon", "page_reporting.pace=fixed", "page_reporting.page_reporting_delay_ms=1000"]);
+    memory_goes_back(&[
+        "--balloon",
+        "page_reporting.pace=fixed",
+        "page_reporting.page_reporting_delay_ms=1000",
+    ]);
 }
 
 #[test]
@@ -161,7 +191,8 @@ fn locked_memory_stays_and_is_memory_as_before() {
         println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
         return;
     }
-    let mut machine = Machine::boot(&["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"]);
+    let mut machine =
+        Machine::boot(&["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"]);
     machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed; free all; reporting flush"));
     assert!(machine.counter("page_reporting_pages") >= BLOCKS * 512);
     assert_eq!((machine.resident_mib(), machine.counter("page_reporting_errors")), (MEMORY_MIB, 0));
@@ -210,9 +241,14 @@ fn free_pages_of_pools_go_back_where_that_is_wanted() {
     let mut machine = Machine::boot(&["--balloon"]);
     machine.ask("reporting flush; reporting flush");
     let before_mib = machine.resident_mib();
-    machine.ask(&format!("echo {PAGES} > /proc/sys/vm/nr_hugepages; hugetlb 2M {PAGES}; reporting flush; sleep 1"));
+    machine.ask(&format!(
+        "echo {PAGES} > /proc/sys/vm/nr_hugepages; hugetlb 2M {PAGES}; reporting flush; sleep 1"
+    ));
     let dirty_mib = machine.resident_mib();
-    assert!(dirty_mib >= before_mib + PAGES * 2 - 16, "{before_mib} MiB before, {dirty_mib} MiB with a pool");
+    assert!(
+        dirty_mib >= before_mib + PAGES * 2 - 16,
+        "{before_mib} MiB before, {dirty_mib} MiB with a pool"
+    );
     assert_eq!(machine.counter("page_reporting_pool_pages"), 0);
     let knob = "/sys/module/page_reporting/parameters/pools";
     assert!(machine.ask(&format!("cat {knob}; reporting pools on; cat {knob}")).contains('Y'));
@@ -239,12 +275,33 @@ fn a_balloon_that_takes_no_reports_is_not_registered() {
 
 #[test]
 fn the_log_says_that_reports_go_on() {
-    let words = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--json", "--balloon", "reporting=2"];
+    let words = [
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "256M",
+        "--json",
+        "--balloon",
+        "reporting=2",
+    ];
     let log = common::run(&words).json()["log"].to_string();
     assert!(log.contains("Free page reporting enabled, from order 9 on"), "{log}");
     let line = log.split("Free page reporting: ").nth(1).unwrap_or_else(|| panic!("{log}"));
     let pages: u64 = line.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
     assert!(pages > 128 * 256 && line.contains("0 errors, 0 with the device"), "{line}");
-    let plain = common::run(&["boot", "--on", "qemu", "--accel", "tcg", "--memory", "64M", "--json", "reporting=1"]);
+    let plain = common::run(&[
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "64M",
+        "--json",
+        "reporting=1",
+    ]);
     assert!(plain.json()["log"].to_string().contains("reporting= needs a balloon"));
 }

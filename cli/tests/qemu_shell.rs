@@ -28,28 +28,38 @@ fn commands_survive_the_kernels_command_line() {
     let lines: Vec<&str> = said.lines().skip(2).collect();
     assert_eq!(lines[..2], ["echo: /nothing: No such file or directory", "it's a  b \u{e4}%20"]);
     assert!(lines[2].starts_with("1: 2 x 512 pages, 4 MiB, first at 0x"));
-    assert!(lines[3].starts_with("Node 0, zone      DMA ") && lines[5].starts_with("Node 1, zone    DMA32 "), "{said}");
+    assert!(
+        lines[3].starts_with("Node 0, zone      DMA ")
+            && lines[5].starts_with("Node 1, zone    DMA32 "),
+        "{said}"
+    );
     assert!(!text.contains("@s"), "{text}");
 }
 
 #[test]
 fn the_object_has_what_commands_said() {
-    let outcome = finish(command("boot").args(["--json", "--exec", "stress 1; cat /x; echo -n end"]));
+    let outcome =
+        finish(command("boot").args(["--json", "--exec", "stress 1; cat /x; echo -n end"]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let report = outcome.json();
     check_sums(&report);
     let said = report["exec"]["output"].as_str().expect("text");
     assert!(
-        said.contains("every page accounted for") && said.ends_with("cat: /x: No such file or directory\nend\n"),
+        said.contains("every page accounted for")
+            && said.ends_with("cat: /x: No such file or directory\nend\n"),
         "{said}"
     );
-    assert_eq!((report["exec"]["status"].as_u64(), report["platform"].as_str()), (Some(0), Some("qemu")));
+    assert_eq!(
+        (report["exec"]["status"].as_u64(), report["platform"].as_str()),
+        (Some(0), Some("qemu"))
+    );
 }
 
 #[test]
 fn all_cpus_take_part_and_what_they_count_can_be_read() {
     let commands = "cpus; stress 2; verify; cat /proc/interrupts /proc/vmstat";
-    let outcome = finish(command("boot").args(["--cpus", "4", "--nodes", "2", "--json", "--exec", commands]));
+    let outcome =
+        finish(command("boot").args(["--cpus", "4", "--nodes", "2", "--json", "--exec", commands]));
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
     assert_eq!(report["exec"]["status"].as_u64(), Some(0), "{said}");
@@ -57,12 +67,17 @@ fn all_cpus_take_part_and_what_they_count_can_be_read() {
     assert!(said.contains("   3     1  node 1 DMA32"), "{said}");
     let head = format!("{:11}CPU0       CPU1       CPU2       CPU3       ", "");
     assert!(said.lines().any(|line| line == head), "{said}");
-    let row = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
-    let numbers =
-        |name: &str| row(name).split_whitespace().map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>();
+    let row = |name: &str| {
+        said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"))
+    };
+    let numbers = |name: &str| {
+        row(name).split_whitespace().map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>()
+    };
     assert_eq!(numbers("LOC: ").len(), 4);
     assert!(numbers("IPI: ").iter().sum::<u64>() > 0, "{said}");
-    for name in ["nr_free_pages ", "nr_tlb_remote_flush ", "tlb_remote_flush_cycles ", "memmap_flush "] {
+    for name in
+        ["nr_free_pages ", "nr_tlb_remote_flush ", "tlb_remote_flush_cycles ", "memmap_flush "]
+    {
         assert_eq!(numbers(name).len(), 1, "{name}");
     }
 }
@@ -70,7 +85,11 @@ fn all_cpus_take_part_and_what_they_count_can_be_read() {
 /// The number behind a name in each copy of a file that was shown.
 fn shown(said: &str, name: &str) -> Vec<u64> {
     let lines = said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']));
-    lines.map(|rest| rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")).collect()
+    lines
+        .map(|rest| {
+            rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+        })
+        .collect()
 }
 
 #[test]
@@ -79,8 +98,10 @@ fn pools_grow_shrink_and_give_their_memory_map_back() {
                     echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 64; cat /proc/meminfo /proc/vmstat; hugetlb 2M 64; \
                     hugetlb 2M 32 node 1; resize 2M 8 node 0; resize 2M 0; cat /proc/meminfo; \
                     page_fault1 1 cpus 2; page_fault2 1 cpus 2; churn 1; fragment 32M; verify; echo x > /proc/sys/vm/nr_hugepages; echo $?";
-    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "1G", "--cpus", "2", "--nodes", "2"];
-    let outcome = finish(program().args(machine).args(["memmap_init=eager", "--json", "--exec", commands]));
+    let machine =
+        ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "1G", "--cpus", "2", "--nodes", "2"];
+    let outcome =
+        finish(program().args(machine).args(["memmap_init=eager", "--json", "--exec", commands]));
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
     assert_eq!(shown(said, "HugePages_Total"), [0, 64, 64, 0], "{said}");
@@ -114,23 +135,55 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
     // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go with them.
     let commands = "cat /proc/meminfo; hugetlb 2M 40 1; hugetlb 1G; hugetlb; cat /proc/meminfo; \
                     echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M 13; verify";
-    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "4G", "--cpus", "4", "--timeout", "600"];
-    let words = ["hugetlb_free_vmemmap=on", "hugepagesz=1G", "hugepages=1", "hugepagesz=2M", "hugepages=70"];
+    let machine = [
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "4G",
+        "--cpus",
+        "4",
+        "--timeout",
+        "600",
+    ];
+    let words = [
+        "hugetlb_free_vmemmap=on",
+        "hugepagesz=1G",
+        "hugepages=1",
+        "hugepagesz=2M",
+        "hugepages=70",
+    ];
     let outcome = finish(program().args(machine).args(["--json", "--exec", commands]).args(words));
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
-    for expected in
-        ["\n40 pages of 2.00 MiB: ", "\n1 page of 1.00 GiB: ", "\n70 pages of 2.00 MiB: ", "\n12 pages of 2.00 MiB: "]
-    {
+    for expected in [
+        "\n40 pages of 2.00 MiB: ",
+        "\n1 page of 1.00 GiB: ",
+        "\n70 pages of 2.00 MiB: ",
+        "\n12 pages of 2.00 MiB: ",
+    ] {
         let line = said.split(expected).nth(1).and_then(|rest| rest.lines().next());
-        assert!(line.is_some_and(|line| line.contains(", used at addresses of their own")), "{expected}: {said}");
+        assert!(
+            line.is_some_and(|line| line.contains(", used at addresses of their own")),
+            "{expected}: {said}"
+        );
     }
     // Both that were given a time say how often, which on a busy machine is once.
-    let rounds = said.lines().filter(|line| line.ends_with(" round") || line.ends_with(" rounds")).count();
+    let rounds =
+        said.lines().filter(|line| line.ends_with(" round") || line.ends_with(" rounds")).count();
     assert_eq!(rounds, 2, "{said}");
-    assert!(said.contains("13 pages: no 2.00 MiB page is free") && said.contains("\nverified: "), "{said}");
-    for (name, pages) in [("HugePages_Total", 70), ("HugePages_Free", 70), ("HugePages_Rsvd", 0), ("HugePages_Surp", 0)]
-    {
+    assert!(
+        said.contains("13 pages: no 2.00 MiB page is free") && said.contains("\nverified: "),
+        "{said}"
+    );
+    for (name, pages) in [
+        ("HugePages_Total", 70),
+        ("HugePages_Free", 70),
+        ("HugePages_Rsvd", 0),
+        ("HugePages_Surp", 0),
+    ] {
         assert_eq!(shown(said, name), [pages, pages], "{said}");
     }
     let [before, after] = shown(said, "MemFree")[..] else { panic!("{said}") };
@@ -139,14 +192,23 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
 
 #[test]
 fn a_quick_bench_of_pools_has_all_rows() {
-    let report = finish(program().args(["bench", "hugepages", "--on", "qemu", "--quick", "--json"])).json();
+    let report =
+        finish(program().args(["bench", "hugepages", "--on", "qemu", "--quick", "--json"])).json();
     let rows = report["rows"].as_array().expect("rows");
-    let how: Vec<_> = rows.iter().map(|row| (row["reclaim"].as_str(), row["restore"].as_str())).collect();
-    assert_eq!(how, [(Some("off"), Some("none")), (Some("on"), Some("lazy")), (Some("on"), Some("eager"))]);
+    let how: Vec<_> =
+        rows.iter().map(|row| (row["reclaim"].as_str(), row["restore"].as_str())).collect();
+    assert_eq!(
+        how,
+        [(Some("off"), Some("none")), (Some("on"), Some("lazy")), (Some("on"), Some("eager"))]
+    );
     for row in rows {
         assert!(row["on"] == "qemu" && row["pages"] == 256 && row["size_kb"] == 2048, "{row}");
-        assert!(row["fill_ms"].as_f64() > Some(0.0) && row["empty_ms"].as_f64() > Some(0.0), "{row}");
-        let (flushes, saved) = (row["flushes"].as_u64(), row["saved_bytes"].as_u64().expect("a number"));
+        assert!(
+            row["fill_ms"].as_f64() > Some(0.0) && row["empty_ms"].as_f64() > Some(0.0),
+            "{row}"
+        );
+        let (flushes, saved) =
+            (row["flushes"].as_u64(), row["saved_bytes"].as_u64().expect("a number"));
         assert!(row["ipis"].is_u64(), "{row}");
         if row["reclaim"] == "off" {
             assert!(flushes == Some(0) && saved == 0, "{row}");
@@ -188,9 +250,17 @@ fn commands_come_over_the_serial_line() {
     // What looks like the guest's words to the program is none.
     assert_eq!(lines[..3], ["@end", "@status 3", "@@"]);
     assert_eq!(lines[3], "framewright: a line has at most 1000 bytes; this one was not run");
-    assert!(lines[4].starts_with("wrote to 100 MiB in ") && lines[5].starts_with("verified: "), "{}", outcome.stdout);
+    assert!(
+        lines[4].starts_with("wrote to 100 MiB in ") && lines[5].starts_with("verified: "),
+        "{}",
+        outcome.stdout
+    );
     assert_eq!(lines[6..8], ["5000", "buddyinfo"]);
-    assert!(lines.last().is_some_and(|last| last.contains("nonsense: command not found")), "{}", outcome.stdout);
+    assert!(
+        lines.last().is_some_and(|last| last.contains("nonsense: command not found")),
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]

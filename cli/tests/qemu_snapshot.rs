@@ -11,22 +11,45 @@ fn the_guest_shows_what_its_commands_hold() {
     let path = folder.path("memory.json");
     let words = path.display().to_string();
     let commands = "alloc 9 20; alloc 0 5000; echo @memory 3 > /dev/none; echo '@memory x'; exit 3";
-    let boot = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "1G", "--cpus", "2", "--timeout", "300"];
+    let boot = [
+        "boot",
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "1G",
+        "--cpus",
+        "2",
+        "--timeout",
+        "300",
+    ];
     let outcome = run(&[&boot[..], &["--json", "--exec", commands, "--snapshot", &words]].concat());
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(
-        report["exec"]["output"].as_str().is_some_and(|text| text.contains("@memory x") && !text.contains("zone")),
+        report["exec"]["output"]
+            .as_str()
+            .is_some_and(|text| text.contains("@memory x") && !text.contains("zone")),
         "{report}"
     );
-    let snapshot: Value = serde_json::from_slice(&std::fs::read(&path).expect("it was written")).expect("JSON");
+    let snapshot: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("it was written")).expect("JSON");
     let zones = snapshot["snapshot"]["zones"].as_array().expect("zones");
-    assert_eq!(zones.iter().map(|zone| zone["zone"].as_str().expect("a name")).collect::<Vec<_>>(), ["DMA", "DMA32"]);
+    assert_eq!(
+        zones.iter().map(|zone| zone["zone"].as_str().expect("a name")).collect::<Vec<_>>(),
+        ["DMA", "DMA32"]
+    );
     let runs = zones.iter().flat_map(|zone| zone["runs"].as_array().expect("runs"));
-    let whole: u64 = runs.filter(|run| run[2] == "W9").map(|run| run[1].as_u64().expect("blocks")).sum();
+    let whole: u64 =
+        runs.filter(|run| run[2] == "W9").map(|run| run[1].as_u64().expect("blocks")).sum();
     assert!(whole >= 20, "{snapshot}");
     // Without commands; the tables that people see stay as they are.
     let outcome = run(&[&boot[..], &["--snapshot", &words, "memmap_init=on-demand"]].concat());
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("total") && !outcome.stdout.contains("@memory"), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("total") && !outcome.stdout.contains("@memory"),
+        "{}",
+        outcome.stdout
+    );
 }

@@ -12,7 +12,16 @@ fn top(place: &Scratch, words: &[&str]) -> Outcome {
 
 fn guest(place: &Scratch, words: &[&str]) -> Command {
     let mut command = program();
-    command.args(words).args(["--on", "qemu", "--accel", "tcg", "--memory", "256M", "--timeout", "300"]);
+    command.args(words).args([
+        "--on",
+        "qemu",
+        "--accel",
+        "tcg",
+        "--memory",
+        "256M",
+        "--timeout",
+        "300",
+    ]);
     command.env("XDG_RUNTIME_DIR", place.path(""));
     command
 }
@@ -50,7 +59,9 @@ fn a_guest_is_watched_while_it_waits_and_while_it_works() {
     assert!(run("echo begin; stress 8").starts_with("begin"));
     let busy = (0..4).map(|_| top(&place, &["--once"])).find(|outcome| outcome.code == Some(0));
     let busy = busy.expect("it answers while it works");
-    let refilled = |outcome: &Outcome| words(outcome, "pages to CPUs' caches")[4].parse::<u64>().expect("a number");
+    let refilled = |outcome: &Outcome| {
+        words(outcome, "pages to CPUs' caches")[4].parse::<u64>().expect("a number")
+    };
     assert!(refilled(&busy) > refilled(&idle), "{}", busy.stdout);
     drop(keys);
     let rest: Vec<String> = said.lines().map(|line| line.expect("text")).collect();
@@ -62,10 +73,15 @@ fn a_guest_is_watched_while_it_waits_and_while_it_works() {
 #[test]
 fn a_second_line_with_nobody_at_it_disturbs_nothing() {
     let place = Scratch::new("top-nobody");
-    let outcome =
-        finish(guest(&place, &["boot", "--json", "--exec", "cat /proc/buddyinfo; verify"]).args(["--cpus", "2"]));
+    let outcome = finish(
+        guest(&place, &["boot", "--json", "--exec", "cat /proc/buddyinfo; verify"])
+            .args(["--cpus", "2"]),
+    );
     let report = outcome.json();
     assert_eq!(report["exec"]["status"], 0);
-    assert!(report["exec"]["output"].as_str().is_some_and(|said| said.contains("verified: ")), "{report}");
+    assert!(
+        report["exec"]["output"].as_str().is_some_and(|said| said.contains("verified: ")),
+        "{report}"
+    );
     assert_eq!(top(&place, &["--once"]).code, Some(1));
 }

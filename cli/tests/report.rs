@@ -20,7 +20,9 @@ fn read(path: &Path) -> Value {
 fn blocks(snapshot: &Value, letter: char) -> u64 {
     let zones = snapshot["snapshot"]["zones"].as_array().expect("zones");
     let runs = zones.iter().flat_map(|zone| zone["runs"].as_array().expect("runs"));
-    let only = runs.filter(|run| run[2].as_str().is_some_and(|uses| uses.starts_with(letter) && !uses.contains(':')));
+    let only = runs.filter(|run| {
+        run[2].as_str().is_some_and(|uses| uses.starts_with(letter) && !uses.contains(':'))
+    });
     only.map(|run| run[1].as_u64().expect("a number")).sum()
 }
 
@@ -34,17 +36,34 @@ fn a_snapshot_shows_what_commands_hold() {
     let snapshot = read(&path);
     assert_eq!((&snapshot["format"], &snapshot["snapshot"]["cell_blocks"]), (&json!(1), &json!(1)));
     // The CPU's cache keeps some more.
-    assert!(blocks(&snapshot, 'P') == 40 && (100..200).contains(&blocks(&snapshot, 'W')), "{snapshot}");
+    assert!(
+        blocks(&snapshot, 'P') == 40 && (100..200).contains(&blocks(&snapshot, 'W')),
+        "{snapshot}"
+    );
     assert!(blocks(&snapshot, 'S') >= 4 && blocks(&snapshot, 'F') > 300);
     assert_eq!(snapshot["snapshot"]["commands"], commands);
     // Without commands, and as JSON.
     let outcome = run(&["boot", "--memory", "256M", "--json", "--snapshot", &words(&path)]);
     assert!(outcome.json()["totals"].is_object());
     let snapshot = read(&path);
-    assert_eq!((blocks(&snapshot, 'P'), snapshot["snapshot"]["machine"].as_str()), (0, Some("256 MiB, in a process")));
-    let outcome =
-        run(&["boot", "--memory", "256M", "--policy-table", "no", "--snapshot", &words(&folder.path("no/such/file"))]);
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "nothing was booted in vain");
+    assert_eq!(
+        (blocks(&snapshot, 'P'), snapshot["snapshot"]["machine"].as_str()),
+        (0, Some("256 MiB, in a process"))
+    );
+    let outcome = run(&[
+        "boot",
+        "--memory",
+        "256M",
+        "--policy-table",
+        "no",
+        "--snapshot",
+        &words(&folder.path("no/such/file")),
+    ]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(2), ""),
+        "nothing was booted in vain"
+    );
     assert!(
         outcome.stderr.contains("no/such/file: cannot be written: No such file or directory"),
         "{}",
@@ -56,7 +75,8 @@ fn a_snapshot_shows_what_commands_hold() {
 fn a_snapshot_of_a_large_machine_is_small() {
     let folder = Scratch::new("large");
     let path = folder.path("memory.json");
-    let commands = "alloc 18 3000; alloc 9 100000; alloc 0 200000; alloc 13 5000; free 2; fragment 2G";
+    let commands =
+        "alloc 18 3000; alloc 9 100000; alloc 0 200000; alloc 13 5000; free 2; fragment 2G";
     let outcome = run(&[
         "boot",
         "--memory",
@@ -106,7 +126,9 @@ fn a_page_has_everything_and_nothing_from_elsewhere() {
     }
     assert_eq!(text.matches("</script>").count(), 1, "what comes from files is escaped");
     assert!(
-        !text.contains("<img") && !text.contains("a <CPU>") && text.contains("a &lt;CPU&gt; &amp; &quot;more&quot;")
+        !text.contains("<img")
+            && !text.contains("a <CPU>")
+            && text.contains("a &lt;CPU&gt; &amp; &quot;more&quot;")
     );
     for outside in ["http://", "https://", "src=\"", "@import", "//fonts"] {
         assert!(!text.contains(outside), "{outside}");
@@ -126,41 +148,72 @@ fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
     let folder = Scratch::new("bad");
     let (bad, page) = (folder.path("bad.json"), folder.path("report.html"));
     fs::write(&page, "as it was").expect("a file");
-    let row = |row: Value| json!({ "bench": "alloc", "rows": [{ "alloc_ns": 1.0 }, row] }).to_string();
+    let row =
+        |row: Value| json!({ "bench": "alloc", "rows": [{ "alloc_ns": 1.0 }, row] }).to_string();
     for (text, expected) in [
         ("".to_owned(), "bad.json: is not JSON: EOF"),
         (
             "{\"rows\": [{\"bench\": \"a\", \"x_ns\": NaN}]}".into(),
             "bad.json: is not JSON: expected value at line 1 column 34",
         ),
-        ("{\"rows\": [{\"bench\": \"a\", \"x_ns\": 1e999}]}".into(), "bad.json: is not JSON: number out of range"),
-        ("{\"format\": 7, \"rows\": []}".into(), "bad.json: has format 7; this program reads format 1"),
+        (
+            "{\"rows\": [{\"bench\": \"a\", \"x_ns\": 1e999}]}".into(),
+            "bad.json: is not JSON: number out of range",
+        ),
+        (
+            "{\"format\": 7, \"rows\": []}".into(),
+            "bad.json: has format 7; this program reads format 1",
+        ),
         ("[]".into(), "bad.json: is no JSON object"),
         ("{}".into(), "bad.json: has neither"),
         ("{\"rows\": []}".into(), "bad.json: rows is empty"),
-        (row(json!({ "alloc_ns": -1 })), "bad.json: rows[1].alloc_ns is -1, which cannot be negative"),
+        (
+            row(json!({ "alloc_ns": -1 })),
+            "bad.json: rows[1].alloc_ns is -1, which cannot be negative",
+        ),
         (
             row(json!({ "at_seconds": [1, 2], "rss_mib": [3] })),
             "bad.json: rows[1].rss_mib has 1 values and at_seconds has 2",
         ),
-        ("{\"snapshot\": {\"cell_blocks\": 1, \"zones\": [{}]}}".into(), "bad.json: snapshot.zones[0].runs is no list"),
+        (
+            "{\"snapshot\": {\"cell_blocks\": 1, \"zones\": [{}]}}".into(),
+            "bad.json: snapshot.zones[0].runs is no list",
+        ),
     ] {
         fs::write(&bad, &text).expect("a file");
         let outcome = run(&["report", &words(&bad), "-o", &words(&page)]);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{text}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains(expected) && outcome.stderr.lines().count() == 1, "{text}: {}", outcome.stderr);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(2), ""),
+            "{text}: {}",
+            outcome.stderr
+        );
+        assert!(
+            outcome.stderr.contains(expected) && outcome.stderr.lines().count() == 1,
+            "{text}: {}",
+            outcome.stderr
+        );
         assert_eq!(fs::read_to_string(&page).expect("it is there"), "as it was");
     }
     let outcome = run(&["report", &words(&folder.path("none.json")), "-o", &words(&page)]);
     assert!(
-        outcome.code == Some(2) && outcome.stderr.contains("none.json: cannot be read: No such file"),
+        outcome.code == Some(2)
+            && outcome.stderr.contains("none.json: cannot be read: No such file"),
         "{}",
         outcome.stderr
     );
     fs::write(&bad, fixture::results().to_string()).expect("a file");
     let outcome = run(&["report", "--snapshot", &words(&bad), "-o", &words(&page)]);
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("it has results and no snapshot"), "{}", outcome.stderr);
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("it has results and no snapshot"),
+        "{}",
+        outcome.stderr
+    );
     let outcome = run(&["report"]);
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("framewright bench alloc --json"), "{}", outcome.stderr);
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("framewright bench alloc --json"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(fs::read_dir(folder.path("")).expect("a folder").count(), 2, "nothing is left over");
 }

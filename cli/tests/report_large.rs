@@ -21,12 +21,17 @@ fn report(folder: &Scratch, value: &Value) -> Outcome {
     let limit = |which, most| {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: setrlimit reads the structure and touches nothing else.
-        if unsafe { libc::setrlimit(which, &limit) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        if unsafe { libc::setrlimit(which, &limit) } == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
     };
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
-        command
-            .pre_exec(move || limit(libc::RLIMIT_CPU, CPU_SECONDS).and_then(|()| limit(libc::RLIMIT_AS, MEMORY_BYTES)))
+        command.pre_exec(move || {
+            limit(libc::RLIMIT_CPU, CPU_SECONDS).and_then(|()| limit(libc::RLIMIT_AS, MEMORY_BYTES))
+        })
     };
     common::finish(&mut command)
 }
@@ -46,8 +51,14 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
     let parts = vec!["F9:1"; 4096].join(",");
     let zones: Vec<Value> = (0..300).map(|_| zone(0, json!([[0, 1, "F9"]]))).collect();
     for (value, expected) in [
-        (snapshot(1, &[zone(0, json!([[0, 1_u64 << 31, "F9"]]))]), "node 0 zone Normal, run 0: with it there are"),
-        (snapshot(1 << 63, &[zone(0, json!([[0, 1, "F9"]]))]), "cells of 9223372036854775808 blocks in cell_blocks"),
+        (
+            snapshot(1, &[zone(0, json!([[0, 1_u64 << 31, "F9"]]))]),
+            "node 0 zone Normal, run 0: with it there are",
+        ),
+        (
+            snapshot(1 << 63, &[zone(0, json!([[0, 1, "F9"]]))]),
+            "cells of 9223372036854775808 blocks in cell_blocks",
+        ),
         (snapshot(1, &[zone(0, json!([[1_u64 << 39, 1_u64 << 31, "F9"]]))]), "run 0: it ends at"),
         (snapshot(1, &[zone(0, json!(many))]), "run 65536: with it there are 65537 cells"),
         (snapshot(4096, &[zone(0, json!([[0, 4096, parts]]))]), "a cell has more than 64 uses"),
@@ -59,7 +70,12 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
         (snapshot(1, &[zone(9000, json!([[0, 1, "F9"]]))]), "node 9000 zone Normal: nodes ascend"),
     ] {
         let outcome = report(&folder, &value);
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{expected}: {}", outcome.stderr);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (Some(2), ""),
+            "{expected}: {}",
+            outcome.stderr
+        );
         assert!(
             outcome.stderr.contains("in.json: snapshot") && outcome.stderr.contains(expected),
             "{}",
@@ -94,11 +110,13 @@ fn results_of_many_kinds_take_time_in_step_with_their_number() {
     ] {
         let outcome = report(&folder, &value);
         // A page that would be too large is refused, soon.
-        let is_refused = outcome.code == Some(2) && outcome.stderr.contains("2048 at most are sensible");
+        let is_refused =
+            outcome.code == Some(2) && outcome.stderr.contains("2048 at most are sensible");
         assert!(outcome.code == Some(0) || is_refused, "{:?}: {}", outcome.code, outcome.stderr);
     }
     // Tables that nobody knows are cut, and that is said.
-    let tables: Vec<Value> = (0..70).map(|of| json!({ "bench": format!("b{of}"), "x_ns": 1 })).collect();
+    let tables: Vec<Value> =
+        (0..70).map(|of| json!({ "bench": format!("b{of}"), "x_ns": 1 })).collect();
     assert_eq!(report(&folder, &json!({ "rows": tables })).code, Some(0));
     let page = fs::read_to_string(folder.path("out.html")).expect("it was written");
     assert!(page.contains("6 more tables are in the files") && page.matches("<h3>").count() == 64);

@@ -13,7 +13,8 @@ fn page(name: &str, file: &Value) -> String {
     let folder = Scratch::new(name);
     let (results, page) = (folder.path("results.json"), folder.path("report.html"));
     fs::write(&results, file.to_string()).expect("a file");
-    let outcome = run(&["report", &results.display().to_string(), "-o", &page.display().to_string()]);
+    let outcome =
+        run(&["report", &results.display().to_string(), "-o", &page.display().to_string()]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     fs::read_to_string(&page).expect("it was written")
 }
@@ -24,13 +25,18 @@ fn rows(rows: &[Value]) -> Value {
 
 /// A part of the page.
 fn section<'a>(page: &'a str, id: &str) -> &'a str {
-    let rest = page.split(&format!("<section id=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("no part {id}"));
+    let rest = page
+        .split(&format!("<section id=\"{id}\">"))
+        .nth(1)
+        .unwrap_or_else(|| panic!("no part {id}"));
     rest.split("</section>").next().expect("it ends")
 }
 
 /// The plot whose title begins so.
 fn plot<'a>(page: &'a str, title: &str) -> &'a str {
-    let at = page.find(&format!("class=\"ti\" x=\"0\" y=\"13\">{title}")).unwrap_or_else(|| panic!("no plot {title}"));
+    let at = page
+        .find(&format!("class=\"ti\" x=\"0\" y=\"13\">{title}"))
+        .unwrap_or_else(|| panic!("no plot {title}"));
     let rest = &page[at..];
     rest.split("</svg>").next().expect("it ends")
 }
@@ -42,7 +48,10 @@ fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
 
 /// The limit's row of the table of limits.
 fn limit<'a>(page: &'a str, id: &str) -> &'a str {
-    let rest = page.split(&format!("id=\"limit-{id}\">")).nth(1).unwrap_or_else(|| panic!("no limit {id}"));
+    let rest = page
+        .split(&format!("id=\"limit-{id}\">"))
+        .nth(1)
+        .unwrap_or_else(|| panic!("no limit {id}"));
     rest.split("</tr>").next().expect("it ends")
 }
 
@@ -55,13 +64,24 @@ fn fault(config: &str, ratio: f64) -> Value {
 fn the_number_beside_reportings_cost_is_that_of_reporting() {
     let page = page(
         "cost",
-        &rows(&[fault("off", 1.0), fault("off, again", 1.0642), fault("on", 0.997), fault("on+shuffle", 0.95)]),
+        &rows(&[
+            fault("off", 1.0),
+            fault("off, again", 1.0642),
+            fault("on", 0.997),
+            fault("on+shuffle", 0.95),
+        ]),
     );
     let plot = plot(&page, "Page faults per CPU second");
-    let numbers: Vec<&str> =
-        plot.split("<text class=\"vl").skip(1).filter_map(|part| part.split('>').nth(1)?.split('<').next()).collect();
+    let numbers: Vec<&str> = plot
+        .split("<text class=\"vl")
+        .skip(1)
+        .filter_map(|part| part.split('>').nth(1)?.split('<').next())
+        .collect();
     assert_eq!(numbers, ["-0.30 %"], "{plot}");
-    assert!(plot.contains("page_fault1, 1 CPU, off, again: 6.42 %"), "the benchmark's own error is there, too");
+    assert!(
+        plot.contains("page_fault1, 1 CPU, off, again: 6.42 %"),
+        "the benchmark's own error is there, too"
+    );
     assert!(plot.contains(">on</text>"), "whose number it is stands above it");
 }
 
@@ -84,7 +104,10 @@ fn a_sign_has_one_meaning_in_all_plots_of_a_section() {
         let id = part.split('"').next().expect("a name");
         let mut meanings: BTreeMap<&str, &str> = BTreeMap::new();
         for element in part.split('<').filter(|element| element.contains(" data-series=\"")) {
-            let class = attribute(element, "class").and_then(|class| class.split_once(' ')).expect("a class").1;
+            let class = attribute(element, "class")
+                .and_then(|class| class.split_once(' '))
+                .expect("a class")
+                .1;
             let meaning = attribute(element, "data-series").expect("a meaning");
             let known = *meanings.entry(class).or_insert(meaning);
             assert_eq!(known, meaning, "{id}: the sign {class}");
@@ -104,7 +127,8 @@ fn across<'a>(plot: &'a str, place: &str) -> (&'a str, &'a str) {
 /// Where a limit's words stand.
 fn words_at<'a>(plot: &'a str, words: &str) -> &'a str {
     let mut texts = plot.split('<').filter(|element| element.starts_with("text class=\"rf\""));
-    attribute(texts.rfind(|text| text.ends_with(&format!(">{words}"))).expect("words"), "x").expect("a place")
+    attribute(texts.rfind(|text| text.ends_with(&format!(">{words}"))).expect("words"), "x")
+        .expect("a place")
 }
 
 fn fall(on: &str, pace: &str, mib: f64, t95: f64) -> Value {
@@ -131,7 +155,11 @@ fn a_target_judges_rows_of_its_own_size_only() {
     }
     assert!(!plot_of(&text).contains("class=\"ref\"") && !plot_of(&text).contains(">must<"));
     // With rows of the size the lines go across them, which come first, and across nothing else.
-    let all = [&small[..], &[fall("qemu", "fixed", 2048.0, 11.6), fall("qemu", "adaptive", 2048.0, 0.42)]].concat();
+    let all = [
+        &small[..],
+        &[fall("qemu", "fixed", 2048.0, 11.6), fall("qemu", "adaptive", 2048.0, 0.42)],
+    ]
+    .concat();
     let text = page("both", &rows(&all));
     assert!(
         limit(&text, "reporting-adaptive").contains("<td class=\"n is\">420 ms</td>"),
@@ -143,9 +171,13 @@ fn a_target_judges_rows_of_its_own_size_only() {
     assert_eq!(across(&plot, words_at(&plot, "Linux, elsewhere")), ("36", "87"), "two rows");
     // 1785.7 ms were measured on a machine of 768 GiB.
     let machine = |name: &str| json!({ "bench": "bring-up", "machine": name, "threads": 1, "tables": "backed", "bring_up_us": 5.0, "metadata_ratio": 1e-4 });
-    let text = page("sizes", &rows(&[machine("8G/1 node"), machine("768G/2 nodes"), machine("24T/16 nodes")]));
+    let text = page(
+        "sizes",
+        &rows(&[machine("8G/1 node"), machine("768G/2 nodes"), machine("24T/16 nodes")]),
+    );
     let plot = plot_of_bring_up(&text);
-    let line = plot.split('<').find(|element| element.starts_with("line class=\"ref\"")).expect("a line");
+    let line =
+        plot.split('<').find(|element| element.starts_with("line class=\"ref\"")).expect("a line");
     assert_eq!((attribute(line, "y1"), attribute(line, "y2")), (Some("63"), Some("87")), "{line}");
 }
 
@@ -158,12 +190,16 @@ fn linux_is_what_was_measured_beside_ours() {
     let judged = [fall("qemu", "fixed", 2048.0, 15.0), beside_linux(2048.0, 12.4, 11.6)];
     let text = page("linux", &rows(&judged));
     let row = limit(&text, "reporting-linux-pace");
-    assert!(row.contains("12.4 s") && row.contains("measured in these files") && row.contains("short"), "{row}");
+    assert!(
+        row.contains("12.4 s") && row.contains("measured in these files") && row.contains("short"),
+        "{row}"
+    );
     let plot = plot(&text, "Until memory is back");
     assert!(plot.contains(">Linux</text>") && !plot.contains("elsewhere"), "{plot}");
     let text = page("no-linux", &rows(&judged[..1]));
     assert!(
-        limit(&text, "reporting-linux-pace").contains("18 s") && limit(&text, "reporting-linux-pace").contains("met")
+        limit(&text, "reporting-linux-pace").contains("18 s")
+            && limit(&text, "reporting-linux-pace").contains("met")
     );
 }
 
@@ -173,7 +209,10 @@ fn what_the_model_is_off_by_is_seen() {
         json!({ "bench": "model", "source": "here", "what": what, "predicted_ms": predicted, "measured_ms": measured,
                 "error_percent": (predicted / measured - 1.0) * 100.0 })
     };
-    let text = page("model", &rows(&[row("fill", 1.0, 1.1), row("flush", 17.6, 10.0), row("eager", 300.0, 320.0)]));
+    let text = page(
+        "model",
+        &rows(&[row("fill", 1.0, 1.1), row("flush", 17.6, 10.0), row("eager", 300.0, 320.0)]),
+    );
     let part = section(&text, "model");
     assert!(part.contains(">+76 %</text>"), "the number stands beside its point: {part}");
     assert!(part.contains("1 of 3 are farther off than that; farthest: +76 %, flush"));
@@ -188,7 +227,11 @@ fn a_busy_machine_is_said_first_and_large() {
     };
     for (load, is_busy) in [(0.3, false), (2.0, false), (2.1, true)] {
         let text = page("busy", &of(load));
-        let header = text.split("<header>").nth(1).and_then(|rest| rest.split("</header>").next()).expect("a head");
+        let header = text
+            .split("<header>")
+            .nth(1)
+            .and_then(|rest| rest.split("</header>").next())
+            .expect("a head");
         assert_eq!(header.contains("<p class=\"busy\" role=\"alert\">"), is_busy, "{load}");
         assert_eq!(header.contains("2.1 others were at work on 4 CPUs"), is_busy, "{load}");
     }
@@ -203,7 +246,10 @@ fn times_have_the_unit_that_people_use() {
     let shuffle = json!({ "bench": "bring-up", "machine": "768G/2 nodes", "threads": 1, "tables": "backed", "bring_up_us": 39.7 });
     let text = page("units", &rows(&[shuffle]));
     let row = limit(&text, "bring-up-768g");
-    assert!(row.contains("39.7 \u{b5}s") && row.contains("1 ms") && !row.contains("0.0397"), "{row}");
+    assert!(
+        row.contains("39.7 \u{b5}s") && row.contains("1 ms") && !row.contains("0.0397"),
+        "{row}"
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@ mod common;
 use common::run;
 
 fn exec(words: &[&str], commands: &str) -> (Option<i32>, String, String) {
-    let fixed = ["boot", "--memory", "512M", "--cpus", "2", "--policy-table=no", "--exec", commands];
+    let fixed =
+        ["boot", "--memory", "512M", "--cpus", "2", "--policy-table=no", "--exec", commands];
     let outcome = run(&[&fixed[..], words].concat());
     // Behind the report.
     let said = outcome.stdout.split("first touch:").nth(1).unwrap_or_default().lines().skip(2);
@@ -19,12 +20,17 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
         let (code, said, errors) = exec(&[advice], commands);
         assert_eq!(code, Some(0), "{said}\n{errors}");
         assert!(errors.contains("Free page reporting enabled, from order 9 on"), "{errors}");
-        let flushes: Vec<&str> =
-            said.lines().filter(|line| line.starts_with("reported ") && line.contains(" in ")).collect();
+        let flushes: Vec<&str> = said
+            .lines()
+            .filter(|line| line.starts_with("reported ") && line.contains(" in "))
+            .collect();
         let [all, nothing, some] = flushes[..] else { panic!("{said}") };
         assert!(all.ends_with(" calls") && nothing == "reported 0 KiB in 0 calls", "{said}");
         assert_eq!(some, "reported 128 MiB in 2 calls");
-        assert!(said.contains("on, pace adaptive, delay 2000 ms, order as the device says"), "{said}");
+        assert!(
+            said.contains("on, pace adaptive, delay 2000 ms, order as the device says"),
+            "{said}"
+        );
         assert!(said.contains(" 0 errors, 0 times busy, 0 time-outs"), "{said}");
         assert!(said.contains("verified: "), "{said}");
     }
@@ -33,8 +39,9 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
 #[test]
 fn settings_are_files() {
     let folder = "/sys/module/page_reporting/parameters";
-    let commands =
-        format!("echo fixed > {folder}/pace; echo 10 > {folder}/page_reporting_order; reporting pause; reporting");
+    let commands = format!(
+        "echo fixed > {folder}/pace; echo 10 > {folder}/page_reporting_order; reporting pause; reporting"
+    );
     let (code, said, errors) = exec(&["--reporting"], &commands);
     assert_eq!(code, Some(0), "{errors}");
     assert!(said.contains("paused, pace fixed, delay 2000 ms, order 10"), "{said}");
@@ -46,16 +53,29 @@ fn mistakes_are_told() {
     assert_eq!((code, errors.as_str()), (Some(1), "reporting: no device takes reports\n"));
     let (code, said, errors) = exec(&[], "reporting; reporting now");
     assert!(said.contains("no device, pace adaptive"), "{said}");
-    assert_eq!((code, errors.as_str()), (Some(2), "reporting: status, flush, pause, resume or pools on|off\n"));
+    assert_eq!(
+        (code, errors.as_str()),
+        (Some(2), "reporting: status, flush, pause, resume or pools on|off\n")
+    );
     let (code, _, errors) = exec(&["--reporting", "page_poison=1"], "reporting");
     assert!(code != Some(0) && errors.contains("would not leave in free memory"), "{errors}");
     for (words, why) in [
-        (&["boot", "--memory", "512M", "--reporting"][..], "--reporting goes on while commands run: add --exec"),
-        (&["shell", "--on", "qemu", "--reporting"], "--balloon gives one on QEMU a device for reports"),
+        (
+            &["boot", "--memory", "512M", "--reporting"][..],
+            "--reporting goes on while commands run: add --exec",
+        ),
+        (
+            &["shell", "--on", "qemu", "--reporting"],
+            "--balloon gives one on QEMU a device for reports",
+        ),
         (&["shell", "--reporting=never"], "invalid value 'never' for '--reporting"),
     ] {
         let outcome = run(words);
-        assert!(outcome.code == Some(2) && outcome.stderr.contains(why), "{words:?}: {}", outcome.stderr);
+        assert!(
+            outcome.code == Some(2) && outcome.stderr.contains(why),
+            "{words:?}: {}",
+            outcome.stderr
+        );
     }
 }
 
@@ -77,14 +97,22 @@ fn the_benchmark_has_all_rows() {
         let number = |name: &str| row[name].as_f64();
         assert_eq!((&row["on"], number("dirtied_mib")), (&"hosted".into(), Some(512.0)), "{row}");
         assert!(number("t50_s") > Some(0.0) && number("t95_s") >= number("t50_s"), "{row}");
-        assert!(number("left_mib").is_some_and(|left| left < 16.0) && number("reported_twice") == Some(0.0), "{row}");
+        assert!(
+            number("left_mib").is_some_and(|left| left < 16.0)
+                && number("reported_twice") == Some(0.0),
+            "{row}"
+        );
     }
     for workload in ["page_fault1", "page_fault2"] {
         for config in ["off", "on", "on+shuffle", "madv_free"] {
-            let of = |row: &&&serde_json::Value| row["workload"] == workload && row["config"] == config;
+            let of =
+                |row: &&&serde_json::Value| row["workload"] == workload && row["config"] == config;
             let row = faults.iter().find(of).unwrap_or_else(|| panic!("{workload} {config}"));
             let number = |name: &str| row[name].as_f64();
-            assert!(number("iterations_per_s") > Some(0.0) && number("deviation").is_some(), "{row}");
+            assert!(
+                number("iterations_per_s") > Some(0.0) && number("deviation").is_some(),
+                "{row}"
+            );
             assert!(number("against_off_low") <= number("against_off"), "{row}");
             assert!(config != "off" || number("against_off") == Some(1.0), "{row}");
         }

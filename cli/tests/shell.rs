@@ -63,7 +63,9 @@ fn the_last_status_is_that_of_the_program() {
 #[test]
 fn complaints_go_to_standard_error_and_the_shell_goes_on() {
     let mut input = vec![b'x'; 5000];
-    input.extend(b"\n\xff\xfe\necho still here | cat\ncat /proc\necho 1 > /proc/vmstat\necho here\n");
+    input.extend(
+        b"\n\xff\xfe\necho still here | cat\ncat /proc\necho 1 > /proc/vmstat\necho here\n",
+    );
     let outcome = shell(&[], &input);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "here\n"));
     let complaints: Vec<&str> = outcome.stderr.lines().collect();
@@ -98,12 +100,23 @@ fn parameters_and_machines_are_those_of_boot() {
 
 #[test]
 fn workloads_run_on_all_cpus_and_lose_nothing() {
-    let outcome = shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");
+    let outcome =
+        shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
-    for expected in [" operations: ", "every page accounted for", "wrote to 64 MiB", "hold 100 MiB", "verified: "] {
+    for expected in [
+        " operations: ",
+        "every page accounted for",
+        "wrote to 64 MiB",
+        "hold 100 MiB",
+        "verified: ",
+    ] {
         assert!(outcome.stdout.contains(expected), "{expected}: {}", outcome.stdout);
     }
-    assert!(outcome.stdout.contains("allocated           0 KiB            0 pages"), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("allocated           0 KiB            0 pages"),
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]
@@ -140,7 +153,11 @@ resize 2M 0; page_fault1 1; page_fault2 1 cpus 2; churn 1; fragment 64M; verify\
 #[test]
 fn a_signal_ends_a_command_and_the_shell() {
     let mut command = program();
-    command.args(["shell", "--memory", "1G"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["shell", "--memory", "1G"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(b"sleep 1000\necho never\n").expect("it reads");
@@ -154,7 +171,11 @@ fn a_signal_ends_a_command_and_the_shell() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut command = program();
-    command.args(["shell", "--memory", "1G"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["shell", "--memory", "1G"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().expect("a pipe");
@@ -166,7 +187,10 @@ fn a_reader_that_goes_away_is_no_error() {
 #[test]
 fn commands_run_after_a_boot() {
     let outcome = run(&["boot", "--memory", "1G", "--exec", "echo 'the  end'; cat /x; exit 7"]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(7), "cat: /x: No such file or directory\n"));
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (Some(7), "cat: /x: No such file or directory\n")
+    );
     assert!(
         outcome.stdout.contains("Zone ranges:") && outcome.stdout.ends_with("\n\nthe  end\n"),
         "{}",

@@ -101,7 +101,11 @@ fn one_table_of_the_only_shell() {
     let place = Place::new("top-once");
     let outcome = place.top(&["--once"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
-    assert!(outcome.stderr.starts_with("framewright: no shell of yours is running"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.starts_with("framewright: no shell of yours is running"),
+        "{}",
+        outcome.stderr
+    );
     let mut shell = place.shell();
     assert!(shell.run("echo 3 > /proc/sys/vm/nr_hugepages; echo done").starts_with("done"));
     let outcome = place.top(&["--once"]);
@@ -110,12 +114,17 @@ fn one_table_of_the_only_shell() {
     assert!(lines[0].starts_with(&format!("process {}: ", shell.child.id())), "{}", lines[0]);
     let words = |beginning: &str| -> Vec<&str> {
         let line = lines.iter().find(|line| line.trim_start().starts_with(beginning));
-        line.unwrap_or_else(|| panic!("{beginning}\n{}", outcome.stdout)).split_whitespace().collect()
+        line.unwrap_or_else(|| panic!("{beginning}\n{}", outcome.stdout))
+            .split_whitespace()
+            .collect()
     };
     assert_eq!(words("0  DMA")[..2], ["0", "DMA"]);
     assert_eq!(words("1  DMA32")[..2], ["1", "DMA32"]);
     assert_eq!(words("2.00 MiB ")[..6], ["2.00", "MiB", "3", "3", "0", "0"]);
-    assert!(words("pages to CPUs' caches").ends_with(&["-"]) && words("free page reporting:").contains(&"passes,"));
+    assert!(
+        words("pages to CPUs' caches").ends_with(&["-"])
+            && words("free page reporting:").contains(&"passes,")
+    );
     assert!(!outcome.stdout.contains('\x1b'));
     // The same by name, and again and again until the shell ends.
     let pid = shell.child.id().to_string();
@@ -141,7 +150,10 @@ fn one_table_of_the_only_shell() {
 fn of_several_one_must_be_named_and_dead_sockets_go() {
     let place = Place::new("top-several");
     let (first, second) = (place.shell(), place.shell());
-    let mode = fs::metadata(first.socket.parent().expect("a folder")).expect("it is there").permissions().mode();
+    let mode = fs::metadata(first.socket.parent().expect("a folder"))
+        .expect("it is there")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o700);
     // Somebody who was killed.
     let dead = place.socket(999_999_999);
@@ -157,8 +169,13 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let outcome = place.top(&["--once", "999999999"]);
     assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("process 999999999 is no shell of yours"), "{}", outcome.stderr);
-    for wrong in [&["--interval", "0"][..], &["--interval", "x"], &["--interval", "1e9"], &["one"]] {
+    assert!(
+        outcome.stderr.contains("process 999999999 is no shell of yours"),
+        "{}",
+        outcome.stderr
+    );
+    for wrong in [&["--interval", "0"][..], &["--interval", "x"], &["--interval", "1e9"], &["one"]]
+    {
         assert_eq!(place.top(wrong).code, Some(2), "{wrong:?}");
     }
     first.end();
@@ -181,7 +198,10 @@ fn strangers_neither_write_nor_stop_the_shell() {
     assert!(free.starts_with("=5\n+Node 0, zone") && free.ends_with("\n.5\n"), "{free}");
     assert_eq!(answer(&mut stream, b"6 /proc/nothing\n"), "=6\n!6 No such file or directory\n");
     assert_eq!(answer(&mut stream, b"7 /proc\n"), "=7\n!7 Is a directory\n");
-    assert_eq!(answer(&mut stream, b"echo 1 > /proc/sys/vm/nr_hugepages\n"), "=0\n!0 a request begins with a number\n");
+    assert_eq!(
+        answer(&mut stream, b"echo 1 > /proc/sys/vm/nr_hugepages\n"),
+        "=0\n!0 a request begins with a number\n"
+    );
     assert_eq!(answer(&mut stream, b"\xff\xfe\n"), "=0\n!0 the request is no text\n");
     let long = [&b"8 /"[..], &[b'x'; 100_000], b"\n"].concat();
     assert_eq!(answer(&mut stream, &long), "=0\n!0 the request is too long\n");
@@ -196,7 +216,9 @@ fn where_no_socket_can_be_the_shell_goes_on_without() {
     let place = Place::new("top-nowhere");
     fs::write(place.path().join("framewright"), "a file").expect("a file");
     let outcome = finish(
-        program().args(["boot", "--memory", "64M", "--json", "--exec", "echo x"]).env("XDG_RUNTIME_DIR", place.path()),
+        program()
+            .args(["boot", "--memory", "64M", "--json", "--exec", "echo x"])
+            .env("XDG_RUNTIME_DIR", place.path()),
     );
     assert_eq!(outcome.json()["exec"]["output"], "x\n");
     assert!(outcome.stderr.contains("note: nobody can watch: "), "{}", outcome.stderr);
@@ -204,7 +226,10 @@ fn where_no_socket_can_be_the_shell_goes_on_without() {
 
 fn live(place: &Path, words: &[&str]) -> Terminal {
     let words = [&["top", "--interval", "0.1"], words].concat();
-    Terminal::run_with(&words, &[("TERM", "xterm"), ("XDG_RUNTIME_DIR", place.to_str().expect("text"))])
+    Terminal::run_with(
+        &words,
+        &[("TERM", "xterm"), ("XDG_RUNTIME_DIR", place.to_str().expect("text"))],
+    )
 }
 
 /// The cursor is back, and so is what was on the terminal before.
@@ -248,7 +273,8 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables() {
     let place = Place::new("top-dumb");
     let shell = place.shell();
     let words = ["top", "--once"];
-    let mut terminal = Terminal::run_with(&words, &[("XDG_RUNTIME_DIR", place.path().to_str().expect("text"))]);
+    let mut terminal =
+        Terminal::run_with(&words, &[("XDG_RUNTIME_DIR", place.path().to_str().expect("text"))]);
     terminal.expect("free page reporting");
     assert_eq!(terminal.end(), Some(0));
     shell.end();

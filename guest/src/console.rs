@@ -34,7 +34,9 @@ fn in_turn(write: impl FnOnce()) {
     let state = PLATFORM.irq_save();
     let mine_already = TURN.load(Ordering::Relaxed) == me;
     // Acquire and Release pair with one another; the port is all that is guarded.
-    while !mine_already && TURN.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    while !mine_already
+        && TURN.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
+    {
         PLATFORM.relax();
     }
     write();

@@ -71,13 +71,20 @@ fn calls(cpus: u32) -> bool {
             calls.fetch_add(u64::from(called), Ordering::Relaxed);
             PLATFORM.cpu_barrier();
             let pages = [VirtualRange { start: 0, end: 0x2000 }];
-            let request = if round % 2 == 0 { FlushRequest::Ranges(&pages) } else { FlushRequest::Everything };
+            let request = if round % 2 == 0 {
+                FlushRequest::Ranges(&pages)
+            } else {
+                FlushRequest::Everything
+            };
             TlbShootdown { global: true }.flush(request);
         }
     };
     smp::run_on(smp::others(), &each, each);
     let expected = ROUNDS * (cpus - 1);
-    let wrong = smp::online().iter().filter(|&cpu| CALLED[cpu as usize].load(Ordering::Relaxed) != expected).count();
+    let wrong = smp::online()
+        .iter()
+        .filter(|&cpu| CALLED[cpu as usize].load(Ordering::Relaxed) != expected)
+        .count();
     let calls = calls.load(Ordering::Relaxed);
     log!("check: {calls} calls, {wrong} CPUs were called other than {expected} times");
     wrong == 0 && calls == u64::from(expected) * u64::from(cpus)
@@ -90,7 +97,8 @@ fn timers() -> bool {
         let ticks = || smp::this().counters.timer.load(Ordering::Relaxed);
         let (began, before) = (PLATFORM.now_ns(), ticks());
         smp::start_timer(TIMER_HZ);
-        let too_late = || PLATFORM.now_ns().zip(began).is_some_and(|(now, began)| now - began > PATIENCE_NS);
+        let too_late =
+            || PLATFORM.now_ns().zip(began).is_some_and(|(now, began)| now - began > PATIENCE_NS);
         while ticks() - before < TICKS && !too_late() {
             PLATFORM.relax();
         }

@@ -15,7 +15,9 @@ use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
 use framewright_x86::cpu::features::Features;
 use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
-use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
+use framewright_x86::page_table::{
+    Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory,
+};
 
 /// Where stacks of CPUs are seen.
 pub const STACKS: u64 = 0xffff_fe00_0000_0000;
@@ -65,11 +67,15 @@ impl KernelTables {
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
-pub fn build(early: &mut EarlyMemory<'_>, map: MemoryMap<'_>) -> Result<(KernelTables, Mapped), MapFault> {
+pub fn build(
+    early: &mut EarlyMemory<'_>,
+    map: MemoryMap<'_>,
+) -> Result<(KernelTables, Mapped), MapFault> {
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
     let mut memory = EarlyTables { early };
     let mut mapped = Mapped::default();
-    let tables = PageTable::new(&mut memory, largest).ok_or(MapFault::OutOfFrames { address: DIRECT_MAP })?;
+    let tables = PageTable::new(&mut memory, largest)
+        .ok_or(MapFault::OutOfFrames { address: DIRECT_MAP })?;
     for (part, access) in [
         (image::code(), Access::CODE),
         (image::constants(), Access::CONSTANTS),
@@ -123,7 +129,8 @@ struct ManagedTables<'a> {
 
 impl TableMemory for ManagedTables<'_> {
     fn allocate(&mut self) -> Option<u64> {
-        let request = Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        let request =
+            Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
         self.manager.allocate(&request).ok().map(|range| range.start.address())
     }
 
@@ -139,9 +146,19 @@ impl TableMemory for ManagedTables<'_> {
 }
 
 /// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two CPUs at once.
-pub fn add_registers(manager: &Manager<GuestPlatform>, address: u64, range: PhysRange) -> Result<(), MapFault> {
+pub fn add_registers(
+    manager: &Manager<GuestPlatform>,
+    address: u64,
+    range: PhysRange,
+) -> Result<(), MapFault> {
     let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
-    tables.map(&mut ManagedTables { manager }, address, range, Access::DEVICE, &mut Mapped::default())
+    tables.map(
+        &mut ManagedTables { manager },
+        address,
+        range,
+        Access::DEVICE,
+        &mut Mapped::default(),
+    )
 }
 
 /// Where an entry of a table is.

@@ -24,7 +24,8 @@ const PAGE_FAULT: u64 = 14;
 #[repr(C, align(16))]
 struct Stack([u8; STACK_BYTES]);
 
-static INTERRUPT_STACKS: Once<[Stack; STACKS]> = Once::new([const { Stack([0; STACK_BYTES]) }; STACKS]);
+static INTERRUPT_STACKS: Once<[Stack; STACKS]> =
+    Once::new([const { Stack([0; STACK_BYTES]) }; STACKS]);
 static SEGMENTS: Once<Segments> = Once::new(Segments::new());
 static VECTORS: Once<Table> = Once::new(Table::new());
 /// The same table, once it is filled, for the other CPUs.
@@ -102,7 +103,13 @@ fn report(frame: &Frame) -> ! {
         frame.rsp,
         frame.rflags
     );
-    log!("  RAX {:016x} RBX {:016x} RCX {:016x} RDX {:016x}", frame.rax, frame.rbx, frame.rcx, frame.rdx);
+    log!(
+        "  RAX {:016x} RBX {:016x} RCX {:016x} RDX {:016x}",
+        frame.rax,
+        frame.rbx,
+        frame.rcx,
+        frame.rdx
+    );
     log!(
         "  RSI {:016x} RDI {:016x} RBP {:016x} CR3 {:016x}",
         frame.rsi,
@@ -110,8 +117,20 @@ fn report(frame: &Frame) -> ! {
         frame.rbp,
         registers::page_table_root()
     );
-    log!("  R8  {:016x} R9  {:016x} R10 {:016x} R11 {:016x}", frame.r8, frame.r9, frame.r10, frame.r11);
-    log!("  R12 {:016x} R13 {:016x} R14 {:016x} R15 {:016x}", frame.r12, frame.r13, frame.r14, frame.r15);
+    log!(
+        "  R8  {:016x} R9  {:016x} R10 {:016x} R11 {:016x}",
+        frame.r8,
+        frame.r9,
+        frame.r10,
+        frame.r11
+    );
+    log!(
+        "  R12 {:016x} R13 {:016x} R14 {:016x} R15 {:016x}",
+        frame.r12,
+        frame.r13,
+        frame.r14,
+        frame.r15
+    );
     for line in 0..SHOWN_WORDS / 4 {
         let start = frame.rsp.wrapping_add(32 * line);
         let word = |index: u64| StackWord(start.wrapping_add(8 * index));

@@ -75,7 +75,8 @@ fn free_twice(manager: &Manager<GuestPlatform>) {
     let first = unsafe { manager.free_order(page, Order::PAGE) };
     // What a CPU keeps for itself is looked at when it goes back, so the second free is found then at the latest.
     // SAFETY: none: this is the mistake that is to be found, on a machine that ends with it. The page is in this CPU's cache, and nobody else allocates.
-    let second = unsafe { manager.free_order(page, Order::PAGE) }.and_then(|()| manager.drain().map(drop));
+    let second =
+        unsafe { manager.free_order(page, Order::PAGE) }.and_then(|()| manager.drain().map(drop));
     if let (Ok(()), Err(error)) = (first, second) {
         exceptions::fail();
         log!("Double free of the frame at {:#x} on CPU {}: {error}", page.address(), smp::index());

@@ -61,7 +61,9 @@ fn interrupts(out: &mut dyn Write) -> Result<(), FileError> {
     writeln!(out)?;
     for (name, about, counter) in INTERRUPTS {
         write!(out, "{name:>3}: ")?;
-        smp::all().try_for_each(|cpu| write!(out, "{:>10} ", counter(&cpu.counters).load(Ordering::Relaxed)))?;
+        smp::all().try_for_each(|cpu| {
+            write!(out, "{:>10} ", counter(&cpu.counters).load(Ordering::Relaxed))
+        })?;
         writeln!(out, "  {about}")?;
     }
     Ok(())

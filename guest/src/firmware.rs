@@ -137,7 +137,9 @@ impl Reserved {
         if let Some(tables) = tables {
             // They are normally in memory of their own kind, which needs no reservation.
             let usable = |range: &PhysRange| {
-                map.ranges().iter().any(|entry| entry.kind.is_usable() && !entry.range.intersection(*range).is_empty())
+                map.ranges().iter().any(|entry| {
+                    entry.kind.is_usable() && !entry.range.intersection(*range).is_empty()
+                })
             };
             let named = tables.headers().flatten().map(|(_, range)| range);
             for range in tables.root_ranges().into_iter().chain(named).filter(usable) {

@@ -34,8 +34,8 @@ use core::panic::PanicInfo;
 use exceptions::Turn;
 use exit::{Ending, exit};
 use firmware::{
-    AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved, copy_raw_map, divide,
-    memory_map, physical, read_nodes,
+    AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved,
+    copy_raw_map, divide, memory_map, physical, read_nodes,
 };
 use framewright::early::{EarlyError, EarlyStorage};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
@@ -50,13 +50,17 @@ use platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use storage::Once;
 
 // One piece, because the second part uses a macro of the first.
-core::arch::global_asm!(concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")), options(att_syntax));
+core::arch::global_asm!(
+    concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")),
+    options(att_syntax)
+);
 
 static COPIES: Once<[u8; COPIES_BYTES]> = Once::new([0; COPIES_BYTES]);
 static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
-static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> = Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
+static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> =
+    Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
 static EARLY: Once<EarlyStorage> = Once::new(EarlyStorage::new());
 
@@ -75,12 +79,18 @@ impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Words(count) => {
-                write!(f, "{count} of the guest's words wrong, as listed above (docs/usage.md has them all)")
+                write!(
+                    f,
+                    "{count} of the guest's words wrong, as listed above (docs/usage.md has them all)"
+                )
             }
             Self::Start(error) => error.fmt(f),
             Self::Map(error) => error.fmt(f),
             Self::TooManyReserved => {
-                write!(f, "the boot loader and ACPI left more than {RESERVED_CAPACITY} things in memory")
+                write!(
+                    f,
+                    "the boot loader and ACPI left more than {RESERVED_CAPACITY} things in memory"
+                )
             }
             Self::Early(error) => error.fmt(f),
             Self::DirectMap(error) => error.fmt(f),
@@ -111,7 +121,8 @@ extern "C" fn guest_main(start_info: u64) -> ! {
 /// count the serial port.
 fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (start_copies, acpi_copies) = divide(COPIES.take());
-    let start_info = StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
+    let start_info =
+        StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
     let tables = open_acpi(&start_info, acpi_copies);
     timekeeping::start(&start_info, tables.as_ref());
     // Without it memory would be used that it reserves, and tests that it asks for would seem to
@@ -150,7 +161,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this runs once (invariant 1).
     unsafe { early.start(map, reserved) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
-    let (kernel_tables, mapped) = direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
+    let (kernel_tables, mapped) =
+        direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
     let array = page_array::build(&mut early, map);
     let started = smp::start(&kernel_tables, &mut early, left_out);
@@ -162,12 +174,18 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
 
     if let Err(error) = nodes {
-        let without = if topology.node_count() > 1 { "without distances between nodes" } else { "with one node" };
+        let without = if topology.node_count() > 1 {
+            "without distances between nodes"
+        } else {
+            "with one node"
+        };
         log!("{error}; going on {without}");
     }
     report::topology(&mut Log, &topology);
     started.finish();
-    let since = |start: Option<u64>, end: Option<u64>| start.zip(end).map_or(0, |(start, end)| (end - start) / 1000);
+    let since = |start: Option<u64>, end: Option<u64>| {
+        start.zip(end).map_or(0, |(start, end)| (end - start) / 1000)
+    };
     log!(
         "Direct map at {:#x}: {} pages of 1 GiB, {} of 2 MiB, {} of 4 KiB in {} tables",
         platform::DIRECT_MAP,
@@ -191,7 +209,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     // Who types has a command for it, and no wish to wait for millions of descriptors to be looked at.
     if options.shell.is_none() {
         match manager.verify() {
-            Ok(counts) => log!("Framewright: verified, {} of {} pages free", counts.free_pages, counts.present_pages),
+            Ok(counts) => log!(
+                "Framewright: verified, {} of {} pages free",
+                counts.free_pages,
+                counts.present_pages
+            ),
             Err(fault) => {
                 log!("Framewright: the tables are wrong: {fault}");
                 return Ok(Ending::Crash);
@@ -234,14 +256,20 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         // The balloon is worn out.
         finish(&options, &manager, None);
     } else {
-        balloon::with_reports(&manager, &parameters, map, |driver| finish(&options, &manager, driver));
+        balloon::with_reports(&manager, &parameters, map, |driver| {
+            finish(&options, &manager, driver)
+        });
     }
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
 }
 
 /// What comes last: reports, and the shell.
-fn finish(options: &Options<'_>, manager: &Manager<GuestPlatform>, mut driver: Option<&mut balloon::Driver<'_>>) {
+fn finish(
+    options: &Options<'_>,
+    manager: &Manager<GuestPlatform>,
+    mut driver: Option<&mut balloon::Driver<'_>>,
+) {
     if let Some(seconds) = options.reporting {
         match &mut driver {
             Some(driver) => driver.wait(seconds),

@@ -79,9 +79,14 @@ impl MapSpaceTest {
             map_space_history(&fixture, seed, HISTORY_STEPS);
         }
         let cpus = fixture.cpus;
-        log!("map_space_test: two histories of {HISTORY_STEPS} steps agree with the model on {cpus} CPUs");
+        log!(
+            "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model on {cpus} CPUs"
+        );
         if fixture.outstanding() != resting {
-            log!("map_space_test: {} frames were lost", fixture.outstanding().wrapping_sub(resting));
+            log!(
+                "map_space_test: {} frames were lost",
+                fixture.outstanding().wrapping_sub(resting)
+            );
             return false;
         }
         for (name, value) in fixture.array.counts().vmstat() {
@@ -195,9 +200,14 @@ unsafe impl MapSpaceFixture for Trial<'_> {
 
     /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write` does that.
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
-        let found = Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
+        let found =
+            Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
         if !found.write {
-            return Err(AccessFault::ReadOnly { cpu, address, frame: Pfn::containing(found.physical) });
+            return Err(AccessFault::ReadOnly {
+                cpu,
+                address,
+                frame: Pfn::containing(found.physical),
+            });
         }
         Self::on(cpu, &|| {
             // SAFETY: as above, and writable.
@@ -209,7 +219,8 @@ unsafe impl MapSpaceFixture for Trial<'_> {
 
 impl Walkable for Trial<'_> {
     fn translate(&self, address: usize) -> Option<Translation> {
-        let (physical, _, access) = translate(&tables::InUse, self.array.place().root, address as u64)?;
+        let (physical, _, access) =
+            translate(&tables::InUse, self.array.place().root, address as u64)?;
         Some(Translation { physical, write: access.write, execute: access.execute })
     }
 

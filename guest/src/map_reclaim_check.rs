@@ -84,7 +84,8 @@ fn steps(
     }
     let part = &runs[..runs.len() / 2];
     // SAFETY: as above (invariant 42).
-    let restored = unsafe { manager.restore_map(part) }.map_err(|_| "the memory map cannot be restored")?;
+    let restored =
+        unsafe { manager.restore_map(part) }.map_err(|_| "the memory map cannot be restored")?;
     let expected: u64 = part.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
     if restored.blocks + restored.out_of_frames != expected {
         return Err("a restore forgot blocks");

@@ -100,7 +100,9 @@ pub fn split<'a, 'b>(
             },
             Some(("fault_cpu", value)) => match value.parse() {
                 Ok(cpu) => options.fault_cpu = cpu,
-                Err(_) => problem(Problem { word, reason: Some("fault_cpu= takes the number of a CPU") }),
+                Err(_) => {
+                    problem(Problem { word, reason: Some("fault_cpu= takes the number of a CPU") })
+                }
             },
             Some(("ghost_cpu", value)) => match value.parse() {
                 Ok(apic_id) => options.ghost_cpu = Some(apic_id),
@@ -110,17 +112,25 @@ pub fn split<'a, 'b>(
             Some(("check", _)) => problem(Problem { word, reason: Some("check= is cpus") }),
             Some(("interrupt_storm", value)) => match value.parse() {
                 Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
-                _ => problem(Problem { word, reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second") }),
+                _ => problem(Problem {
+                    word,
+                    reason: Some("interrupt_storm= takes 1 to 100000 interrupts a second"),
+                }),
             },
             Some(("exec", value)) => options.exec = Some(value),
             Some(("snapshot", "1")) => options.snapshot = true,
             Some(("snapshot", _)) => problem(Problem { word, reason: Some("snapshot= is 1") }),
             None if word == "shell" => options.shell = Some(Input::Terminal),
             Some(("shell", "plain")) => options.shell = Some(Input::Plain),
-            Some(("shell", _)) => problem(Problem { word, reason: Some("shell= is plain, or nothing for a terminal") }),
+            Some(("shell", _)) => problem(Problem {
+                word,
+                reason: Some("shell= is plain, or nothing for a terminal"),
+            }),
             Some(("stress", value)) => match value.parse() {
                 Ok(seconds) => options.stress = Some(Length::Seconds(seconds)),
-                Err(_) => problem(Problem { word, reason: Some("stress= takes a number of seconds") }),
+                Err(_) => {
+                    problem(Problem { word, reason: Some("stress= takes a number of seconds") })
+                }
             },
             Some(("map_space_test", value)) => match MapSpaceTest::from_name(value) {
                 Some(test) => options.map_space_test = Some(test),
@@ -128,7 +138,9 @@ pub fn split<'a, 'b>(
             },
             Some(("stress_operations", value)) => match value.parse() {
                 Ok(operations) => options.stress = Some(Length::Operations(operations)),
-                Err(_) => problem(Problem { word, reason: Some("stress_operations= takes a number") }),
+                Err(_) => {
+                    problem(Problem { word, reason: Some("stress_operations= takes a number") })
+                }
             },
             Some(("stress_seed", value)) => match value.parse() {
                 Ok(seed) => options.stress_seed = seed,
@@ -136,11 +148,16 @@ pub fn split<'a, 'b>(
             },
             Some(("balloon_test", value)) => match value.parse() {
                 Ok(seconds) => options.balloon_test = Some(seconds),
-                Err(_) => problem(Problem { word, reason: Some("balloon_test= takes a number of seconds") }),
+                Err(_) => problem(Problem {
+                    word,
+                    reason: Some("balloon_test= takes a number of seconds"),
+                }),
             },
             Some(("reporting", value)) => match value.parse() {
                 Ok(seconds) => options.reporting = Some(seconds),
-                Err(_) => problem(Problem { word, reason: Some("reporting= takes a number of seconds") }),
+                Err(_) => {
+                    problem(Problem { word, reason: Some("reporting= takes a number of seconds") })
+                }
             },
             _ => {
                 // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.
@@ -158,7 +175,8 @@ pub fn split<'a, 'b>(
 pub fn meant(word: &str) -> Option<&'static str> {
     let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
     let is_nearly = |own: &&str| is_one_edit_away(name, own.as_bytes());
-    let is_part = |own: &&str| is_first_part(name, own.as_bytes()) || is_first_part(own.as_bytes(), name);
+    let is_part =
+        |own: &&str| is_first_part(name, own.as_bytes()) || is_first_part(own.as_bytes(), name);
     NAMES.into_iter().find(is_nearly).or_else(|| NAMES.into_iter().find(is_part))
 }
 
@@ -175,7 +193,9 @@ const fn fold(letter: u8) -> u8 {
 fn is_first_part(short: &[u8], long: &[u8]) -> bool {
     let parts = long.split_at_checked(short.len());
     parts.is_some_and(|(first, rest)| {
-        equal(first, short) && !short.is_empty() && rest.first().is_some_and(|&next| fold(next) == b'_')
+        equal(first, short)
+            && !short.is_empty()
+            && rest.first().is_some_and(|&next| fold(next) == b'_')
     })
 }
 
@@ -184,7 +204,8 @@ fn is_first_part(short: &[u8], long: &[u8]) -> bool {
 fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
     let same = one.iter().zip(other).take_while(|(a, b)| fold(**a) == fold(**b)).count();
     let (one, other) = (&one[same..], &other[same..]);
-    let (one_rest, other_rest) = (one.get(1..).unwrap_or_default(), other.get(1..).unwrap_or_default());
+    let (one_rest, other_rest) =
+        (one.get(1..).unwrap_or_default(), other.get(1..).unwrap_or_default());
     let is_swapped = match (one, other) {
         ([a, b, one @ ..], [c, d, other @ ..]) => equal(&[*a, *b], &[*d, *c]) && equal(one, other),
         _ => false,

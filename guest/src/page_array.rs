@@ -45,15 +45,22 @@ unsafe impl FrameSource for EarlyFrames<'_, '_> {
 /// # Safety
 /// Nobody maps anything from `base` on.
 pub unsafe fn make(base: u64, end: u64, frames: &mut dyn FrameSource) -> Result<Array, ArrayError> {
-    let place =
-        ArrayPlace { root: page_table_root() & ROOT, base, frames_end: Pfn(end.div_ceil(PAGE_SIZE)), global: false };
+    let place = ArrayPlace {
+        root: page_table_root() & ROOT,
+        base,
+        frames_end: Pfn(end.div_ceil(PAGE_SIZE)),
+        global: false,
+    };
     let tlb = TlbShootdown { global: place.global };
     // SAFETY: the root is that of `direct_map`, in memory from the early allocator that stays reserved; the caller promises the range.
     unsafe { PageArray::new(&PLATFORM, tlb, place, frames) }
 }
 
 /// Makes the array, with everything absent. Without memory for its tables there is none.
-pub fn build(early: &mut EarlyMemory<'_>, map: MemoryMap<'_>) -> Result<&'static Array, ArrayError> {
+pub fn build(
+    early: &mut EarlyMemory<'_>,
+    map: MemoryMap<'_>,
+) -> Result<&'static Array, ArrayError> {
     // SAFETY: the direct map and the image are elsewhere.
     let array = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
     Ok(ARRAY.settle(array))

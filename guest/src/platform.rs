@@ -79,7 +79,8 @@ impl GuestPlatform {
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
-        NonNull::new(core::ptr::with_exposed_provenance_mut(address)).expect("the direct map is not at zero")
+        NonNull::new(core::ptr::with_exposed_provenance_mut(address))
+            .expect("the direct map is not at zero")
     }
 
     fn pin(&self) -> PinnedCpu {
@@ -96,7 +97,8 @@ unsafe impl Platform for GuestPlatform {
 
     /// The CPUs of the node that run.
     fn init_threads(&self, node: NodeId) -> u32 {
-        let on_node = smp::online().iter().filter_map(smp::cpu).filter(|cpu| cpu.node() == node).count();
+        let on_node =
+            smp::online().iter().filter_map(smp::cpu).filter(|cpu| cpu.node() == node).count();
         u32::try_from(on_node).unwrap_or(1).max(1)
     }
 

@@ -36,7 +36,11 @@ static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
 /// Does what the options ask for, if they ask for a shell at all. `driver` is polled meanwhile, also while commands run.
-pub fn run(options: &Options<'_>, manager: &Manager<GuestPlatform>, driver: Option<&mut Driver<'_>>) {
+pub fn run(
+    options: &Options<'_>,
+    manager: &Manager<GuestPlatform>,
+    driver: Option<&mut Driver<'_>>,
+) {
     if options.exec.is_none() && options.shell.is_none() {
         return;
     }

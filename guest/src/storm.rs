@@ -128,7 +128,9 @@ pub fn strike(cpu: &Cpu) {
     let turn = usize::try_from(strikes).unwrap_or(0);
     let slot = &held.blocks[turn % SLOTS];
     match slot.load(Ordering::Relaxed) {
-        NOTHING => slot.store(held.allocate(manager, ORDERS[turn % ORDERS.len()]), Ordering::Relaxed),
+        NOTHING => {
+            slot.store(held.allocate(manager, ORDERS[turn % ORDERS.len()]), Ordering::Relaxed)
+        }
         block => {
             slot.store(NOTHING, Ordering::Relaxed);
             held.free(manager, block);
@@ -168,7 +170,8 @@ impl Held {
     }
 
     fn free(&self, manager: &Manager<GuestPlatform>, block: u64) {
-        let (start, order) = (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
+        let (start, order) =
+            (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
         // SAFETY: the frames are this handler's until they are freed below.
         let stamp = unsafe { stamp_of(start).read_volatile() };
         // SAFETY: this handler allocated it and took it out of its slot, which was the only one that named it (invariant 42).

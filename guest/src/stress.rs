@@ -83,14 +83,16 @@ impl Stress {
         };
         let done = self.storm_and_traffic(manager, lists, cpus, started_ns);
         // SAFETY: allocated above; the workers that used the lists have returned (invariant 42).
-        if let Err(error) = unsafe { manager.free(lists) }.and_then(|()| manager.drain().map(drop)) {
+        if let Err(error) = unsafe { manager.free(lists) }.and_then(|()| manager.drain().map(drop))
+        {
             log!("Framewright: stress failed: {error}");
             return false;
         }
         let Some(tally) = done else { return false };
         let totals = manager.totals();
         let all_back = idle_pages(manager) == idle_before;
-        let ms = started_ns.zip(PLATFORM.now_ns()).map_or(0, |(start, end)| (end - start) / 1_000_000);
+        let ms =
+            started_ns.zip(PLATFORM.now_ns()).map_or(0, |(start, end)| (end - start) / 1_000_000);
         log!("Framewright: stress: {tally}, {ms} ms");
         log!(
             "Framewright: stress: {}, {} of {} managed pages free",
@@ -244,10 +246,11 @@ impl Traffic<'_> {
         }
         let is_long_enough = match self.wanted.length {
             Length::Operations(all) => self.operations.load(Ordering::Relaxed) >= all,
-            Length::Seconds(seconds) => self
-                .started_ns
-                .zip(PLATFORM.now_ns())
-                .is_none_or(|(start, now)| now.saturating_sub(start) >= seconds.saturating_mul(1_000_000_000)),
+            Length::Seconds(seconds) => {
+                self.started_ns.zip(PLATFORM.now_ns()).is_none_or(|(start, now)| {
+                    now.saturating_sub(start) >= seconds.saturating_mul(1_000_000_000)
+                })
+            }
         };
         if is_long_enough || self.failure.lock(&PLATFORM).is_some() {
             self.over.store(true, Ordering::Release);

@@ -68,7 +68,10 @@ impl fmt::Display for Wrong {
             Some(Mapping { address, physical, access, .. }) => {
                 let (write, execute) = (access.write, access.execute);
                 let what = self.what;
-                write!(f, "{address:#x} leads to {physical:#x} (write {write}, execute {execute}): {what}")
+                write!(
+                    f,
+                    "{address:#x} leads to {physical:#x} (write {write}, execute {execute}): {what}"
+                )
             }
             None => f.write_str(self.what),
         }
@@ -101,8 +104,12 @@ impl Inspector<'_> {
         ];
         match parts.into_iter().find(|(part, _)| is_in(*part)) {
             None => self.fail(mapping, "no part of the image"),
-            Some(_) if mapping.physical != mapping.address => self.fail(mapping, "the image is elsewhere"),
-            Some((_, access)) if access != mapping.access => self.fail(mapping, "not the rights of this part"),
+            Some(_) if mapping.physical != mapping.address => {
+                self.fail(mapping, "the image is elsewhere")
+            }
+            Some((_, access)) if access != mapping.access => {
+                self.fail(mapping, "not the rights of this part")
+            }
             Some(_) => {}
         }
     }
@@ -119,7 +126,12 @@ impl Inspector<'_> {
             self.fail(mapping, "memory that may be executed");
         } else if mapping.access.write && !page.intersection(fixed).is_empty() {
             self.fail(mapping, "code or constants that may be written");
-        } else if !self.map.ranges().iter().any(|entry| entry.kind.is_present() && is_present(entry.range)) {
+        } else if !self
+            .map
+            .ranges()
+            .iter()
+            .any(|entry| entry.kind.is_present() && is_present(entry.range))
+        {
             self.fail(mapping, "no memory there");
         }
     }
@@ -171,24 +183,41 @@ fn check_absent_table(array: &Array) -> bool {
 }
 
 /// Compares all that is mapped with the memory map, the image and what the array says of itself.
-pub fn inspect(map: MemoryMap<'_>, array: &Array, manager: &Manager<GuestPlatform>) -> Result<Found, Wrong> {
+pub fn inspect(
+    map: MemoryMap<'_>,
+    array: &Array,
+    manager: &Manager<GuestPlatform>,
+) -> Result<Found, Wrong> {
     let mut inspector = Inspector { map, array, found: Found::default(), wrong: None };
     walk(&InUse, array.place().root, &mut inspector);
     let Inspector { found, wrong, .. } = inspector;
     if let Some(wrong) = wrong {
         return Err(wrong);
     }
-    let present: u64 =
-        map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range.size()).sum();
+    let present: u64 = map
+        .ranges()
+        .iter()
+        .filter(|entry| entry.kind.is_present())
+        .map(|entry| entry.range.size())
+        .sum();
     let parts = [image::code(), image::constants(), image::data(), image::stack()];
     let counts = array.counts();
     let described = (counts.populated_pages - counts.evicted_pages) << 12;
     let sums = [
         (found.direct_bytes == present, "the direct map does not have all memory"),
-        (found.image_pages == parts.iter().map(|part| part.size() >> 12).sum(), "a part of the image is not mapped"),
-        (PLATFORM.direct_limit() >= map.present_end(), "the direct map's limit was not raised to the end of memory"),
+        (
+            found.image_pages == parts.iter().map(|part| part.size() >> 12).sum(),
+            "a part of the image is not mapped",
+        ),
+        (
+            PLATFORM.direct_limit() >= map.present_end(),
+            "the direct map's limit was not raised to the end of memory",
+        ),
         (found.present_bytes == described, "the array has not what was populated"),
-        (found.present_bytes <= manager.memory_map_bytes(), "the array has more than the manager knows of"),
+        (
+            found.present_bytes <= manager.memory_map_bytes(),
+            "the array has more than the manager knows of",
+        ),
         (check_absent_table(array), "the absent table is not what it was"),
         (array.base().addr().get() as u64 == array.range().start, "the array is elsewhere"),
     ];

@@ -6,7 +6,9 @@ use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, PLATFORM};
 use core::ptr::NonNull;
 use framewright::units::PhysRange;
 use framewright_x86::acpi::{AcpiError, hpet_address, power_timer};
-use framewright_x86::clock::{Hpet, IntervalTimer, PowerTimerClock, Reference, USUAL_HPET_ADDRESS, calibrate};
+use framewright_x86::clock::{
+    Hpet, IntervalTimer, PowerTimerClock, Reference, USUAL_HPET_ADDRESS, calibrate,
+};
 use framewright_x86::cpu::registers::time_stamp;
 use framewright_x86::pvh::StartInfo;
 
@@ -29,7 +31,10 @@ pub fn start(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) {
     }
 }
 
-fn try_clock<R: Reference>(name: &'static str, reference: Option<R>) -> Option<(&'static str, u64)> {
+fn try_clock<R: Reference>(
+    name: &'static str,
+    reference: Option<R>,
+) -> Option<(&'static str, u64)> {
     let hz = calibrate(&mut reference?, &mut time_stamp, WINDOW_US)?;
     Some((name, hz))
 }
@@ -44,7 +49,8 @@ fn hpet(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) -> Option<Hpet>
         log!("ACPI: HPET at {address:#x} lies over memory; it is left alone");
         return None;
     }
-    let registers = core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
+    let registers =
+        core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
     // SAFETY: mapped by the boot tables, no memory, and, by ACPI's word or custom, the timer's registers or nothing.
     unsafe { Hpet::open(NonNull::new(registers)?) }
 }

@@ -49,7 +49,9 @@ impl<'a> GuestWindow<'a> {
         let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
         let root = page_table_root() & ROOT;
         // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays reserved; nobody else maps anything from `BASE` on.
-        let space = unsafe { AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest) };
+        let space = unsafe {
+            AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest)
+        };
         Self { manager, space: SpinLock::new(space.ok()) }
     }
 
@@ -78,7 +80,8 @@ unsafe impl Window for GuestWindow<'_> {
         match self.with(|space| space.map(address, memory, &mut Tables(self.manager))) {
             Some(Ok(())) => {
                 let address = usize::try_from(address).map_err(|_| WindowError::NoPlace)?;
-                NonNull::new(core::ptr::with_exposed_provenance_mut(address)).ok_or(WindowError::NoPlace)
+                NonNull::new(core::ptr::with_exposed_provenance_mut(address))
+                    .ok_or(WindowError::NoPlace)
             }
             Some(Err(SpaceError::OutOfFrames)) => Err(WindowError::OutOfMemory),
             Some(Err(_)) | None => Err(WindowError::NoPlace),
@@ -88,7 +91,8 @@ unsafe impl Window for GuestWindow<'_> {
     fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
             // SAFETY: a table that `take` gave, out of the tables and forgotten by every CPU (invariant 40).
-            let give_back = &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };
+            let give_back =
+                &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };
             // All of the window can be taken away.
             let _ = space.unmap(space.range(), give_back);
             space.tables()

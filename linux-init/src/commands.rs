@@ -79,7 +79,8 @@ fn resize(name: &str, count: &str) -> Result<(), Errno> {
     let duration_ns = write(name, count)?;
     let mut reached = [0; 32];
     let length = File::read_only(name)?.read(&mut reached)?;
-    let reached = core::str::from_utf8(reached.get(..length).unwrap_or_default()).unwrap_or_default().trim();
+    let reached =
+        core::str::from_utf8(reached.get(..length).unwrap_or_default()).unwrap_or_default().trim();
     say!("@resize {name} {count} {reached} {duration_ns}");
     Ok(())
 }

@@ -201,7 +201,8 @@ pub fn wait_for_child() -> Result<(), Errno> {
 pub fn stay_on(cpu: u32) -> Result<(), Errno> {
     let mask = 1_u64.checked_shl(cpu).ok_or(ENOENT)?;
     // SAFETY: the mask lives during the call and is only read.
-    unsafe { call(SCHED_SETAFFINITY, [0, size_of::<u64>(), (&raw const mask).addr(), 0, 0, 0]) }.map(|_| ())
+    unsafe { call(SCHED_SETAFFINITY, [0, size_of::<u64>(), (&raw const mask).addr(), 0, 0, 0]) }
+        .map(|_| ())
 }
 
 /// Ends the process.
@@ -251,7 +252,8 @@ impl Mapping {
         let kind = if pages == Pages::Shared { SHARED } else { PRIVATE };
         let any = null::<u8>().addr();
         // SAFETY: a new mapping where nothing else is.
-        let start = unsafe { call(MMAP, [any, bytes, READ_WRITE, kind | ANONYMOUS, usize::MAX, 0]) }?;
+        let start =
+            unsafe { call(MMAP, [any, bytes, READ_WRITE, kind | ANONYMOUS, usize::MAX, 0]) }?;
         let start = NonNull::new(core::ptr::with_exposed_provenance_mut(start)).ok_or(ENOENT)?;
         let mapping = Self { start, bytes };
         let advice = match pages {
@@ -278,7 +280,9 @@ impl Mapping {
 
     /// Where a child notes a number, and its parent reads it when the child is gone.
     pub fn word(&self, index: usize) -> Option<NonNull<u64>> {
-        let offset = index.checked_mul(size_of::<u64>()).filter(|&offset| offset + size_of::<u64>() <= self.bytes)?;
+        let offset = index
+            .checked_mul(size_of::<u64>())
+            .filter(|&offset| offset + size_of::<u64>() <= self.bytes)?;
         // SAFETY: inside the mapping.
         Some(unsafe { self.start.add(offset) }.cast())
     }

@@ -43,12 +43,16 @@ impl Run {
     pub fn output(self) -> Result<String, Failure> {
         let Self { mut command } = self;
         let shown = shown(&command);
-        let failed = |output: String| Failure { tests: Tally::of(&output), output: format!("$ {shown}\n{output}") };
+        let failed = |output: String| Failure {
+            tests: Tally::of(&output),
+            output: format!("$ {shown}\n{output}"),
+        };
         let started = std::io::pipe().and_then(|(reader, writer)| {
             let child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
             Ok((reader, child))
         });
-        let (mut reader, mut child) = started.map_err(|error| failed(format!("cannot be started: {error}\n")))?;
+        let (mut reader, mut child) =
+            started.map_err(|error| failed(format!("cannot be started: {error}\n")))?;
         // The command holds our ends of the pipe: reading ends only when they are gone.
         drop(command);
         let mut bytes = Vec::new();
@@ -85,7 +89,8 @@ mod tests {
     fn both_outputs_are_kept_in_order_and_a_failure_says_what_ran() {
         let output = Run::program("sh", &["-c", "echo one; echo two >&2; echo three"]).output();
         assert_eq!(output.ok().as_deref(), Some("one\ntwo\nthree\n"));
-        let failure = Run::program("sh", &["-c", "echo why; exit 3"]).env("A", "b c").output().err();
+        let failure =
+            Run::program("sh", &["-c", "echo why; exit 3"]).env("A", "b c").output().err();
         let output = failure.map(|failure| failure.output).unwrap_or_default();
         assert!(output.starts_with("$ A='b c' sh -c 'echo why; exit 3'\nwhy\n"), "{output}");
         assert!(Run::program("/nonexistent/program", &[]).output().is_err());

@@ -55,15 +55,28 @@ impl fmt::Display for Image {
 /// The compiler's messages, or by how much the image is too large.
 pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
     let &Kernel { package, size_limit } = kernel;
-    let messages =
-        Run::cargo(&["build", "--release", "-p", package, "--message-format", "json-render-diagnostics"]).output()?;
-    let path = executable(&messages)
-        .ok_or_else(|| Failure::new(format!("cargo names no program of the package {package}\n")))?;
+    let messages = Run::cargo(&[
+        "build",
+        "--release",
+        "-p",
+        package,
+        "--message-format",
+        "json-render-diagnostics",
+    ])
+    .output()?;
+    let path = executable(&messages).ok_or_else(|| {
+        Failure::new(format!("cargo names no program of the package {package}\n"))
+    })?;
     let file = fs::read(&path)?;
-    let (loaded_bytes, zeroed_bytes) =
-        load_segments(&file).ok_or_else(|| Failure::new(format!("{package} is no 64-bit ELF file\n")))?;
-    let image = Image { path, size_limit, loaded_bytes, zeroed_bytes, file_bytes: file.len() as u64 };
-    if loaded_bytes > size_limit { Err(Failure::new(format!("{package} is too large: {image}\n"))) } else { Ok(image) }
+    let (loaded_bytes, zeroed_bytes) = load_segments(&file)
+        .ok_or_else(|| Failure::new(format!("{package} is no 64-bit ELF file\n")))?;
+    let image =
+        Image { path, size_limit, loaded_bytes, zeroed_bytes, file_bytes: file.len() as u64 };
+    if loaded_bytes > size_limit {
+        Err(Failure::new(format!("{package} is too large: {image}\n")))
+    } else {
+        Ok(image)
+    }
 }
 
 /// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a build folder.
@@ -109,7 +122,8 @@ mod tests {
 
     #[test]
     fn segments_of_this_very_program_are_read() {
-        let program = std::env::current_exe().and_then(fs::read).expect("a program can read itself");
+        let program =
+            std::env::current_exe().and_then(fs::read).expect("a program can read itself");
         let (loaded, _) = load_segments(&program).expect("an ELF file");
         assert!(loaded > 4096 && loaded < program.len() as u64);
         assert_eq!(load_segments(b"\x7fELF\x02"), None);

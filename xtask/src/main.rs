@@ -39,7 +39,9 @@ fn main() -> ExitCode {
                 step::list(steps::ALL);
                 Ok(())
             }
-            Ok(Options::Run { only }) if step::run_all(&step::selected(steps::ALL, &only)) => Ok(()),
+            Ok(Options::Run { only }) if step::run_all(&step::selected(steps::ALL, &only)) => {
+                Ok(())
+            }
             Ok(Options::Run { .. }) => Err(String::new()),
             Err(wrong) => return usage(&wrong),
         },
@@ -49,7 +51,10 @@ fn main() -> ExitCode {
             .iter()
             .try_for_each(|kernel| guest::build(kernel).map(|image| println!("{image}")))
             .map_err(|failure| failure.output),
-        ["fmt"] => command::Run::cargo(&["fmt", "--all"]).output().map(drop).map_err(|failure| failure.output),
+        ["fmt"] => command::Run::cargo(&["fmt", "--all"])
+            .output()
+            .map(drop)
+            .map_err(|failure| failure.output),
         _ => return usage(&format!("unknown command `{}`", words.join(" "))),
     };
     match outcome {
@@ -81,7 +86,9 @@ impl<'a> Options<'a> {
                 "--only" => {
                     let name = *rest.next().ok_or("--only needs the name of a step")?;
                     if !steps::ALL.iter().any(|step| step.name == name) {
-                        return Err(format!("there is no step `{name}`: cargo xtask test --list names them"));
+                        return Err(format!(
+                            "there is no step `{name}`: cargo xtask test --list names them"
+                        ));
                     }
                     only.push(name);
                 }

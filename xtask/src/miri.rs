@@ -8,8 +8,10 @@ use crate::command::Run;
 use crate::step::Tally;
 
 /// Which unit tests of which package; all where no filter is given.
-const TESTS: [(&str, &[&str]); 2] =
-    [("framewright-jobs", &[]), ("framewright", &["sync::", "block::", "memory_map::sections", "page::", "units::"])];
+const TESTS: [(&str, &[&str]); 2] = [
+    ("framewright-jobs", &[]),
+    ("framewright", &["sync::", "block::", "memory_map::sections", "page::", "units::"]),
+];
 
 /// What to do where there is no Miri.
 const INSTALL: &str = "\
@@ -24,7 +26,8 @@ there is no nightly toolchain with Miri here. To install one beside the stable t
 /// What is missing, or the output of the tests that failed.
 pub fn run() -> Result<(), String> {
     // Through rustup, because the cargo that runs us is one of another toolchain.
-    let miri = |words: &[&str]| Run::program("rustup", &["run", "nightly", "cargo", "miri"]).args(words);
+    let miri =
+        |words: &[&str]| Run::program("rustup", &["run", "nightly", "cargo", "miri"]).args(words);
     let version = miri(&["--version"]).output().map_err(|_| INSTALL.to_owned())?;
     print!("{version}");
     for (package, filters) in TESTS {

@@ -76,19 +76,25 @@ fn provide(program: &Program) -> Result<String, Failure> {
     };
     apt(&["update"])?;
     apt(&[&["install", "-y", "--no-install-recommends"][..], program.debian].concat())?;
-    version(program).map(|version| format!("{version}, just installed")).ok_or_else(|| Failure::new(program.missing))
+    version(program)
+        .map(|version| format!("{version}, just installed"))
+        .ok_or_else(|| Failure::new(program.missing))
 }
 
 fn version(program: &Program) -> Option<String> {
-    let output = program.names.iter().find_map(|name| Run::program(name, &["--version"]).output().ok())?;
+    let output =
+        program.names.iter().find_map(|name| Run::program(name, &["--version"]).output().ok())?;
     // Wrappers may complain about something first.
     output.lines().find(|line| !line.starts_with('/')).map(|line| line.trim().to_owned())
 }
 
 fn is_debian() -> bool {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let names = release.lines().filter(|line| line.starts_with("ID=") || line.starts_with("ID_LIKE="));
-    names.flat_map(|line| line.split(['=', ' ', '"'])).any(|word| word == "debian" || word == "ubuntu")
+    let names =
+        release.lines().filter(|line| line.starts_with("ID=") || line.starts_with("ID_LIKE="));
+    names
+        .flat_map(|line| line.split(['=', ' ', '"']))
+        .any(|word| word == "debian" || word == "ubuntu")
 }
 
 fn is_root() -> bool {

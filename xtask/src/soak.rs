@@ -4,7 +4,8 @@ use crate::command::Run;
 use crate::step::{Failure, Passed};
 use std::process::Command;
 
-const PROGRAM: [&str; 7] = ["run", "--quiet", "--release", "-p", "framewright-testkit", "--example", "soak"];
+const PROGRAM: [&str; 7] =
+    ["run", "--quiet", "--release", "-p", "framewright-testkit", "--example", "soak"];
 /// How long it takes as a step.
 const STEP_SECONDS: &str = "5";
 

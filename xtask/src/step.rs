@@ -124,15 +124,24 @@ pub fn run_all(steps: &[&Step]) -> bool {
         match (step.run)() {
             Ok(passed) => {
                 tests.add(passed.tests);
-                let details = [passed.tests.words(), passed.note].into_iter().filter(|words| !words.is_empty());
-                let line = format!("ok     {}  {}", seconds(start.elapsed()), details.collect::<Vec<_>>().join("; "));
+                let details = [passed.tests.words(), passed.note]
+                    .into_iter()
+                    .filter(|words| !words.is_empty());
+                let line = format!(
+                    "ok     {}  {}",
+                    seconds(start.elapsed()),
+                    details.collect::<Vec<_>>().join("; ")
+                );
                 println!("{}", line.trim_end());
             }
             Err(failure) => {
                 tests.add(failure.tests);
                 println!("FAILED {}", seconds(start.elapsed()));
                 println!("\n{}\n", failure.output.trim_end());
-                println!("stopped at the first failure; to repeat it: cargo xtask test --only {}", step.name);
+                println!(
+                    "stopped at the first failure; to repeat it: cargo xtask test --only {}",
+                    step.name
+                );
                 all_well = false;
                 break;
             }
@@ -162,7 +171,8 @@ mod tests {
     fn steps_keep_their_order() {
         let run = || Ok(Passed::default());
         let all = [Step { name: "a", about: "", run }, Step { name: "b", about: "", run }];
-        let names = |only: &[&str]| selected(&all, only).iter().map(|step| step.name).collect::<Vec<_>>();
+        let names =
+            |only: &[&str]| selected(&all, only).iter().map(|step| step.name).collect::<Vec<_>>();
         assert_eq!(names(&[]), ["a", "b"]);
         assert_eq!(names(&["b", "a"]), ["a", "b"]);
         assert_eq!(names(&["b"]), ["b"]);

@@ -20,10 +20,18 @@ pub const ALL: &[Step] = &[
         run: tests,
     },
     Step { name: "careful", about: "the manager's tests where nothing is as usual", run: careful },
-    Step { name: "misuse", about: "what release builds find of what callers do wrong", run: misuse },
+    Step {
+        name: "misuse",
+        about: "what release builds find of what callers do wrong",
+        run: misuse,
+    },
     Step { name: "loom", about: "model checking of everything concurrent", run: loom },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
-    Step { name: "soak", about: "random traffic on machines of all shapes, a few seconds", run: soak::step },
+    Step {
+        name: "soak",
+        about: "random traffic on machines of all shapes, a few seconds",
+        run: soak::step,
+    },
     Step {
         name: "guest",
         about: "the reference guest, the minimal kernel and the program for Linux build and are small",
@@ -84,12 +92,16 @@ fn docs() -> Result<Passed, Failure> {
 
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
-    let libraries = ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
+    let libraries =
+        ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
     let output = Run::cargo(&libraries).args(but_kernels()).output()?;
     tally.add(Tally::of(&output));
     // What a test could not try on this machine, or as this user.
-    let not_possible: Vec<&str> =
-        output.lines().filter_map(|line| line.split_once(NOT_POSSIBLE)).map(|(_, what)| what).collect();
+    let not_possible: Vec<&str> = output
+        .lines()
+        .filter_map(|line| line.split_once(NOT_POSSIBLE))
+        .map(|(_, what)| what)
+        .collect();
     let note = match not_possible.as_slice() {
         [] => String::new(),
         some => format!("{} not possible here: {}", some.len(), some.join("; ")),
@@ -98,8 +110,9 @@ fn tests() -> Result<Passed, Failure> {
     for (package, example) in EXAMPLES {
         Run::cargo(&["run", "-p", package, "--example", example]).output()?;
     }
-    let targets =
-        workspace::test_targets("cli", |name| !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS))?;
+    let targets = workspace::test_targets("cli", |name| {
+        !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS)
+    })?;
     let init = guest::build(&guest::LINUX_INIT)?;
     let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"])
         .args(only(&targets))
@@ -133,8 +146,14 @@ fn careful() -> Result<Passed, Failure> {
 
 /// Without debug assertions, as release builds are: wrong frees and ranges are found where these say that they are.
 fn misuse() -> Result<Passed, Failure> {
-    const TARGETS: [&str; 6] =
-        ["--test", "manager_misuse", "--test", "manager_isolation_holes", "--test", "manager_dirty"];
+    const TARGETS: [&str; 6] = [
+        "--test",
+        "manager_misuse",
+        "--test",
+        "manager_isolation_holes",
+        "--test",
+        "manager_dirty",
+    ];
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
         .args(TARGETS)
         .env("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false")
@@ -159,7 +178,8 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut all_targets = Vec::new();
     for package in packages {
         let folder = format!("crates/{package}");
-        let targets = workspace::test_targets(&folder, |target| target.starts_with(&format!("{name}_")))?;
+        let targets =
+            workspace::test_targets(&folder, |target| target.starts_with(&format!("{name}_")))?;
         if targets.is_empty() {
             return Err(Failure::new(format!("there is no {folder}/tests/{name}_*.rs\n")));
         }
@@ -182,8 +202,10 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
 }
 
 fn guest_image() -> Result<Passed, Failure> {
-    let images: Result<Vec<_>, _> =
-        guest::KERNELS.iter().map(|kernel| guest::build(kernel).map(|image| image.to_string())).collect();
+    let images: Result<Vec<_>, _> = guest::KERNELS
+        .iter()
+        .map(|kernel| guest::build(kernel).map(|image| image.to_string()))
+        .collect();
     images.map(|images| Passed::note(images.join("; ")))
 }
 
@@ -208,7 +230,9 @@ fn browser_tests() -> Result<Passed, Failure> {
         return Err(Failure::new("there is no cli/tests/browser*.rs\n"));
     }
     let version = packages::browser()?;
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"]).args(only(&targets)).output()?;
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
+        .args(only(&targets))
+        .output()?;
     Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
 }
 

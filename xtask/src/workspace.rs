@@ -5,7 +5,9 @@ use std::{fs, io};
 
 /// The root of the source tree.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root of the source tree")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the root of the source tree")
 }
 
 /// All files below `folder` whose name ends in `ending`, sorted. Build outputs and hidden folders are left out.
@@ -33,7 +35,10 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<
 }
 
 /// The names of the integration tests of a package that `wanted` picks, sorted: the files of its `tests` folder.
-pub fn test_targets(package_folder: &str, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+pub fn test_targets(
+    package_folder: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> io::Result<Vec<String>> {
     let folder = root().join(package_folder).join("tests");
     if !folder.is_dir() {
         return Ok(Vec::new());

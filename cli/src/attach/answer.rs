@@ -23,7 +23,8 @@ impl Answer {
         bytes.iter().find_map(|&byte| {
             if byte != b'\n' {
                 self.line.push(byte);
-                return (self.line.len() > LONGEST_LINE).then(|| Err("the answer has no lines".to_owned()));
+                return (self.line.len() > LONGEST_LINE)
+                    .then(|| Err("the answer has no lines".to_owned()));
             }
             let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
             self.end_line(&line)
@@ -65,7 +66,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_found_among_others_however_it_is_cut() {
-        let all = b"+rest\n.3\n=4\n+old\n+x\n=5\n+a\n++b\n+\n.4\n=6\n+z\n.6\n=5\n+a\n++b\n+\n.5\n=7\n";
+        let all =
+            b"+rest\n.3\n=4\n+old\n+x\n=5\n+a\n++b\n+\n.4\n=6\n+z\n.6\n=5\n+a\n++b\n+\n.5\n=7\n";
         for step in 1..all.len() {
             let mut answer = Answer::to(5);
             let got = all.chunks(step).find_map(|bytes| answer.take(bytes));
@@ -77,11 +79,18 @@ mod tests {
     #[test]
     fn errors_are_told() {
         let take = |bytes: &[u8]| Answer::to(1).take(bytes);
-        assert_eq!(take(b"=1\n+half\n!1 No such file or directory\n"), Some(Err("No such file or directory".into())));
-        assert_eq!(take(b"=0\n!0 the request is too long\n"), Some(Err("the request is too long".into())));
+        assert_eq!(
+            take(b"=1\n+half\n!1 No such file or directory\n"),
+            Some(Err("No such file or directory".into()))
+        );
+        assert_eq!(
+            take(b"=0\n!0 the request is too long\n"),
+            Some(Err("the request is too long".into()))
+        );
         assert_eq!(take(b"!1 early\n\n\xff\n"), None);
         assert!(matches!(take(&[b'x'; LONGEST_LINE + 1]), Some(Err(_))));
-        let endless = [&b"=1\n"[..], &[&b"+"[..], &[b'x'; 60_000], b"\n"].concat().repeat(300)].concat();
+        let endless =
+            [&b"=1\n"[..], &[&b"+"[..], &[b'x'; 60_000], b"\n"].concat().repeat(300)].concat();
         assert_eq!(take(&endless), Some(Err("the answer is too long".into())));
     }
 }

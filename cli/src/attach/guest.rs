@@ -32,8 +32,8 @@ impl GuestLine {
     /// # Errors
     /// The system has no descriptors left.
     pub fn new() -> Result<(Self, OwnedFd), Error> {
-        let (ours, theirs) =
-            UnixStream::pair().map_err(|error| Error::Failed(format!("no line to the guest: {error}")))?;
+        let (ours, theirs) = UnixStream::pair()
+            .map_err(|error| Error::Failed(format!("no line to the guest: {error}")))?;
         let ours = Mutex::new(Ours { stream: ours, next: 1 });
         Ok((Self { ours, is_up: AtomicBool::new(false) }, theirs.into()))
     }
@@ -50,7 +50,11 @@ impl GuestLine {
     /// The system's.
     pub fn inherit(theirs: RawFd) -> io::Result<()> {
         // SAFETY: sets the flags of a descriptor, no memory is touched.
-        if unsafe { libc::fcntl(theirs, libc::F_SETFD, 0) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if unsafe { libc::fcntl(theirs, libc::F_SETFD, 0) } == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 
     /// The guest's shell has begun: it looks at its line from now on.

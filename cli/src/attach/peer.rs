@@ -34,7 +34,11 @@ pub fn wait(first: RawFd, writes: bool, off: Option<RawFd>, until: Instant) -> i
             if error.kind() == ErrorKind::Interrupted && Instant::now() < until {
                 continue;
             }
-            return if error.kind() == ErrorKind::Interrupted { Ok(Ready::Late) } else { Err(error) };
+            return if error.kind() == ErrorKind::Interrupted {
+                Ok(Ready::Late)
+            } else {
+                Err(error)
+            };
         }
         return Ok(match polled {
             [_, off] if off.revents != 0 => Ready::CalledOff,
@@ -56,7 +60,11 @@ impl<'a> Peer<'a> {
     ///
     /// # Errors
     /// The system's.
-    pub fn new(stream: UnixStream, off: Option<&'a UnixStream>, patience: Duration) -> io::Result<Self> {
+    pub fn new(
+        stream: UnixStream,
+        off: Option<&'a UnixStream>,
+        patience: Duration,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, off, until: Instant::now() + patience })
     }
@@ -123,7 +131,10 @@ mod tests {
         let (off, end) = UnixStream::pair().expect("a pair");
         let mut peer = Peer::new(ours, Some(&off), Duration::from_secs(60)).expect("a peer");
         drop(end);
-        assert_eq!(peer.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionAborted));
+        assert_eq!(
+            peer.read(&mut [0]).map_err(|error| error.kind()),
+            Err(ErrorKind::ConnectionAborted)
+        );
         drop(theirs);
         assert_eq!(peer.read(&mut [0]).expect("the end"), 0);
     }

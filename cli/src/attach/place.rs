@@ -85,7 +85,8 @@ fn socket(folder: &Path, pid: u32) -> PathBuf {
 
 /// In the user's folder for such things where there is one.
 fn folder() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let runtime =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     match runtime {
         // A socket's path is short, at most 107 bytes.
         Some(path) if path.is_dir() && path.as_os_str().len() < 80 => path.join("framewright"),
@@ -108,7 +109,10 @@ fn make(folder: &Path) -> io::Result<()> {
     if found.is_dir() && found.uid() == user() && found.mode() & 0o077 == 0 {
         Ok(())
     } else {
-        Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} is not this user's alone", folder.display())))
+        Err(io::Error::new(
+            ErrorKind::PermissionDenied,
+            format!("{} is not this user's alone", folder.display()),
+        ))
     }
 }
 
@@ -121,5 +125,9 @@ fn command(pid: u32) -> String {
         let name = word.rsplit(|&byte| byte == b'/').next().unwrap_or(word);
         text.push(String::from_utf8_lossy(if index == 0 { name } else { word }).into_owned());
     }
-    text.join(" ").chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(100).collect()
+    text.join(" ")
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(100)
+        .collect()
 }

@@ -49,7 +49,9 @@ fn serve(listening: &Listening, off: &UnixStream, read: &ReadFile<'_>) {
                     converse(peer, read);
                 }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
+            }
             // Too many files are open, perhaps; that passes.
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }

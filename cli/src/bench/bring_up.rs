@@ -41,7 +41,8 @@ const SUBJECTS: [Subject; 3] = [
 
 impl Subject {
     fn machine(&self) -> Result<Machine, Error> {
-        Machine::synthetic(self.memory_bytes, self.nodes, self.nodes).map_err(|error| Error::Failed(error.to_string()))
+        Machine::synthetic(self.memory_bytes, self.nodes, self.nodes)
+            .map_err(|error| Error::Failed(error.to_string()))
     }
 }
 
@@ -51,7 +52,9 @@ impl Subject {
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchBringUp) -> Result<(), Error> {
     if let Some(index) = options.first_touch_of {
-        let subject = SUBJECTS.get(index).ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
+        let subject = SUBJECTS
+            .get(index)
+            .ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
         let machine = subject.machine()?;
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         return Output::new().line(&pass.report["totals"].to_string());
@@ -93,7 +96,8 @@ fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
 }
 
 fn first_touch_once(index: usize) -> Result<Value, Error> {
-    let failed = |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
+    let failed =
+        |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let output = Command::new(program)
         .args(["bench", "bring-up", "--first-touch-of", &index.to_string()])
@@ -116,7 +120,8 @@ fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error
     let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
     let present_bytes = bytes("present_pages") * PAGE_SIZE;
     let managed_gib = (bytes("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
-    let mut row = json!({ "bench": "bring-up", "machine": subject.name, "threads": 1, "tables": tables });
+    let mut row =
+        json!({ "bench": "bring-up", "machine": subject.name, "threads": 1, "tables": tables });
     bring_up.put(&mut row, "bring_up_us");
     spread("first_alloc_us").put(&mut row, "first_alloc_us");
     row["metadata_bytes"] = json!(bytes("metadata_bytes"));
@@ -165,8 +170,10 @@ mod tests {
             json!({ "bring_up_us": us, "first_alloc_us": us / 2.0, "metadata_bytes": 1 << 20,
                     "present_pages": 1 << 18, "managed_pages": 1 << 18 })
         };
-        let row = row(&SUBJECTS[0], "backed", &[total(3.0), total(1.0), total(20.0)]).expect("is measured");
-        let numbers = ["bring_up_us", "bring_up_us_min", "bring_up_us_max", "first_alloc_us", "managed_gib"];
+        let row = row(&SUBJECTS[0], "backed", &[total(3.0), total(1.0), total(20.0)])
+            .expect("is measured");
+        let numbers =
+            ["bring_up_us", "bring_up_us_min", "bring_up_us_max", "first_alloc_us", "managed_gib"];
         assert_eq!(numbers.map(|name| row[name].as_f64()), [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
         assert_eq!(row["metadata_ratio"].as_f64(), Some(1.0 / 1024.0));
         assert!(super::row(&SUBJECTS[0], "backed", &[]).is_err());

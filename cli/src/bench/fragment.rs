@@ -49,20 +49,26 @@ fn section(quick: bool) -> Result<Section, Error> {
 fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), Error> {
     progress::step(&format_args!("fragment: {}", S::NAME))?;
     let outcome = crew::alone(subject, || wear(subject, seed))?;
-    let refused = || Error::Failed(format!("{} refused a page while half of them were free", S::NAME));
+    let refused =
+        || Error::Failed(format!("{} refused a page while half of them were free", S::NAME));
     Ok((S::NAME, outcome.ok_or_else(refused)?))
 }
 
-fn row(managed_gib: u64, run: impl Fn(u64) -> Result<(&'static str, Outcome), Error>) -> Result<Value, Error> {
+fn row(
+    managed_gib: u64,
+    run: impl Fn(u64) -> Result<(&'static str, Outcome), Error>,
+) -> Result<Value, Error> {
     let runs = SEEDS.into_iter().map(run).collect::<Result<Vec<_>, _>>()?;
-    let spread =
-        |get: &dyn Fn(&Outcome) -> Option<f64>| Spread::of(runs.iter().filter_map(|(_, outcome)| get(outcome)));
+    let spread = |get: &dyn Fn(&Outcome) -> Option<f64>| {
+        Spread::of(runs.iter().filter_map(|(_, outcome)| get(outcome)))
+    };
     let name = runs.first().map(|(name, _)| *name);
     let mut row = json!({ "bench": "fragment", "allocator": name, "managed_gib": managed_gib });
     spread(&|run| Some(percent(run.allocated, run.used))).put(&mut row, "allocated_percent");
     spread(&|run| Some(percent(run.whole_pages, run.used - run.allocated)))
         .put(&mut row, "free_in_whole_blocks_percent");
-    spread(&|run| run.own.map(|own| percent(own.whole_pages, own.pages))).put(&mut row, "own_count_percent");
+    spread(&|run| run.own.map(|own| percent(own.whole_pages, own.pages)))
+        .put(&mut row, "own_count_percent");
     Ok(row)
 }
 
@@ -111,7 +117,12 @@ fn wear<S: Subject>(subject: &S, seed: u64) -> Option<Outcome> {
     });
     held.iter().for_each(|&pfn| subject.put(pfn, Order::PAGE));
     subject.drain();
-    Some(Outcome { used: used.len(), allocated: allocated.len(), whole_pages: whole * PAGES_PER_BLOCK, own })
+    Some(Outcome {
+        used: used.len(),
+        allocated: allocated.len(),
+        whole_pages: whole * PAGES_PER_BLOCK,
+        own,
+    })
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -120,7 +131,8 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 /// Rows for people.
 pub fn table(rows: &[Value]) -> Grid {
-    let mut grid = Grid::new(&["<allocator", ">managed", ">allocated", ">free in whole blocks", ">own count"]);
+    let mut grid =
+        Grid::new(&["<allocator", ">managed", ">allocated", ">free in whole blocks", ">own count"]);
     for row in rows {
         let percent = |name: &str| number(row, name, |percent| format!("{percent:.2} %"));
         grid.row([

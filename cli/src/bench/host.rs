@@ -13,7 +13,10 @@ pub fn cpus() -> Result<Vec<usize>, Error> {
     // SAFETY: the set is a live value of the size that is passed.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
     if result != 0 {
-        return Err(Error::Failed(format!("the host's CPUs are unknown: {}", io::Error::last_os_error())));
+        return Err(Error::Failed(format!(
+            "the host's CPUs are unknown: {}",
+            io::Error::last_os_error()
+        )));
     }
     // SAFETY: every number is below the size of the set.
     let allowed = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
@@ -29,11 +32,15 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     // SAFETY: `cpu` comes from `cpus`, so that it is below the size of the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: the set is a live value of the size that is passed.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    let result =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     if result == 0 {
         return Ok(());
     }
-    Err(Error::Failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
+    Err(Error::Failed(format!(
+        "a thread cannot be kept on CPU {cpu}: {}",
+        io::Error::last_os_error()
+    )))
 }
 
 /// Time that CPUs have spent on the calling thread.
@@ -64,7 +71,8 @@ mod tests {
     fn a_thread_stays_where_it_is_put() {
         let all = super::cpus().expect("known");
         let last = *all.last().expect("at least one");
-        let left = std::thread::spawn(move || super::stay_on(last).and_then(|()| super::cpus())).join();
+        let left =
+            std::thread::spawn(move || super::stay_on(last).and_then(|()| super::cpus())).join();
         assert_eq!(left.expect("no panic").expect("allowed"), [last]);
     }
 }

@@ -33,7 +33,9 @@ impl PageSet {
     /// Takes a page out. False: it was not there.
     pub fn remove(&mut self, pfn: u64) -> bool {
         let (word, bit) = Self::place(pfn);
-        let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) else { return false };
+        let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) else {
+            return false;
+        };
         *word &= !bit;
         self.len -= 1;
         true
@@ -48,7 +50,8 @@ impl PageSet {
     pub fn pages(&self) -> impl Iterator<Item = u64> {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
             let bits = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
-            bits.take_while(|&word| word != 0).map(move |word| index as u64 * 64 + u64::from(word.trailing_zeros()))
+            bits.take_while(|&word| word != 0)
+                .map(move |word| index as u64 * 64 + u64::from(word.trailing_zeros()))
         })
     }
 
@@ -61,7 +64,8 @@ impl PageSet {
     /// Pages of this set that are not in `other`.
     pub fn without(&self, other: &Self) -> Self {
         let others = other.words.iter().copied().chain(std::iter::repeat(0));
-        let words: Vec<u64> = self.words.iter().zip(others).map(|(&word, other)| word & !other).collect();
+        let words: Vec<u64> =
+            self.words.iter().zip(others).map(|(&word, other)| word & !other).collect();
         let len = words.iter().map(|word| u64::from(word.count_ones())).sum();
         Self { words, len }
     }

@@ -45,7 +45,8 @@ mod tests {
         let once = shuffled(1);
         assert_eq!(once, shuffled(1));
         assert_ne!(once, shuffled(2));
-        let in_place = once.iter().enumerate().filter(|&(index, &item)| index == item as usize).count();
+        let in_place =
+            once.iter().enumerate().filter(|&(index, &item)| index == item as usize).count();
         assert!(in_place < 20, "{in_place} stayed");
         let mut sorted = once;
         sorted.sort_unstable();

@@ -69,7 +69,9 @@ impl What {
             )
         };
         match self {
-            Self::Deferred => format!("memmap_init=deferred memmap_init_threads={}", threads.max(1)),
+            Self::Deferred => {
+                format!("memmap_init=deferred memmap_init_threads={}", threads.max(1))
+            }
             Self::TwoMib => pool("2M", memory_bytes >> 22),
             Self::OneGib => pool("1G", memory_bytes >> 31),
         }
@@ -123,7 +125,8 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
 /// Boots in this process: the first makes tables and array backed and dirty, the others count.
 fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<Sample>, Error> {
     let cpus = u32::try_from(cpus).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus)
+        .map_err(|error| Error::Failed(error.to_string()))?;
     let line = what.parameters(scale.memory_bytes, threads);
     let mut session = Session::open(&machine, &line)?;
     if !session.has_page_array() {
@@ -132,10 +135,18 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
     let mut samples = Vec::new();
     for repetition in 0..=scale.repetitions {
         let mut log = Lines::new();
-        let pass = if threads == 0 { session.bring_up_alone(&mut log)? } else { session.bring_up(&mut log)? };
+        let pass = if threads == 0 {
+            session.bring_up_alone(&mut log)?
+        } else {
+            session.bring_up(&mut log)?
+        };
         let sample = sample(what, &pass.report, log.into_lines().iter().map(String::as_str));
         if repetition > 0 {
-            samples.push(sample.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?);
+            samples.push(
+                sample.ok_or_else(|| {
+                    Error::Failed("the library did not say how long it took".into())
+                })?,
+            );
         } else {
             pass.verify()?;
         }
@@ -145,7 +156,13 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
 }
 
 /// Boots of the reference guest, whose memory QEMU takes from the host beforehand.
-fn guest(what: What, threads: usize, cpus: usize, scale: Scale, accel: &mut Accel) -> Result<Vec<Sample>, Error> {
+fn guest(
+    what: What,
+    threads: usize,
+    cpus: usize,
+    scale: Scale,
+    accel: &mut Accel,
+) -> Result<Vec<Sample>, Error> {
     let mut samples = Vec::new();
     for _ in 0..scale.repetitions {
         progress::step(&format_args!("scaling: guest, {}, {threads} threads", what.name()))?;
@@ -165,16 +182,23 @@ fn guest(what: What, threads: usize, cpus: usize, scale: Scale, accel: &mut Acce
         };
         let log: Vec<_> = log.lines().collect();
         let sample = sample(what, report, log.iter().map(AsRef::as_ref));
-        samples.push(sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))?);
+        samples.push(
+            sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))?,
+        );
     }
     Ok(samples)
 }
 
 /// What a boot says of its times.
-fn sample<'a>(what: What, report: &Value, mut log: impl Iterator<Item = &'a str>) -> Option<Sample> {
+fn sample<'a>(
+    what: What,
+    report: &Value,
+    mut log: impl Iterator<Item = &'a str>,
+) -> Option<Sample> {
     let all_memory_ms = report["totals"]["all_memory_us"].as_f64()? / 1e3;
     if what == What::Deferred {
-        let nodes = report["deferred"].as_array()?.iter().filter_map(|node| node["elapsed_ms"].as_f64());
+        let nodes =
+            report["deferred"].as_array()?.iter().filter_map(|node| node["elapsed_ms"].as_f64());
         return Some(Sample { boot_ms: all_memory_ms, init_ms: nodes.reduce(f64::max)? });
     }
     let init_ms = log.find_map(|line| {
@@ -185,7 +209,13 @@ fn sample<'a>(what: What, report: &Value, mut log: impl Iterator<Item = &'a str>
 }
 
 /// One row. `first` is the time of the first one of its table.
-fn row(what: What, threads: usize, cpus: usize, samples: &[Sample], first: &mut Option<(f64, f64)>) -> Value {
+fn row(
+    what: What,
+    threads: usize,
+    cpus: usize,
+    samples: &[Sample],
+    first: &mut Option<(f64, f64)>,
+) -> Value {
     let boots: Vec<f64> = samples.iter().map(|sample| sample.boot_ms).collect();
     let inits: Vec<f64> = samples.iter().map(|sample| sample.init_ms).collect();
     let mut row = json!({
@@ -199,7 +229,8 @@ fn row(what: What, threads: usize, cpus: usize, samples: &[Sample], first: &mut 
     for (name, values, first) in [("boot", &boots, first_boot), ("init", &inits, first_init)] {
         Spread::of(values.iter().copied()).put(&mut row, &format!("{name}_ms"));
         row[format!("{name}_deviation_percent")] = json!(deviation_percent(values));
-        let ratio = Spread::of(values.iter().map(|value| first.max(LEAST_MS) / value.max(LEAST_MS)));
+        let ratio =
+            Spread::of(values.iter().map(|value| first.max(LEAST_MS) / value.max(LEAST_MS)));
         ratio.put(&mut row, if name == "init" { "speedup_ratio" } else { "boot_speedup_ratio" });
     }
     row
@@ -218,8 +249,16 @@ pub fn tables(rows: &[Value]) -> Vec<Table> {
     let what = |row: &Value| row["what"].as_str().unwrap_or_default().to_owned();
     rows.chunk_by(|one, next| what(one) == what(next))
         .map(|rows| {
-            let columns =
-                [">% of CPUs", ">(thr)", ">speedup", ">boot_ms", ">(stdev)", ">speedup", ">init_ms", ">(stdev)"];
+            let columns = [
+                ">% of CPUs",
+                ">(thr)",
+                ">speedup",
+                ">boot_ms",
+                ">(stdev)",
+                ">speedup",
+                ">init_ms",
+                ">(stdev)",
+            ];
             let mut grid = Grid::new(&columns);
             for row in rows {
                 let mut cells = vec![
@@ -244,7 +283,11 @@ fn times(row: &Value, name: &str, ratio: &str) -> [String; 3] {
         _ => "--".to_owned(),
     };
     let stdev = ms.zip(deviation).map(|(ms, percent)| format!("({:.3})", ms * percent / 100.0));
-    [less, ms.map_or("-".to_owned(), |ms| format!("{ms:.3}")), stdev.unwrap_or_else(|| "-".to_owned())]
+    [
+        less,
+        ms.map_or("-".to_owned(), |ms| format!("{ms:.3}")),
+        stdev.unwrap_or_else(|| "-".to_owned()),
+    ]
 }
 
 /// Nobody looks at what the guest says.
@@ -260,7 +303,8 @@ mod tests {
     #[test]
     fn boots_say_how_long_they_took() {
         let report = json!({ "totals": { "all_memory_us": 2500.0 }, "deferred": [{ "elapsed_ms": 1.5 }, { "elapsed_ms": 2.0 }] });
-        let log = ["[    0.01] HugeTLB: allocation took 3.250ms with hugepage_allocation_threads=2", "x"];
+        let log =
+            ["[    0.01] HugeTLB: allocation took 3.250ms with hugepage_allocation_threads=2", "x"];
         let of = |what| sample(what, &report, log.into_iter());
         assert_eq!(of(What::Deferred), Some(Sample { boot_ms: 2.5, init_ms: 2.0 }));
         assert_eq!(of(What::TwoMib), Some(Sample { boot_ms: 5.75, init_ms: 3.25 }));
@@ -270,16 +314,27 @@ mod tests {
 
     #[test]
     fn rows_are_relative_to_the_first() {
-        let samples = |ms: f64| [ms, ms * 1.1, ms * 0.9].map(|ms| Sample { boot_ms: ms * 2.0, init_ms: ms });
+        let samples =
+            |ms: f64| [ms, ms * 1.1, ms * 0.9].map(|ms| Sample { boot_ms: ms * 2.0, init_ms: ms });
         let mut first = None;
         let rows = [(0, 10.0), (1, 10.0), (2, 4.0)]
             .map(|(threads, ms)| row(What::Deferred, threads, 2, &samples(ms), &mut first));
-        assert_eq!((rows[2]["speedup_ratio"].as_f64(), rows[2]["cpus_percent"].as_f64()), (Some(2.5), Some(100.0)));
-        assert!(rows[2]["init_deviation_percent"].as_f64().is_some_and(|percent| (percent - 10.0).abs() < 1e-9));
+        assert_eq!(
+            (rows[2]["speedup_ratio"].as_f64(), rows[2]["cpus_percent"].as_f64()),
+            (Some(2.5), Some(100.0))
+        );
+        assert!(
+            rows[2]["init_deviation_percent"]
+                .as_f64()
+                .is_some_and(|percent| (percent - 10.0).abs() < 1e-9)
+        );
         let tables = tables(&rows);
         let lines = tables[0].grid.render(Style::PLAIN);
         let last: Vec<&str> = lines[3].split_whitespace().collect();
-        assert_eq!(last, ["100%", "(", "2)", "60.0%", "8.000", "(0.800)", "60.0%", "4.000", "(0.400)"]);
+        assert_eq!(
+            last,
+            ["100%", "(", "2)", "60.0%", "8.000", "(0.800)", "60.0%", "4.000", "(0.400)"]
+        );
         assert!(tables.len() == 1 && lines[1].contains("--"));
     }
 

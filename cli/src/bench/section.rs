@@ -42,7 +42,12 @@ impl From<Grid> for Table {
 
 impl Section {
     /// A section in which nothing is left out and nothing else is to be said.
-    pub fn new(bench: &str, repetitions: usize, timed: impl Into<String>, rows: Vec<Value>) -> Self {
+    pub fn new(
+        bench: &str,
+        repetitions: usize,
+        timed: impl Into<String>,
+        rows: Vec<Value>,
+    ) -> Self {
         let (left_out, further) = (Vec::new(), Map::new());
         Self { bench: bench.to_owned(), repetitions, timed: timed.into(), left_out, further, rows }
     }
@@ -64,15 +69,20 @@ impl Section {
     /// # Errors
     /// What it lacks.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let mut value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+        let mut value: Value =
+            serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
         let object = value.as_object_mut().ok_or("not an object")?;
         let mut take = |name: &str| object.shift_remove(name);
-        let words = |value: Option<Value>| value.and_then(|value| value.as_str().map(ToOwned::to_owned));
+        let words =
+            |value: Option<Value>| value.and_then(|value| value.as_str().map(ToOwned::to_owned));
         let bench = words(take("bench")).ok_or("no \"bench\"")?;
-        let repetitions = take("repetitions").and_then(|value| value.as_u64()).ok_or("no \"repetitions\"")?;
+        let repetitions =
+            take("repetitions").and_then(|value| value.as_u64()).ok_or("no \"repetitions\"")?;
         let timed = words(take("timed")).ok_or("no \"timed\"")?;
         let Some(Value::Array(rows)) = take("rows") else { return Err("no \"rows\"".into()) };
-        let left_out = take("left_out").and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
+        let left_out = take("left_out")
+            .and_then(|value| serde_json::from_value(value).ok())
+            .unwrap_or_default();
         let repetitions = usize::try_from(repetitions).unwrap_or(usize::MAX);
         Ok(Self { bench, repetitions, timed, left_out, further: std::mem::take(object), rows })
     }
@@ -106,8 +116,12 @@ impl Section {
             Value::Object(_) | Value::Array(_) | Value::Null => None,
             other => Some(format!("{name}: {other}; ")),
         });
-        let heading =
-            format!("{}up to {} repetitions a row; {}.", further.collect::<String>(), self.repetitions, self.timed);
+        let heading = format!(
+            "{}up to {} repetitions a row; {}.",
+            further.collect::<String>(),
+            self.repetitions,
+            self.timed
+        );
         let left_out = self.left_out.iter().map(|reason| format!("Left out: {reason}."));
         for text in left_out.chain([heading]) {
             wrapped(&text).iter().try_for_each(|line| output.line(&style.dim(line)))?;
@@ -138,7 +152,8 @@ mod tests {
 
     #[test]
     fn a_section_survives_being_written_and_read() {
-        let mut section = Section::new("alloc", 3, "time", vec![json!({ "bench": "alloc", "get_ns": 1.5 })]);
+        let mut section =
+            Section::new("alloc", 3, "time", vec![json!({ "bench": "alloc", "get_ns": 1.5 })]);
         section.left_out.push("order 18".into());
         section.further.insert("cpus".into(), json!(2));
         let read = Section::from_json(&section.to_json().to_string()).expect("is whole");

@@ -52,10 +52,13 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_middle_and_shrink_with_the_number_of_values() {
-        let spread = |count: u32| (0..count).map(|value| f64::from(value * 7919 % count) / f64::from(count)).collect();
+        let spread = |count: u32| {
+            (0..count).map(|value| f64::from(value * 7919 % count) / f64::from(count)).collect()
+        };
         let of = |values: Vec<f64>| {
             let Interval { middle, low, high } = bootstrap(&values);
-            let (middle, low, high) = (middle.expect("values"), low.expect("values"), high.expect("values"));
+            let (middle, low, high) =
+                (middle.expect("values"), low.expect("values"), high.expect("values"));
             assert!(low <= middle && middle <= high, "{low} {middle} {high}");
             high - low
         };

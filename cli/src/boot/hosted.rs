@@ -44,7 +44,14 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let Some(commands) = &boot.exec else {
         show(&mut output, boot, &report)?;
         if let Some(memory) = &mut memory {
-            shell::execute((pass.manager(), &log), &boot.target, "", Some(memory), &mut String::new(), &mut Errors)?;
+            shell::execute(
+                (pass.manager(), &log),
+                &boot.target,
+                "",
+                Some(memory),
+                &mut String::new(),
+                &mut Errors,
+            )?;
         }
         snapshot::keep(boot, memory)?;
         if !boot.json && boot.policy_table {
@@ -69,8 +76,14 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     }
     show(&mut output, boot, &report)?;
     output.line("")?;
-    let status =
-        shell::execute((pass.manager(), &log), &boot.target, commands, memory.as_mut(), &mut output, &mut Errors);
+    let status = shell::execute(
+        (pass.manager(), &log),
+        &boot.target,
+        commands,
+        memory.as_mut(),
+        &mut output,
+        &mut Errors,
+    );
     output.settle()?;
     let status = status?;
     snapshot::keep(boot, memory)?;

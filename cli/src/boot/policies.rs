@@ -21,7 +21,14 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
     if !session.has_page_array() {
         return Ok(());
     }
-    let mut grid = Grid::new(&["<policy", ">threads", ">first page", ">all memory", ">metadata", ">of memory"]);
+    let mut grid = Grid::new(&[
+        "<policy",
+        ">threads",
+        ">first page",
+        ">all memory",
+        ">metadata",
+        ">of memory",
+    ]);
     for (policy, line) in Policy::ALL.into_iter().zip(&lines) {
         let mut runs: Vec<Value> = Vec::new();
         // The first run makes the memory of this policy's array backed and dirty.
@@ -37,13 +44,16 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
     output.line("")?;
     let style = output.style();
     grid.render(style).iter().try_for_each(|line| output.line(line))?;
-    let note = format!("memmap_init=, middle of {REPETITIONS} bring-ups each, tables and array backed and dirty");
+    let note = format!(
+        "memmap_init=, middle of {REPETITIONS} bring-ups each, tables and array backed and dirty"
+    );
     output.line(&style.dim(&note))
 }
 
 fn row(policy: Policy, runs: &[Value]) -> Vec<String> {
     let middle = |name: &str| {
-        let mut values: Vec<f64> = runs.iter().filter_map(|run| run["totals"][name].as_f64()).collect();
+        let mut values: Vec<f64> =
+            runs.iter().filter_map(|run| run["totals"][name].as_f64()).collect();
         values.sort_by(f64::total_cmp);
         median(&values)
     };
@@ -57,7 +67,9 @@ fn row(policy: Policy, runs: &[Value]) -> Vec<String> {
         time("first_alloc_us"),
         time("all_memory_us"),
         bytes.map_or("-".to_owned(), size),
-        bytes.map_or("-".to_owned(), |bytes| format!("{:.4} %", bytes as f64 / present.max(1.0) * 100.0)),
+        bytes.map_or("-".to_owned(), |bytes| {
+            format!("{:.4} %", bytes as f64 / present.max(1.0) * 100.0)
+        }),
     ]
 }
 

@@ -47,7 +47,13 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     if boot.snapshot.is_some() {
         words.push_str(" snapshot=1");
     }
-    let mut viewer = Viewer { boot, attempts: &attempts, output: Output::new(), said: Vec::new(), is_shown: false };
+    let mut viewer = Viewer {
+        boot,
+        attempts: &attempts,
+        output: Output::new(),
+        said: Vec::new(),
+        is_shown: false,
+    };
     let (accelerator, ended) = attempts.run(&words, false, &mut viewer)?;
     let status = ended.transcript.status;
     let first_line = ended.first_line;
@@ -153,7 +159,12 @@ impl<'a> Attempts<'a> {
     ///
     /// # Errors
     /// QEMU cannot be started, `watch` failed, or a signal came.
-    pub fn run(&self, words: &str, endless_shell: bool, watch: &mut dyn Watch) -> Result<(Accelerator, Ended), Error> {
+    pub fn run(
+        &self,
+        words: &str,
+        endless_shell: bool,
+        watch: &mut dyn Watch,
+    ) -> Result<(Accelerator, Ended), Error> {
         let command_line = format!("{} {words}", super::command_line(self.target));
         let command_line = command_line.trim();
         if command_line.len() >= MOST_COMMAND_LINE {
@@ -168,7 +179,9 @@ impl<'a> Attempts<'a> {
             match why_kvm_fails(&ended) {
                 None => return Ok((Accelerator::Kvm, ended)),
                 Some(why) => {
-                    error::note(&format!("KVM does not work here ({why}): the machine is emulated (tcg)"));
+                    error::note(&format!(
+                        "KVM does not work here ({why}): the machine is emulated (tcg)"
+                    ));
                 }
             }
         }
@@ -197,7 +210,8 @@ impl<'a> Attempts<'a> {
         watch: &mut dyn Watch,
     ) -> Result<Ended, Error> {
         self.accelerator.set(accelerator);
-        let arguments = self.machine.arguments(accelerator, &self.image, command_line, &self.target.qemu);
+        let arguments =
+            self.machine.arguments(accelerator, &self.image, command_line, &self.target.qemu);
         let whole = Duration::from_secs(self.target.timeout);
         let first_line = (accelerator == Accelerator::Kvm).then_some(KVM_SILENCE.min(whole / 2));
         run::run(&arguments, Limits { whole, first_line, endless_shell }, watch)
@@ -215,7 +229,10 @@ impl<'a> Attempts<'a> {
     pub fn check(&self, ended: &Ended, seen: bool) -> Result<(), Error> {
         let fail = |what: &str| Err(Error::Failed(explained(what, ended, seen)));
         match ended.how {
-            End::TimeOut => fail(&format!("the guest did not end within {} s and was stopped", self.target.timeout)),
+            End::TimeOut => fail(&format!(
+                "the guest did not end within {} s and was stopped",
+                self.target.timeout
+            )),
             End::Silence => fail("the guest said nothing and was stopped"),
             End::KvmFailed => fail("KVM gave up the machine; --accel tcg does without it"),
             End::Exit(status) => match status.code() {
@@ -279,7 +296,8 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
         End::Exit(status) if matches!(status.code(), Some(DONE | PANICKED | REFUSED)) => None,
         End::Exit(status) => {
             let complaint = ended.complaints.lines().next_back();
-            let complaint = complaint.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
+            let complaint =
+                complaint.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
             Some(complaint.unwrap_or_else(|| shown(status)))
         }
         End::Silence => Some("no sign of life from the guest".into()),

@@ -33,9 +33,20 @@ fn nodes(report: &Value) -> Grid {
 }
 
 fn zones(report: &Value) -> Grid {
-    let mut grid = Grid::new(&[">node", "<zone", ">start", ">spanned", ">present", ">managed", ">reserved", ">free"]);
+    let mut grid = Grid::new(&[
+        ">node",
+        "<zone",
+        ">start",
+        ">spanned",
+        ">present",
+        ">managed",
+        ">reserved",
+        ">free",
+    ]);
     for zone in list(&report["zones"]) {
-        let start = zone["start_pfn"].as_u64().map_or_else(unknown, |pfn| format!("{:#x}", pfn * PAGE_SIZE));
+        let start = zone["start_pfn"]
+            .as_u64()
+            .map_or_else(unknown, |pfn| format!("{:#x}", pfn * PAGE_SIZE));
         let name = zone["zone"].as_str().map_or_else(unknown, str::to_owned);
         let mut row = vec![number(&zone["node"]), name, start, pages(&zone["spanned_pages"])];
         row.extend(counts(zone));
@@ -44,8 +55,11 @@ fn zones(report: &Value) -> Grid {
     let mut total = vec![String::new(), "total".into(), String::new(), String::new()];
     let mut totals = report["totals"].clone();
     // The object has no total of free pages, as every zone says its own.
-    totals["free_pages"] =
-        list(&report["zones"]).iter().filter_map(|zone| zone["free_pages"].as_u64()).sum::<u64>().into();
+    totals["free_pages"] = list(&report["zones"])
+        .iter()
+        .filter_map(|zone| zone["free_pages"].as_u64())
+        .sum::<u64>()
+        .into();
     total.extend(counts(&totals));
     grid.row(total);
     grid
@@ -165,7 +179,10 @@ QEMU 7.2.0, accelerator tcg: first line 130.2 ms after its start";
 
     #[test]
     fn what_is_missing_is_shown_as_missing() {
-        let lines = render(&json!({ "zones": [{}], "nodes": [{}], "first_touch": {} }), Style::PLAIN);
-        assert!(lines.iter().any(|line| line.starts_with("first touch: - and - in this fresh process")));
+        let lines =
+            render(&json!({ "zones": [{}], "nodes": [{}], "first_touch": {} }), Style::PLAIN);
+        assert!(
+            lines.iter().any(|line| line.starts_with("first touch: - and - in this fresh process"))
+        );
     }
 }

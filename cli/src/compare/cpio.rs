@@ -47,7 +47,8 @@ impl Archive {
 
     fn entry(&mut self, name: &str, mode: u32, contents: &[u8], (major, minor): (u32, u32)) {
         self.entries += 1;
-        let size = u32::try_from(contents.len()).expect("what is put into an archive has less than 4 GiB");
+        let size =
+            u32::try_from(contents.len()).expect("what is put into an archive has less than 4 GiB");
         let name_size = u32::try_from(name.len() + 1).expect("names are short");
         self.bytes.extend(b"070701");
         // Number, mode, owner, group, links, time, size, device of the archive's own, device that it is, name with its zero, no sum.
@@ -80,12 +81,14 @@ mod tests {
         loop {
             assert_eq!(&bytes[..6], b"070701");
             let field = |index: usize| {
-                let text = std::str::from_utf8(&bytes[6 + index * 8..14 + index * 8]).expect("digits");
+                let text =
+                    std::str::from_utf8(&bytes[6 + index * 8..14 + index * 8]).expect("digits");
                 u32::from_str_radix(text, 16).expect("a number")
             };
             let (mode, size, major, minor, name_size) =
                 (field(1), field(6) as usize, field(9), field(10), field(11) as usize);
-            let name = std::str::from_utf8(&bytes[110..110 + name_size - 1]).expect("a name").to_owned();
+            let name =
+                std::str::from_utf8(&bytes[110..110 + name_size - 1]).expect("a name").to_owned();
             assert_eq!(bytes[110 + name_size - 1], 0);
             let contents = (110 + name_size).next_multiple_of(4);
             if name == LAST {

@@ -24,11 +24,18 @@ pub fn provide() -> Result<PathBuf, Error> {
     if let Some(kernel) = kept(&folder) {
         return Ok(kernel);
     }
-    let suite = fs::read_to_string("/etc/os-release").ok().and_then(|text| debian_suite(&text)).ok_or_else(|| {
-        Error::Usage(format!("no kernel to compare with: this is no Debian, whose kernel could be fetched; {HOW}"))
-    })?;
-    fetch(&folder, &suite).map_err(|why| Error::Failed(format!("Debian's kernel cannot be fetched: {why}; {HOW}")))?;
-    kept(&folder).ok_or_else(|| Error::Failed(format!("the package that was fetched has no kernel; {HOW}")))
+    let suite = fs::read_to_string("/etc/os-release")
+        .ok()
+        .and_then(|text| debian_suite(&text))
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "no kernel to compare with: this is no Debian, whose kernel could be fetched; {HOW}"
+            ))
+        })?;
+    fetch(&folder, &suite)
+        .map_err(|why| Error::Failed(format!("Debian's kernel cannot be fetched: {why}; {HOW}")))?;
+    kept(&folder)
+        .ok_or_else(|| Error::Failed(format!("the package that was fetched has no kernel; {HOW}")))
 }
 
 /// Where what was fetched is kept.
@@ -46,7 +53,8 @@ fn cache() -> PathBuf {
 fn kept(folder: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(folder.join("root/boot")).ok()?;
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    let versions: Vec<String> = names.filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned)).collect();
+    let versions: Vec<String> =
+        names.filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned)).collect();
     let version = newest(versions.iter().map(String::as_str))?;
     Some(folder.join("root/boot").join(format!("vmlinuz-{version}")))
 }
@@ -54,10 +62,14 @@ fn kept(folder: &Path) -> Option<PathBuf> {
 /// The name of a Debian release, such as `bookworm`; `None` for other systems.
 fn debian_suite(os_release: &str) -> Option<String> {
     let value = |name: &str| {
-        let line = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        let line =
+            os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
         Some(line.trim_matches('"').to_owned())
     };
-    (value("ID")? == "debian").then(|| value("VERSION_CODENAME")).flatten().filter(|suite| !suite.is_empty())
+    (value("ID")? == "debian")
+        .then(|| value("VERSION_CODENAME"))
+        .flatten()
+        .filter(|suite| !suite.is_empty())
 }
 
 fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
@@ -67,7 +79,12 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     }
     let folder = fs::canonicalize(folder).map_err(text)?;
     let mut list = Command::new("apt-get");
-    list.args(["indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(RELEASE) $(CODENAME)", "Created-By: Packages"]);
+    list.args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI) $(COMPONENT) $(RELEASE) $(CODENAME)",
+        "Created-By: Packages",
+    ]);
     let listed = run(&folder, &mut list)?;
     let mirrors = mirrors(&listed, suite);
     if mirrors.is_empty() {
@@ -115,9 +132,12 @@ fn mirrors<'a>(listed: &'a str, suite: &str) -> Vec<&'a str> {
 
 fn update(folder: &Path, mirrors: &[&str], suites: &[&str]) -> Result<(), String> {
     let line = |mirror, suite| format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
-    let lines = mirrors.iter().flat_map(|mirror| suites.iter().map(move |suite| line(mirror, suite)));
-    fs::write(folder.join("sources.list"), lines.collect::<String>()).map_err(|error| error.to_string())?;
-    run(folder, apt("apt-get", folder).args(["-o", "APT::Update::Error-Mode=any", "update"])).map(|_| ())
+    let lines =
+        mirrors.iter().flat_map(|mirror| suites.iter().map(move |suite| line(mirror, suite)));
+    fs::write(folder.join("sources.list"), lines.collect::<String>())
+        .map_err(|error| error.to_string())?;
+    run(folder, apt("apt-get", folder).args(["-o", "APT::Update::Error-Mode=any", "update"]))
+        .map(|_| ())
 }
 
 /// One of apt's programs, with everything that it writes in our folder.
@@ -160,7 +180,9 @@ fn run(folder: &Path, command: &mut Command) -> Result<String, String> {
 /// From apt's description of the meta package in all its versions: the newest package that it stands for, and its version.
 fn choose(shown: &str) -> Option<(String, String)> {
     let field = |stanza: &str, name: &str| {
-        stanza.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned))
+        stanza
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned))
     };
     let kernels: Vec<(String, String)> = shown
         .split("\n\n")
@@ -168,8 +190,11 @@ fn choose(shown: &str) -> Option<(String, String)> {
         .filter_map(|stanza| {
             let depends = field(stanza, "Depends")?;
             // Such as `linux-image-6.12.95+deb12-cloud-amd64 (= 6.12.95-1~bpo12+1)`.
-            let (package, rest) =
-                depends.split(',').find(|part| part.trim().starts_with("linux-image-"))?.trim().split_once(' ')?;
+            let (package, rest) = depends
+                .split(',')
+                .find(|part| part.trim().starts_with("linux-image-"))?
+                .trim()
+                .split_once(' ')?;
             Some((package.to_owned(), rest.strip_prefix("(= ")?.split_once(')')?.0.to_owned()))
         })
         .collect();
@@ -203,7 +228,8 @@ Depends: linux-image-7.0-cloud-amd64-dbg (= 7.0)
 
     #[test]
     fn the_newest_package_is_chosen() {
-        let chosen = ("linux-image-6.12.95+deb12-cloud-amd64".to_owned(), "6.12.95-1~bpo12+1".to_owned());
+        let chosen =
+            ("linux-image-6.12.95+deb12-cloud-amd64".to_owned(), "6.12.95-1~bpo12+1".to_owned());
         assert_eq!(choose(SHOWN), Some(chosen));
         assert_eq!(choose(""), None);
         assert_eq!(choose("Package: linux-image-cloud-amd64\nVersion: 1\nDepends: foo\n"), None);
@@ -238,7 +264,10 @@ nonsense
     fn only_debian_has_a_suite() {
         let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
         assert_eq!(debian_suite(debian).as_deref(), Some("bookworm"));
-        assert_eq!(debian_suite("ID=\"debian\"\nVERSION_CODENAME=\"trixie\"").as_deref(), Some("trixie"));
+        assert_eq!(
+            debian_suite("ID=\"debian\"\nVERSION_CODENAME=\"trixie\"").as_deref(),
+            Some("trixie")
+        );
         assert_eq!(debian_suite("ID=ubuntu\nVERSION_CODENAME=noble"), None);
         assert_eq!(debian_suite("ID=debian\n"), None);
     }

@@ -52,7 +52,9 @@ fn version(image: &[u8]) -> Option<String> {
     let start = usize::from(u16::from_le_bytes([pointer[0], pointer[1]])) + VERSION_BASE;
     let text = image.get(start..image.len().min(start + LONGEST_VERSION))?;
     let word = text.split(|&byte| byte == 0 || byte == b' ').next()?;
-    let word = std::str::from_utf8(word).ok().filter(|word| word.chars().all(|letter| letter.is_ascii_graphic()))?;
+    let word = std::str::from_utf8(word)
+        .ok()
+        .filter(|word| word.chars().all(|letter| letter.is_ascii_graphic()))?;
     (!word.is_empty()).then(|| word.to_owned())
 }
 
@@ -73,14 +75,18 @@ fn balloon(path: &Path, version: &str) -> Result<Option<Vec<u8>>, Error> {
     Ok(None)
 }
 
-fn read(file: &Path, with: impl Fn(&Path) -> std::io::Result<Vec<u8>>) -> Result<Option<Vec<u8>>, Error> {
+fn read(
+    file: &Path,
+    with: impl Fn(&Path) -> std::io::Result<Vec<u8>>,
+) -> Result<Option<Vec<u8>>, Error> {
     with(file).map(Some).map_err(|error| Error::Failed(format!("{}: {error}", file.display())))
 }
 
 fn unpack(file: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut packed = BufReader::new(fs::File::open(file)?);
-    lzma_rs::xz_decompress(&mut packed, &mut bytes).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
+    lzma_rs::xz_decompress(&mut packed, &mut bytes)
+        .map_err(|error| std::io::Error::other(format!("{error:?}")))?;
     Ok(bytes)
 }
 
@@ -132,7 +138,8 @@ mod tests {
         lzma_rs::xz_compress(&mut &b"a driver"[..], &mut packed).expect("packed");
         fs::write(drivers.join("virtio_balloon.ko.xz"), &packed).expect("a file");
         assert_eq!(found().ok(), Some(("9.9".into(), Some(b"a driver".to_vec()))));
-        fs::write(drivers.join("virtio_balloon.ko.xz"), &packed[..packed.len() / 2]).expect("a file");
+        fs::write(drivers.join("virtio_balloon.ko.xz"), &packed[..packed.len() / 2])
+            .expect("a file");
         assert!(matches!(found(), Err(Error::Failed(_))));
         fs::write(drivers.join("virtio_balloon.ko"), "plain").expect("a file");
         assert_eq!(found().ok(), Some(("9.9".into(), Some(b"plain".to_vec()))));

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 pub const SAME_FOR_BOTH: &str = "init_on_alloc=0 init_on_free=0";
 /// What Linux is told besides.
 /// (Without `no_timer_check` it gives up where a busy host keeps the emulator from a timer interrupt for too long.)
-pub const LINUX_WORDS: &str = "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
+pub const LINUX_WORDS: &str =
+    "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
 /// Linux's name of the driver in the initial RAM disk.
 pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
 
@@ -123,7 +124,8 @@ impl Lab {
         let qemu = run::version(run::LONGEST_ANSWER)?;
         let guest = guest_image::provide(&Package::GUEST)?;
         let program = guest_image::provide(&Package::LINUX_INIT)?;
-        let init = fs::read(&program).map_err(|error| Error::Failed(format!("{}: {error}", program.display())))?;
+        let init = fs::read(&program)
+            .map_err(|error| Error::Failed(format!("{}: {error}", program.display())))?;
         let mut lab = Self {
             kernel,
             guest,
@@ -135,9 +137,16 @@ impl Lab {
         };
         if accel != Accel::Tcg {
             lab.accelerator = Accelerator::Kvm;
-            let shape = Shape { memory_bytes: 256 << 20, nodes: 1, cpus: 1, balloon: false, preallocated: true };
+            let shape = Shape {
+                memory_bytes: 256 << 20,
+                nodes: 1,
+                cpus: 1,
+                balloon: false,
+                preallocated: true,
+            };
             let device = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").map(|_| ());
-            let works = device.map_err(|why| why.to_string()).and_then(|()| lab.runs_at_all(&shape));
+            let works =
+                device.map_err(|why| why.to_string()).and_then(|()| lab.runs_at_all(&shape));
             if let Err(why) = works {
                 lab.accelerator = Accelerator::Tcg;
                 error::note(&format!("no KVM ({why}): both are emulated (tcg)"));
@@ -181,7 +190,8 @@ impl Lab {
         more.extend(memory(shape));
         let line = format!("{SAME_FOR_BOTH} {LINUX_WORDS} {words}");
         for deaths in 1.. {
-            let (heard, ended) = self.run(shape, &self.kernel.path, line.trim_end(), &more, Listener::new(None))?;
+            let (heard, ended) =
+                self.run(shape, &self.kernel.path, line.trim_end(), &more, Listener::new(None))?;
             let done = matches!(ended.how, End::Exit(status) if status.success());
             if done && heard.text().any(|line| line == LAST) {
                 return Ok(heard);
@@ -208,10 +218,13 @@ impl Lab {
     pub fn ours(&self, shape: &Shape, words: &str, shell: Words<'_>) -> Result<Heard, Error> {
         let (mode, input) = match shell {
             Words::Prompt => ("shell".to_owned(), Some(None)),
-            Words::Commands(commands) => (format!("report=json exec={}", crate::shell::encode(commands)), None),
+            Words::Commands(commands) => {
+                (format!("report=json exec={}", crate::shell::encode(commands)), None)
+            }
         };
         let line = format!("{SAME_FOR_BOTH} {words} {mode}").replace("  ", " ");
-        let (heard, ended) = self.run(shape, &self.guest, &line, &memory(shape), Listener::new(input))?;
+        let (heard, ended) =
+            self.run(shape, &self.guest, &line, &memory(shape), Listener::new(input))?;
         let done = matches!(ended.how, End::Exit(status) if status.code() == Some(GUEST_DONE));
         if done { Ok(heard) } else { Err(failed("the guest did not come to its end", &ended)) }
     }
@@ -263,7 +276,9 @@ fn memory(shape: &Shape) -> Vec<String> {
 
 /// Whether a kernel says that something in it broke.
 fn is_dead(heard: &Heard) -> bool {
-    heard.text().any(|line| ["Kernel panic - ", "Oops: ", "BUG: "].iter().any(|words| line.contains(words)))
+    heard
+        .text()
+        .any(|line| ["Kernel panic - ", "Oops: ", "BUG: "].iter().any(|words| line.contains(words)))
 }
 
 fn failed(what: &str, ended: &Ended) -> Error {
@@ -326,7 +341,12 @@ impl Watch for Listener {
         self.input.is_some()
     }
 
-    fn shell(&mut self, _: &Transcript, _: Option<Duration>, input: Option<ChildStdin>) -> Result<(), Error> {
+    fn shell(
+        &mut self,
+        _: &Transcript,
+        _: Option<Duration>,
+        input: Option<ChildStdin>,
+    ) -> Result<(), Error> {
         if self.input.is_some() {
             self.input = Some(input);
         } else {
@@ -363,7 +383,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("framewright-compare-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(|error| Error::Failed(format!("{}: {error}", path.display())))?;
+        fs::create_dir_all(&path)
+            .map_err(|error| Error::Failed(format!("{}: {error}", path.display())))?;
         Ok(Self(path))
     }
 }

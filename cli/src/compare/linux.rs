@@ -12,14 +12,23 @@ pub struct Resize {
 
 /// The sum behind a word in a file: `@sum FILE WORD SUM`.
 pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
-    heard
-        .text()
-        .find_map(|line| line.strip_prefix("@sum ")?.strip_prefix(file)?.trim().strip_prefix(word)?.trim().parse().ok())
+    heard.text().find_map(|line| {
+        line.strip_prefix("@sum ")?
+            .strip_prefix(file)?
+            .trim()
+            .strip_prefix(word)?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 /// The writes to a file: `@resize FILE WANTED REACHED NANOSECONDS`.
 pub fn resizes(heard: &Heard, file: &str) -> Vec<Resize> {
-    heard.text().filter_map(|line| resize(line.strip_prefix("@resize ")?.strip_prefix(file)?)).collect()
+    heard
+        .text()
+        .filter_map(|line| resize(line.strip_prefix("@resize ")?.strip_prefix(file)?))
+        .collect()
 }
 
 fn resize(numbers: &str) -> Option<Resize> {
@@ -35,7 +44,8 @@ pub fn deferred_ms(heard: &Heard) -> Vec<f64> {
 
 fn deferred(line: &str) -> Option<f64> {
     let (_, message) = line.split_once("] ")?;
-    let (node, time) = message.strip_prefix("node ")?.split_once(" deferred pages initialised in ")?;
+    let (node, time) =
+        message.strip_prefix("node ")?.split_once(" deferred pages initialised in ")?;
     node.parse::<u32>().ok()?;
     time.trim().strip_suffix("ms")?.parse().ok()
 }
@@ -43,8 +53,9 @@ fn deferred(line: &str) -> Option<f64> {
 /// What filling pools took at boot: from the call of their initialisation to the first line about what there is. Both come from the kernel's own
 /// log as `@log LINE`, with a number for the weight of the line in front.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
-    let logged =
-        |words: &str| heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp);
+    let logged = |words: &str| {
+        heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp)
+    };
     let (began, ended) = (logged("calling  hugetlb_init")?, logged("HugeTLB: registered ")?);
     Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
 }
@@ -56,7 +67,9 @@ fn stamp(line: &str) -> Option<f64> {
 
 /// What calling the other CPUs took, by the kernel's own log: `smp: Bringing up secondary CPUs ...` to `smp: Brought up 1 node, 16 CPUs`.
 pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
-    let logged = |words: &str| heard.text().find(|line| line.starts_with('[') && line.contains(words)).and_then(stamp);
+    let logged = |words: &str| {
+        heard.text().find(|line| line.starts_with('[') && line.contains(words)).and_then(stamp)
+    };
     let (began, ended) = (logged("smp: Bringing up secondary CPUs")?, logged("smp: Brought up ")?);
     Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
 }
@@ -80,7 +93,9 @@ pub fn failures(heard: &Heard) -> Vec<&str> {
 
 /// Whether a file was there.
 pub fn exists(heard: &Heard, file: &str) -> bool {
-    heard.text().any(|line| line.strip_prefix("@exists ").and_then(|rest| rest.strip_prefix(file)) == Some(" yes"))
+    heard.text().any(|line| {
+        line.strip_prefix("@exists ").and_then(|rest| rest.strip_prefix(file)) == Some(" yes")
+    })
 }
 
 #[cfg(test)]
@@ -123,7 +138,10 @@ mod tests {
         assert_eq!(found, [resize(2048, 2047, 11.540089), resize(0, 0, 124.718075)]);
         let boot = pools_at_boot_ms(&heard).expect("both lines");
         assert!((boot - 27.773).abs() < 1e-6, "{boot}");
-        assert_eq!((allocated_at_boot(&heard, "2.00 MiB"), allocated_at_boot(&heard, "64.0 KiB")), (Some(16), None));
+        assert_eq!(
+            (allocated_at_boot(&heard, "2.00 MiB"), allocated_at_boot(&heard, "64.0 KiB")),
+            (Some(16), None)
+        );
         assert_eq!((fault(&heard, "base", 2), fault(&heard, "base", 1)), (Some(39873.0), None));
     }
 
@@ -141,7 +159,9 @@ mod tests {
     fn what_failed_and_what_is_there_is_told() {
         let heard = heard();
         assert_eq!(failures(&heard), ["load /x.ko: error 2"]);
-        assert!(exists(&heard, "/sys/bus") && !exists(&heard, "/sys/none") && !exists(&heard, "/sys"));
+        assert!(
+            exists(&heard, "/sys/bus") && !exists(&heard, "/sys/none") && !exists(&heard, "/sys")
+        );
         assert_eq!(pools_at_boot_ms(&Heard::of(&["@log <6>[ 1.0] HugeTLB: registered 1"])), None);
     }
 }

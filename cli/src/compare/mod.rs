@@ -75,7 +75,12 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
         }
     };
     let lab = Lab::new(kernel, options.accel)?;
-    plan.tell(&format!("Linux {}, QEMU {}, {}", lab.kernel().version, lab.qemu(), lab.accelerator().name()));
+    plan.tell(&format!(
+        "Linux {}, QEMU {}, {}",
+        lab.kernel().version,
+        lab.qemu(),
+        lab.accelerator().name()
+    ));
     let mut results = results::Results::new(&lab, options);
     let mut failures = Vec::new();
     let mut stopped = None;
@@ -109,6 +114,8 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     match stopped {
         Some(error) => Err(error),
         None if failures.is_empty() => Ok(()),
-        None => Err(Error::Failed(format!("not everything could be compared: {}", failures.join("; ")))),
+        None => {
+            Err(Error::Failed(format!("not everything could be compared: {}", failures.join("; "))))
+        }
     }
 }

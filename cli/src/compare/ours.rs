@@ -26,13 +26,17 @@ pub fn available_bytes(heard: &Heard) -> Option<f64> {
 
 /// Bytes behind a name in `/proc/meminfo`.
 pub fn meminfo_bytes(heard: &Heard, name: &str) -> Option<f64> {
-    let find = |line: &str| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    let find =
+        |line: &str| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
     heard.text().find_map(find).map(|kib| (kib << 10) as f64)
 }
 
 /// What the shell's `resize` said of a size: `2.00 MiB: 100 pages to stay, 0 surplus, 2500629 ns`.
 pub fn resizes(heard: &Heard, size: &str) -> Vec<Resize> {
-    heard.text().filter_map(|line| resize(line.trim_start().strip_prefix(size)?.strip_prefix(": ")?)).collect()
+    heard
+        .text()
+        .filter_map(|line| resize(line.trim_start().strip_prefix(size)?.strip_prefix(": ")?))
+        .collect()
 }
 
 fn resize(line: &str) -> Option<Resize> {
@@ -45,20 +49,30 @@ fn resize(line: &str) -> Option<Resize> {
 
 /// What filling pools took at boot: `HugeTLB: allocation took 1.250ms with`.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
-    heard.text().find_map(|line| line.split_once("HugeTLB: allocation took ")?.1.split_once("ms ")?.0.parse().ok())
+    heard.text().find_map(|line| {
+        line.split_once("HugeTLB: allocation took ")?.1.split_once("ms ")?.0.parse().ok()
+    })
 }
 
 /// What calling the other CPUs took: `smp: Brought up 1 node, 16 CPUs in 3.922 ms`.
 pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
-    heard
-        .text()
-        .find_map(|line| line.split_once("smp: Brought up ")?.1.split_once(" in ")?.1.strip_suffix(" ms")?.parse().ok())
+    heard.text().find_map(|line| {
+        line.split_once("smp: Brought up ")?
+            .1
+            .split_once(" in ")?
+            .1
+            .strip_suffix(" ms")?
+            .parse()
+            .ok()
+    })
 }
 
 /// Iterations a second: `page_fault1 cpus 1: 10240743 iterations/s`.
 pub fn fault(heard: &Heard, name: &str, cpus: u32) -> Option<f64> {
     let start = format!("{name} cpus {cpus}: ");
-    heard.text().find_map(|line| line.strip_prefix(&start)?.split_once(" iterations/s")?.0.parse().ok())
+    heard
+        .text()
+        .find_map(|line| line.strip_prefix(&start)?.split_once(" iterations/s")?.0.parse().ok())
 }
 
 #[cfg(test)]
@@ -80,9 +94,15 @@ mod tests {
         ]);
         assert_eq!(available_bytes(&heard), Some(f64::from(2_061_820) * 1024.0));
         assert_eq!(meminfo_bytes(&heard, "MemFree:"), Some(f64::from(1_857_020) * 1024.0));
-        assert_eq!(resizes(&heard, "2.00 MiB"), [Resize { wanted: 100, reached: 100, ms: 2.500629 }]);
+        assert_eq!(
+            resizes(&heard, "2.00 MiB"),
+            [Resize { wanted: 100, reached: 100, ms: 2.500629 }]
+        );
         assert_eq!((pools_at_boot_ms(&heard), cpus_up_ms(&heard)), (Some(1.25), Some(3.922)));
-        assert_eq!((fault(&heard, "page_fault1", 1), fault(&heard, "page_fault1", 2)), (Some(10_240_743.0), None));
+        assert_eq!(
+            (fault(&heard, "page_fault1", 1), fault(&heard, "page_fault1", 2)),
+            (Some(10_240_743.0), None)
+        );
         heard.report = json!({
             "nodes": [{ "init_ms": 1.5 }], "deferred": [{ "elapsed_ms": 2.5 }, { "elapsed_ms": 3.5 }], "totals": { "metadata_bytes": 7 },
         });

@@ -37,7 +37,10 @@ impl Plan {
         match options.memory {
             Some(bytes) if bytes < LEAST_BYTES => {
                 let least = LEAST_BYTES >> 20;
-                return Err(Error::Usage(format!("--memory {}M: Linux needs at least {least} MiB here", bytes >> 20)));
+                return Err(Error::Usage(format!(
+                    "--memory {}M: Linux needs at least {least} MiB here",
+                    bytes >> 20
+                )));
             }
             Some(bytes) if bytes > host_bytes => {
                 return Err(Error::Usage(format!(
@@ -132,7 +135,14 @@ mod tests {
     use super::*;
 
     fn plan(memory_bytes: Option<u64>, host_bytes: u64) -> Plan {
-        Plan { memory_bytes, nodes: None, cpus: CPUS, quick: false, host_bytes, started: Instant::now() }
+        Plan {
+            memory_bytes,
+            nodes: None,
+            cpus: CPUS,
+            quick: false,
+            host_bytes,
+            started: Instant::now(),
+        }
     }
 
     #[test]
@@ -141,7 +151,10 @@ mod tests {
         assert_eq!(plan(None, 11 * GIB).shape(8, 2, false).memory_bytes, 4 * GIB);
         assert_eq!(plan(None, 0).shape(8, 2, false).memory_bytes, LEAST_BYTES);
         let shape = plan(Some(3 * GIB), 0).shape(8, 2, true);
-        assert_eq!(shape, Shape { memory_bytes: 3 * GIB, nodes: 2, cpus: 2, balloon: true, preallocated: false });
+        assert_eq!(
+            shape,
+            Shape { memory_bytes: 3 * GIB, nodes: 2, cpus: 2, balloon: true, preallocated: false }
+        );
     }
 
     #[test]
@@ -150,7 +163,10 @@ mod tests {
         let mut none = plan.repetitions(5, 0);
         assert_eq!((none.another(), none.another()), (Some(1), None));
         let mut many = plan.repetitions(3, 1 << 30);
-        assert_eq!([many.another(), many.another(), many.another(), many.another()], [Some(1), Some(2), Some(3), None]);
+        assert_eq!(
+            [many.another(), many.another(), many.another(), many.another()],
+            [Some(1), Some(2), Some(3), None]
+        );
         let quick = Plan { quick: true, ..plan };
         let mut one = quick.repetitions(5, 1 << 30);
         assert_eq!((one.another(), one.another(), one.is_late()), (Some(1), None, false));

@@ -66,8 +66,12 @@ fn large(memory_bytes: u64) -> Option<Pool> {
 
 /// Rows for pools that this memory is too small for.
 pub fn skipped(memory_bytes: u64) -> Vec<Row> {
-    let why =
-        |least: &str| Some(format!("{} MiB of memory are too little, at least {least} are needed", memory_bytes >> 20));
+    let why = |least: &str| {
+        Some(format!(
+            "{} MiB of memory are too little, at least {least} are needed",
+            memory_bytes >> 20
+        ))
+    };
     let row = |name: &str, least: &str| {
         let mut row = Row::new(&format!("pool of {name}, fill"), Unit::Milliseconds);
         row.skipped = why(least);
@@ -128,9 +132,12 @@ impl Pool {
     /// Adds resizes of both, fill and empty in turn, to the two rows. A run in which one of them did not get what it wanted counts for neither.
     pub fn add(self, rows: &mut [Row; 2], linux: &[Resize], ours: &[Resize]) {
         for (theirs, our) in linux.chunks(2).zip(ours.chunks(2)) {
-            let ([their_fill, their_empty], [our_fill, our_empty]) = (theirs, our) else { continue };
-            let short =
-                [("Linux", their_fill), ("ours", our_fill)].into_iter().find(|(_, fill)| fill.reached < self.pages);
+            let ([their_fill, their_empty], [our_fill, our_empty]) = (theirs, our) else {
+                continue;
+            };
+            let short = [("Linux", their_fill), ("ours", our_fill)]
+                .into_iter()
+                .find(|(_, fill)| fill.reached < self.pages);
             if let Some((who, fill)) = short {
                 let why = format!("{who} got {} of {} pages", fill.reached, self.pages);
                 rows.iter_mut().for_each(|row| row.skipped = Some(why.clone()));
@@ -176,7 +183,10 @@ mod tests {
         assert_eq!(all(64 << 30), [pool(1 << 20, 16), pool(2048, 2048)]);
         assert_eq!(all(2 << 30), [pool(2048, 512)]);
         assert_eq!(all(256 << 20), []);
-        assert_eq!((skipped(8 << 30).len(), skipped(2 << 30).len(), skipped(256 << 20).len()), (0, 1, 2));
+        assert_eq!(
+            (skipped(8 << 30).len(), skipped(2 << 30).len(), skipped(256 << 20).len()),
+            (0, 1, 2)
+        );
         let row = skipped(2 << 30)[0].value(&Map::new());
         assert_eq!(row["what"], "pool of 1 GiB, fill");
         assert_eq!(row["skipped"], "2048 MiB of memory are too little, at least 4 GiB are needed");
@@ -192,7 +202,10 @@ mod tests {
             let ours = pool.commands(reclaim, 2);
             assert_eq!(ours.matches("; resize 2M 64; resize 2M 0").count(), 2, "{ours}");
         }
-        assert_eq!(pool.boot_words(Reclaim::On), "hugepagesz=2M hugepages=64 hugetlb_free_vmemmap=on");
+        assert_eq!(
+            pool.boot_words(Reclaim::On),
+            "hugepagesz=2M hugepages=64 hugetlb_free_vmemmap=on"
+        );
     }
 
     #[test]
@@ -203,7 +216,10 @@ mod tests {
         let mut rows = pool.rows(Reclaim::On, "run time", Measured::RunTime);
         pool.add(&mut rows, &full, &[resize(64, 64, 1.0), resize(0, 0, 1.0)]);
         let value = rows[1].value(&Map::new());
-        assert_eq!((value["ratio"].as_f64(), value["demanded_ratio"].as_f64()), (Some(8.0), Some(10.0)));
+        assert_eq!(
+            (value["ratio"].as_f64(), value["demanded_ratio"].as_f64()),
+            (Some(8.0), Some(10.0))
+        );
         assert_eq!(value["met"], false);
         // What was measured before still counts.
         let short = [resize(64, 63, 4.0), resize(0, 0, 8.0)];

@@ -29,11 +29,15 @@ impl Results {
         let conditions = vec![
             format!("both: {SAME_FOR_BOTH}"),
             format!("Linux: {LINUX_WORDS}"),
-            "ours has no mitigations and clears no memory by default; neither is told to be quiet".to_owned(),
-            format!("{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the serial port)"),
+            "ours has no mitigations and clears no memory by default; neither is told to be quiet"
+                .to_owned(),
+            format!(
+                "{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the serial port)"
+            ),
         ];
         Self {
-            command: if options.quick { "compare linux --quick" } else { "compare linux" }.to_owned(),
+            command: if options.quick { "compare linux --quick" } else { "compare linux" }
+                .to_owned(),
             started: machine::now(),
             machine: machine::describe(Some(lab.qemu())),
             conditions,
@@ -86,7 +90,9 @@ impl Results {
 
     /// What is timed, section by section.
     pub fn timed(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.sections.iter().filter_map(|section| Some((section["name"].as_str()?, section["timed"].as_str()?)))
+        self.sections
+            .iter()
+            .filter_map(|section| Some((section["name"].as_str()?, section["timed"].as_str()?)))
     }
 
     /// What both were told.

@@ -54,7 +54,15 @@ impl Row {
     /// A row without measurements.
     pub fn new(what: &str, unit: Unit) -> Self {
         let (linux, ours) = (Vec::new(), Vec::new());
-        Self { what: what.to_owned(), unit, details: Vec::new(), linux, ours, demand: None, skipped: None }
+        Self {
+            what: what.to_owned(),
+            unit,
+            details: Vec::new(),
+            linux,
+            ours,
+            demand: None,
+            skipped: None,
+        }
     }
 
     /// With one more field.
@@ -70,7 +78,11 @@ impl Row {
     }
 
     /// Adds what was measured of both in one repetition; numbers stay together, even where only one has some.
-    pub fn add(&mut self, linux: impl IntoIterator<Item = f64>, ours: impl IntoIterator<Item = f64>) {
+    pub fn add(
+        &mut self,
+        linux: impl IntoIterator<Item = f64>,
+        ours: impl IntoIterator<Item = f64>,
+    ) {
         self.linux.extend(linux);
         self.ours.extend(ours);
     }
@@ -82,10 +94,12 @@ impl Row {
             row[*name] = value.clone();
         }
         let unit = self.unit.name();
-        let [linux, ours] = [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
+        let [linux, ours] =
+            [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
         linux.put(&mut row, &format!("linux_{unit}"));
         ours.put(&mut row, &format!("ours_{unit}"));
-        let pairs = self.linux.iter().zip(&self.ours).filter_map(|(&linux, &ours)| quotient(linux, ours));
+        let pairs =
+            self.linux.iter().zip(&self.ours).filter_map(|(&linux, &ours)| quotient(linux, ours));
         let ratio = linux.middle.zip(ours.middle).and_then(|(linux, ours)| quotient(linux, ours));
         // Of the middles; its ends are those of neighbours.
         Spread { middle: ratio, ..Spread::of(pairs) }.put(&mut row, "ratio");
@@ -102,7 +116,9 @@ impl Row {
         };
         match &self.skipped {
             // A number of one of them alone compares nothing.
-            Some(why) if self.linux.is_empty() || self.ours.is_empty() => row["skipped"] = json!(why),
+            Some(why) if self.linux.is_empty() || self.ours.is_empty() => {
+                row["skipped"] = json!(why)
+            }
             why => {
                 if let Some(met) = met {
                     row["met"] = json!(met);
@@ -129,13 +145,17 @@ mod tests {
     use super::*;
 
     fn common() -> Map<String, Value> {
-        let Value::Object(common) = json!({ "accel": "tcg", "cpus": 2 }) else { unreachable!("it is one") };
+        let Value::Object(common) = json!({ "accel": "tcg", "cpus": 2 }) else {
+            unreachable!("it is one")
+        };
         common
     }
 
     #[test]
     fn a_row_has_medians_spread_and_ratios_of_neighbours() {
-        let mut row = Row::new("boot", Unit::Milliseconds).with("policy", "eager").demanding(Demand::Ratio(10.0));
+        let mut row = Row::new("boot", Unit::Milliseconds)
+            .with("policy", "eager")
+            .demanding(Demand::Ratio(10.0));
         row.add([100.0, 300.0], [10.0, 10.0]);
         row.add([200.0], [40.0]);
         let expected = json!({
@@ -169,7 +189,12 @@ mod tests {
         let mut row = Row::new("pool", Unit::Milliseconds).demanding(Demand::Ratio(2.0));
         row.skipped = Some("too little memory".into());
         let value = row.value(&common());
-        assert!(value["linux_ms"].is_null() && value["ratio"].is_null() && value.get("met").is_none());
-        assert_eq!((value["skipped"].as_str(), value["repetitions"].as_u64()), (Some("too little memory"), Some(0)));
+        assert!(
+            value["linux_ms"].is_null() && value["ratio"].is_null() && value.get("met").is_none()
+        );
+        assert_eq!(
+            (value["skipped"].as_str(), value["repetitions"].as_u64()),
+            (Some("too little memory"), Some(0))
+        );
     }
 }

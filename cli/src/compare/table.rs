@@ -36,7 +36,9 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
         text("qemu"),
         first["accel"].as_str().unwrap_or("unknown"),
         text("cpu"),
-        results.machine()["cpus"].as_u64().map_or("unknown CPUs".to_owned(), |cpus| counted(cpus, "CPU")),
+        results.machine()["cpus"]
+            .as_u64()
+            .map_or("unknown CPUs".to_owned(), |cpus| counted(cpus, "CPU")),
         text("kernel"),
     )];
     notes.extend(results.conditions().iter().map(|condition| format!("{condition}.")));
@@ -48,8 +50,16 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
 }
 
 fn grid(rows: &[&Value]) -> Grid {
-    let mut grid =
-        Grid::new(&["<what", "<machine", ">Linux", ">Framewright", ">Linux / ours", ">demanded", "<", ">runs"]);
+    let mut grid = Grid::new(&[
+        "<what",
+        "<machine",
+        ">Linux",
+        ">Framewright",
+        ">Linux / ours",
+        ">demanded",
+        "<",
+        ">runs",
+    ]);
     for row in rows {
         grid.row([
             title(row),
@@ -87,13 +97,20 @@ fn title(row: &Value) -> String {
 
 fn machine(row: &Value) -> String {
     let nodes = row["nodes"].as_u64().unwrap_or(1);
-    format!("{}, {nodes} node{}", size(row["memory_bytes"].as_u64().unwrap_or(0)), if nodes == 1 { "" } else { "s" })
+    format!(
+        "{}, {nodes} node{}",
+        size(row["memory_bytes"].as_u64().unwrap_or(0)),
+        if nodes == 1 { "" } else { "s" }
+    )
 }
 
 /// The unit of a row, by the names of its fields.
 fn unit(row: &Value) -> &str {
     let names = row.as_object().into_iter().flat_map(|row| row.keys());
-    names.filter_map(|name| name.strip_prefix("linux_")).min_by_key(|unit| unit.len()).unwrap_or_default()
+    names
+        .filter_map(|name| name.strip_prefix("linux_"))
+        .min_by_key(|unit| unit.len())
+        .unwrap_or_default()
 }
 
 fn number(value: f64, unit: &str) -> String {
@@ -102,7 +119,11 @@ fn number(value: f64, unit: &str) -> String {
         "seconds" => format!("{value:.2} s"),
         "mib" => format!("{value:.1} MiB"),
         // Sizes are whole numbers of bytes below 2^53.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of bytes")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of bytes"
+        )]
         "bytes" => size(value.max(0.0) as u64),
         _ => format!("{value:.0}/s"),
     }
@@ -121,7 +142,8 @@ fn spread(row: &Value, who: &str) -> String {
 }
 
 fn ratio(row: &Value) -> String {
-    let shown = |ratio: f64| if ratio >= 99.5 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
+    let shown =
+        |ratio: f64| if ratio >= 99.5 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
     let value = |name: &str| row[name].as_f64();
     if row["comparable"] == false {
         return "not comparable".to_owned();
@@ -137,7 +159,9 @@ fn ratio(row: &Value) -> String {
 
 fn demanded(row: &Value) -> String {
     let unit = unit(row);
-    let most = row[format!("demanded_{unit}")].as_f64().map(|most| format!("ours <= {}", number(most, unit)));
+    let most = row[format!("demanded_{unit}")]
+        .as_f64()
+        .map(|most| format!("ours <= {}", number(most, unit)));
     let ratio = row["demanded_ratio"].as_f64().map(|least| format!(">= {least}"));
     most.or(ratio).unwrap_or_default()
 }
@@ -166,23 +190,31 @@ mod tests {
 
     #[test]
     fn rows_say_what_falls_short() {
-        let mut fast = Row::new("boot", Unit::Milliseconds).with("policy", "deferred").demanding(Demand::Ratio(3.0));
+        let mut fast = Row::new("boot", Unit::Milliseconds)
+            .with("policy", "deferred")
+            .demanding(Demand::Ratio(3.0));
         fast.add([40.0, 44.0], [4.0, 4.0]);
         let mut slow = Row::new("back", Unit::Seconds).demanding(Demand::AtMost(3.0));
         slow.add([18.0], [4.0]);
-        let mut none =
-            Row::new("pool", Unit::Milliseconds).with("pages", 64).with("reclaim", "on").demanding(Demand::Ratio(2.0));
+        let mut none = Row::new("pool", Unit::Milliseconds)
+            .with("pages", 64)
+            .with("reclaim", "on")
+            .demanding(Demand::Ratio(2.0));
         none.skipped = Some("too little".into());
         let mut memory = Row::new("memory", Unit::Bytes);
         memory.add([f64::from(3 << 20)], [f64::from(1 << 20)]);
-        let rows: Vec<Value> = [fast, slow, none, memory].iter().map(|row| row.value(&common())).collect();
+        let rows: Vec<Value> =
+            [fast, slow, none, memory].iter().map(|row| row.value(&common())).collect();
         let lines = grid(&rows.iter().collect::<Vec<_>>()).render(Style::PLAIN);
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
             words(1),
             "boot, deferred 8.00 GiB, 2 nodes 42.0 ms (40.0 ms .. 44.0 ms) 4.000 ms 10.50 (10.00 .. 11.00) >= 3 met 2"
         );
-        assert_eq!(words(2), "back 8.00 GiB, 2 nodes 18.00 s 4.00 s 4.50 ours <= 3.00 s FALLS SHORT 1");
+        assert_eq!(
+            words(2),
+            "back 8.00 GiB, 2 nodes 18.00 s 4.00 s 4.50 ours <= 3.00 s FALLS SHORT 1"
+        );
         assert_eq!(words(3), "pool, pages 64, reclaim on 8.00 GiB, 2 nodes - - - >= 2 0");
         assert_eq!(words(4), "memory 8.00 GiB, 2 nodes 3.00 MiB 1.00 MiB 3.00 1");
     }

@@ -15,7 +15,9 @@ fn compare(left: &str, right: &str) -> Ordering {
         (epoch.to_owned(), upstream.to_owned(), revision.to_owned())
     };
     let (left, right) = (parts(left), parts(right));
-    pieces(&left.0, &right.0).then_with(|| pieces(&left.1, &right.1)).then_with(|| pieces(&left.2, &right.2))
+    pieces(&left.0, &right.0)
+        .then_with(|| pieces(&left.1, &right.1))
+        .then_with(|| pieces(&left.2, &right.2))
 }
 
 /// By turns what is no digit, letter by letter, and a number.
@@ -26,8 +28,10 @@ fn pieces(mut left: &str, mut right: &str) -> Ordering {
         let ordering = words(left_word, right_word);
         let (left_number, left_rest) = split(left_rest, |letter| letter.is_ascii_digit());
         let (right_number, right_rest) = split(right_rest, |letter| letter.is_ascii_digit());
-        let (left_digits, right_digits) = (left_number.trim_start_matches('0'), right_number.trim_start_matches('0'));
-        let by_number = left_digits.len().cmp(&right_digits.len()).then_with(|| left_digits.cmp(right_digits));
+        let (left_digits, right_digits) =
+            (left_number.trim_start_matches('0'), right_number.trim_start_matches('0'));
+        let by_number =
+            left_digits.len().cmp(&right_digits.len()).then_with(|| left_digits.cmp(right_digits));
         let ordering = ordering.then(by_number);
         if ordering != Ordering::Equal {
             return ordering;

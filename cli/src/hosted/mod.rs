@@ -49,9 +49,14 @@ impl<'a> Session<'a> {
     pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
         let mut storage = Storage::of(machine);
         let intake = Intake::take(machine, command_line, &mut storage, &mut Silent)?;
-        let open = if intake.parameters.careful.is_some() { HostedPlatform::open_askew } else { HostedPlatform::open };
-        let platform = open(intake.map, machine.cpu_count())
-            .map_err(|error| Error::Failed(format!("this process cannot stand in for the machine: {error}")))?;
+        let open = if intake.parameters.careful.is_some() {
+            HostedPlatform::open_askew
+        } else {
+            HostedPlatform::open
+        };
+        let platform = open(intake.map, machine.cpu_count()).map_err(|error| {
+            Error::Failed(format!("this process cannot stand in for the machine: {error}"))
+        })?;
         let cpu_nodes = if intake.parameters.numa { machine.cpu_nodes() } else { Vec::new() };
         let mut platform = platform.with_cpu_nodes(&cpu_nodes);
         let mut no_array = None;
@@ -126,7 +131,11 @@ impl<'a> Session<'a> {
         self.bring_up_to(&mut Silent, None)
     }
 
-    fn bring_up_to(self, log: &mut dyn BootLog, helpers: Option<&dyn Helpers>) -> Result<Pass<'a>, Error> {
+    fn bring_up_to(
+        self,
+        log: &mut dyn BootLog,
+        helpers: Option<&dyn Helpers>,
+    ) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
@@ -197,8 +206,9 @@ impl<'a> Pass<'a> {
         let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
         for range in tables {
             // SAFETY: the manager that had these tables ends here, and a session has one at a time.
-            unsafe { session.platform.prefault(range, 0xa5) }
-                .map_err(|error| Error::Failed(format!("the tables cannot be overwritten: {error}")))?;
+            unsafe { session.platform.prefault(range, 0xa5) }.map_err(|error| {
+                Error::Failed(format!("the tables cannot be overwritten: {error}"))
+            })?;
         }
         if manager.memory_map_bytes() != 0 {
             session.dirty_page_array();
@@ -256,7 +266,9 @@ impl<'a> Intake<'a> {
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));
         log.line(format_args!("Command line: {command_line}"));
         report::firmware_map(log, &machine.ranges);
-        let parameters = Parameters::parse(command_line, &mut |problem| report::parameter_problem(&mut *log, problem));
+        let parameters = Parameters::parse(command_line, &mut |problem| {
+            report::parameter_problem(&mut *log, problem)
+        });
         if !parameters.numa {
             topology.flatten();
         }

@@ -22,10 +22,11 @@ pub fn with_reports<R>(
     work: impl FnOnce() -> R,
 ) -> Result<R, Error> {
     let Some(advice) = advice else { return Ok(work()) };
-    let device =
-        MadviseDevice::new(manager.platform(), advice).map_err(|error| Error::Failed(format!("reporting: {error}")))?;
-    let reporter =
-        manager.register_reporting(device).map_err(|(error, _)| Error::Usage(format!("reporting: {error}")))?;
+    let device = MadviseDevice::new(manager.platform(), advice)
+        .map_err(|error| Error::Failed(format!("reporting: {error}")))?;
+    let reporter = manager
+        .register_reporting(device)
+        .map_err(|(error, _)| Error::Usage(format!("reporting: {error}")))?;
     let over = AtomicBool::new(false);
     Ok(thread::scope(|scope| {
         let thread = scope.spawn(|| drive(manager.platform(), reporter, &over, tell));
@@ -54,7 +55,11 @@ fn drive(
     tell: &(dyn Fn(&str) + Sync),
 ) {
     let started = Instant::now();
-    let clock = || platform.now_ns().unwrap_or_else(|| u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    let clock = || {
+        platform
+            .now_ns()
+            .unwrap_or_else(|| u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    };
     loop {
         if over.load(Ordering::Relaxed) {
             reporter.close();

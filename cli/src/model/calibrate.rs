@@ -121,7 +121,8 @@ fn rate(
     work: &mut dyn FnMut(&mut Buffer, usize) -> Result<f64, Error>,
 ) -> Result<Rate, Error> {
     let mut buffer = Buffer::new(bytes)?;
-    let mut of = |threads: usize| Ok::<f64, Error>(bytes as f64 / least(|| work(&mut buffer, threads))?);
+    let mut of =
+        |threads: usize| Ok::<f64, Error>(bytes as f64 / least(|| work(&mut buffer, threads))?);
     let (single, all) = (of(1)?, of(threads)?);
     Ok(Rate::through((1, single), (u32::try_from(threads).unwrap_or(u32::MAX), all)))
 }
@@ -149,10 +150,14 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     costs.bring_up = Line::through((2.0, small), (8192.0, large));
     // What firmware says of nodes is read as soon as there are two.
     let of_nodes = |ns: f64, zones: f64, further_cpus: f64| {
-        ns - whole - costs.zone_ns * (zones - whole_zones) - costs.cpu_zone_ns * further_cpus * zones
+        ns - whole
+            - costs.zone_ns * (zones - whole_zones)
+            - costs.cpu_zone_ns * further_cpus * zones
     };
-    costs.nodes =
-        Line::through((1.0, of_nodes(halved, halved_zones, 1.0)), (7.0, of_nodes(divided, divided_zones, 7.0)));
+    costs.nodes = Line::through(
+        (1.0, of_nodes(halved, halved_zones, 1.0)),
+        (7.0, of_nodes(divided, divided_zones, 7.0)),
+    );
     Ok(())
 }
 
@@ -180,7 +185,11 @@ fn section_ns() -> Result<f64, Error> {
         }
         session = pass.end_dirty()?;
     }
-    if best.is_finite() { Ok(best) } else { Err(Error::Failed("no section came up by request".into())) }
+    if best.is_finite() {
+        Ok(best)
+    } else {
+        Err(Error::Failed("no section came up by request".into()))
+    }
 }
 
 /// What helpers are worth at this moment.
@@ -219,7 +228,10 @@ fn helper_share(threads: usize) -> f64 {
     }
     let work = |units: std::ops::Range<u64>| {
         for unit in units {
-            black_box((0..20_000_u64).fold(unit, |value, step| black_box(value.wrapping_mul(31).wrapping_add(step))));
+            black_box(
+                (0..20_000_u64)
+                    .fold(unit, |value, step| black_box(value.wrapping_mul(31).wrapping_add(step))),
+            );
         }
     };
     let time = |most: u32| {
@@ -303,7 +315,9 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     let machine = here::synthetic(8 << 30, 1, 1)?;
     let mapped = Pool::open(&machine, true)?;
     let run = |size, pages, maps| {
-        mapped.resize(size, pages, maps, 1, RUNS).map(|(fill, empty)| (fill.least * 1e6, empty.least * 1e6))
+        mapped
+            .resize(size, pages, maps, 1, RUNS)
+            .map(|(fill, empty)| (fill.least * 1e6, empty.least * 1e6))
     };
     let (few, many) = (128, 384);
     let map_ns = |rate: Rate| few as f64 * 32768.0 / rate.of(1.0) * 1e9;
@@ -316,7 +330,8 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     // The system has just taken the map back, and the caches with it: not the same as without maps.
     let (_, many_leave) = run(PoolSize::TwoMib, many, Maps::Lazy)?;
     costs.leave_two_mib = Line::through((few as f64, few_leave), (many as f64, many_leave));
-    let leave = |pages| run(PoolSize::OneGib, pages, Maps::Lazy).map(|(_, empty)| (pages as f64, empty));
+    let leave =
+        |pages| run(PoolSize::OneGib, pages, Maps::Lazy).map(|(_, empty)| (pages as f64, empty));
     costs.leave_one_gib = Line::through(leave(1)?, leave(3)?);
     Ok(())
 }

@@ -25,7 +25,8 @@ pub struct Scale {
 /// For a first look.
 pub const QUICK: Scale = Scale { runs: 9, memory_bytes: &[8 << 30], map_memory_bytes: 8 << 30 };
 /// All of it.
-pub const FULL: Scale = Scale { runs: 25, memory_bytes: &[8 << 30, 32 << 30], map_memory_bytes: 16 << 30 };
+pub const FULL: Scale =
+    Scale { runs: 25, memory_bytes: &[8 << 30, 32 << 30], map_memory_bytes: 16 << 30 };
 
 /// Machines whose bring-up is predicted: the same as those of `bench bring-up`.
 const MACHINES: [(&str, u64, u32); 3] =
@@ -43,7 +44,9 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
     let mut left_out = Vec::new();
     if cpus > 1 && costs.helper_share < LEAST_SHARE {
         let percent = costs.helper_share * 100.0;
-        left_out.push(format!("several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"));
+        left_out.push(format!(
+            "several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"
+        ));
         cpus = 1;
     }
     // Calls of the system that take translations away flush them, too, which is part of the rate at which they do so.
@@ -51,7 +54,8 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
     let mut rows = Vec::new();
     for (name, memory_bytes, nodes) in MACHINES {
         progress::step(&format_args!("model: bring-up of {name}"))?;
-        let (times, shape) = here::bring_up(&here::synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
+        let (times, shape) =
+            here::bring_up(&here::synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
         rows.push(row("bring-up", name, 1, predict::bring_up(&costs, &shape), times));
     }
     for &memory_bytes in scale.memory_bytes {
@@ -83,9 +87,12 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
     }
     let machine = here::synthetic(64 << 30, 1, cpus)?;
     let plain = Pool::open(&machine, false)?;
-    for (size, pages) in
-        [(PoolSize::TwoMib, 10_000), (PoolSize::TwoMib, 30_000), (PoolSize::OneGib, 12), (PoolSize::OneGib, 60)]
-    {
+    for (size, pages) in [
+        (PoolSize::TwoMib, 10_000),
+        (PoolSize::TwoMib, 30_000),
+        (PoolSize::OneGib, 12),
+        (PoolSize::OneGib, 60),
+    ] {
         let resize = Resize { size, pages, maps: Maps::Kept, most: 1, cpus, nodes: 1 };
         rows.extend(resized(&costs, resize, &plain, scale.runs * 3)?);
     }
@@ -96,7 +103,12 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
         for maps in [Maps::Lazy, Maps::Eager] {
             for most in all_or_one(cpus) {
                 calibrate::system(&mut costs)?;
-                rows.extend(resized(&costs, Resize { size, pages, maps, most, cpus, nodes: 1 }, &mapped, scale.runs)?);
+                rows.extend(resized(
+                    &costs,
+                    Resize { size, pages, maps, most, cpus, nodes: 1 },
+                    &mapped,
+                    scale.runs,
+                )?);
             }
         }
     }
@@ -108,7 +120,12 @@ fn all_or_one(cpus: u32) -> Vec<u32> {
 }
 
 /// Filling and emptying, predicted and measured.
-fn resized(costs: &Costs, resize: Resize, pool: &Pool<'_>, runs: usize) -> Result<[Value; 2], Error> {
+fn resized(
+    costs: &Costs,
+    resize: Resize,
+    pool: &Pool<'_>,
+    runs: usize,
+) -> Result<[Value; 2], Error> {
     let Resize { size, pages, maps, most, .. } = resize;
     progress::step(&format_args!("model: {pages} pages of {size}, {}", maps.name()))?;
     let (fill, empty) = pool.resize(size, pages, maps, most, runs)?;

@@ -27,7 +27,8 @@ impl Rate {
         if many_rate <= few_rate {
             return Self { each: few_rate * FAR, limit: Some(few_rate) };
         }
-        let each = ((few.powi(-2) - many.powi(-2)) / (few_rate.powi(-2) - many_rate.powi(-2))).sqrt();
+        let each =
+            ((few.powi(-2) - many.powi(-2)) / (few_rate.powi(-2) - many_rate.powi(-2))).sqrt();
         let rest = many_rate.powi(-2) - (each * many).powi(-2);
         Self { each, limit: (rest > 0.0).then(|| rest.sqrt().recip()) }
     }
@@ -204,8 +205,11 @@ impl Costs {
             *place(&mut costs) = value;
         }
         for (name, place) in LIMITS {
-            *place(&mut costs) =
-                if object[name].is_null() { None } else { Some(number(name)?).filter(|&limit| limit > 0.0) };
+            *place(&mut costs) = if object[name].is_null() {
+                None
+            } else {
+                Some(number(name)?).filter(|&limit| limit > 0.0)
+            };
         }
         costs.flush.unit_ns = number(FLUSH_CPU)?;
         Ok(costs)
@@ -227,25 +231,35 @@ mod tests {
 
     #[test]
     fn two_rates_are_met_exactly() {
-        for (few, many) in [((1, 2.4), (8, 3.9)), ((2, 1.0), (10, 3.0)), ((4, 979.0), (20, 2000.0))] {
+        for (few, many) in [((1, 2.4), (8, 3.9)), ((2, 1.0), (10, 3.0)), ((4, 979.0), (20, 2000.0))]
+        {
             let rate = Rate::through(few, many);
             for (threads, expected) in [few, many] {
                 assert!((rate.of(f64::from(threads)) / expected - 1.0).abs() < 1e-9, "{rate:?}");
             }
         }
         // What two threads do is twice what one does, or more: nothing limits them. One alone tells nothing.
-        assert_eq!((Rate::through((1, 3.0), (2, 6.1)).limit, Rate::through((1, 3.0), (1, 3.0)).limit), (None, None));
+        assert_eq!(
+            (Rate::through((1, 3.0), (2, 6.1)).limit, Rate::through((1, 3.0), (1, 3.0)).limit),
+            (None, None)
+        );
         // More threads were slower.
         let slower = Rate::through((1, 3.0), (4, 2.0));
         assert!(
-            [1.0, 4.0].map(|threads| slower.of(threads)).iter().all(|rate| (rate - 3.0).abs() < 1e-4),
+            [1.0, 4.0]
+                .map(|threads| slower.of(threads))
+                .iter()
+                .all(|rate| (rate - 3.0).abs() < 1e-4),
             "{slower:?}"
         );
     }
 
     #[test]
     fn a_line_goes_through_two_points_and_stays_above_zero() {
-        assert_eq!(Line::through((1.0, 30.0), (11.0, 130.0)), Line { call_ns: 20.0, unit_ns: 10.0 });
+        assert_eq!(
+            Line::through((1.0, 30.0), (11.0, 130.0)),
+            Line { call_ns: 20.0, unit_ns: 10.0 }
+        );
         assert_eq!(Line::through((1.0, 30.0), (11.0, 10.0)), Line { call_ns: 30.0, unit_ns: 0.0 });
         assert_eq!(Line { call_ns: 20.0, unit_ns: 10.0 }.of(4.0), 60.0);
     }
@@ -273,7 +287,10 @@ mod tests {
             for bad in [json!(-1.0), json!("1"), json!([])] {
                 let mut object = good.clone();
                 object[name] = bad;
-                assert!(Costs::from_json(&object).is_err_and(|why| why.contains(name.as_str())), "{name}");
+                assert!(
+                    Costs::from_json(&object).is_err_and(|why| why.contains(name.as_str())),
+                    "{name}"
+                );
             }
         }
         let mut idle = good;

@@ -59,14 +59,18 @@ pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Machine, Er
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error> {
-    let mut pass = Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+    let mut pass =
+        Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
     let shape = Shape::brought_up(machine, pass.manager());
     let mut times = Vec::new();
     let started = Instant::now();
     while !is_enough(times.len(), runs, started, LONG_ENOUGH_AT_BRING_UP) {
         pass = pass.end_dirty()?.bring_up(&mut Silent)?;
         let us = pass.report["totals"]["bring_up_us"].as_f64();
-        times.push(us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))? / 1e3);
+        times.push(
+            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
+                / 1e3,
+        );
     }
     Ok((Times::of(times)?, shape))
 }
@@ -75,7 +79,12 @@ pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error>
 ///
 /// # Errors
 /// As [`bring_up`]; no memory for the array.
-pub fn all_memory(machine: &Machine, policy: &str, threads: u32, runs: usize) -> Result<Times, Error> {
+pub fn all_memory(
+    machine: &Machine,
+    policy: &str,
+    threads: u32,
+    runs: usize,
+) -> Result<Times, Error> {
     let line = format!("memmap_init={policy} memmap_init_threads={threads}");
     let mut session = with_array(Session::open(machine, &line)?)?;
     let mut times = Vec::new();
@@ -85,7 +94,10 @@ pub fn all_memory(machine: &Machine, policy: &str, threads: u32, runs: usize) ->
     while !is_enough(times.len(), runs, started, LONG_ENOUGH_FOR_A_MAP) {
         let pass = session.bring_up(&mut Silent)?;
         let us = pass.report["totals"]["all_memory_us"].as_f64();
-        times.push(us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))? / 1e3);
+        times.push(
+            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
+                / 1e3,
+        );
         session = pass.end_dirty()?;
     }
     Times::of(times)
@@ -130,17 +142,23 @@ impl<'a> Pool<'a> {
         let manager = self.0.manager();
         let pool = manager.pool(size);
         let to = |target: u64| {
-            let failed =
-                |what: &dyn std::fmt::Display| Error::Failed(format!("the {size} pool of {pages} pages: {what}"));
+            let failed = |what: &dyn std::fmt::Display| {
+                Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
+            };
             // What takes long enough for its clock is told by the thread's own time, which others do not lengthen. Reading that clock takes as long as some hundred pages take to leave.
             let by_cpu = threads == 1 && (maps == Maps::Eager || maps == Maps::Lazy && target != 0);
-            let (started, cpu_seconds) = (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
+            let (started, cpu_seconds) =
+                (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
             let resized = if threads == 1 {
                 pool.resize(target, &NoHelpers)
             } else {
                 pool.resize(target, HostedHelpers::shared())
             };
-            let elapsed = if by_cpu { thread_cpu_seconds() - cpu_seconds } else { started.elapsed().as_secs_f64() };
+            let elapsed = if by_cpu {
+                thread_cpu_seconds() - cpu_seconds
+            } else {
+                started.elapsed().as_secs_f64()
+            };
             let elapsed_ms = elapsed * 1e3;
             let resized = resized.map_err(|error| failed(&error))?;
             if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
@@ -189,7 +207,8 @@ impl<'a> Pool<'a> {
         manager.set_eager_restore(true);
         let pool = manager.pool(PoolSize::TwoMib);
         let failed = |error| Error::Failed(format!("the pool that restores maps: {error}"));
-        pool.resize(manager.totals().free_pages / PoolSize::TwoMib.frames(), &NoHelpers).map_err(failed)?;
+        pool.resize(manager.totals().free_pages / PoolSize::TwoMib.frames(), &NoHelpers)
+            .map_err(failed)?;
         pool.resize(0, &NoHelpers).map_err(failed)?;
         manager.set_eager_restore(false);
         Ok(())

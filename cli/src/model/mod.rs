@@ -96,7 +96,12 @@ fn machine(options: &ModelOptions) -> Result<Machine, Error> {
     let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
     let Some(path) = &options.machine else {
         let nodes = options.nodes.unwrap_or(1);
-        return Machine::synthetic(options.memory.unwrap_or(0), nodes, options.cpus.unwrap_or(nodes)).map_err(bad);
+        return Machine::synthetic(
+            options.memory.unwrap_or(0),
+            nodes,
+            options.cpus.unwrap_or(nodes),
+        )
+        .map_err(bad);
     };
     let mut machine = Machine::from_file(path).map_err(bad)?;
     if let Some(nodes) = options.nodes {
@@ -117,14 +122,24 @@ fn read(path: &Path) -> Result<(Costs, Vec<Value>), Error> {
 
 /// The costs that a file of results has, or the object of the benchmark alone, with the rows of its checks.
 fn costs_in(text: &str) -> Result<(Costs, Vec<Value>), String> {
-    let file: Value = serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
+    let file: Value =
+        serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
     let sections = file["sections"].as_array().map_or(&[][..], Vec::as_slice);
+    let section = sections
+        .iter()
+        .chain([&file])
+        .find(|section| section["bench"] == "model" && section["costs"].is_object());
     let section =
-        sections.iter().chain([&file]).find(|section| section["bench"] == "model" && section["costs"].is_object());
-    let section = section.ok_or("has no costs; `framewright bench model` and `bench all` measure them")?;
+        section.ok_or("has no costs; `framewright bench model` and `bench all` measure them")?;
     let costs = Costs::from_json(&section["costs"])?;
     let rows = file["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    Ok((costs, rows.iter().filter(|row| row["bench"] == "model" && row["source"] == "here").cloned().collect()))
+    Ok((
+        costs,
+        rows.iter()
+            .filter(|row| row["bench"] == "model" && row["source"] == "here")
+            .cloned()
+            .collect(),
+    ))
 }
 
 /// Everything about one machine.
@@ -165,7 +180,10 @@ fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
 /// The greatest error of what is of the same kind.
 fn worst(checked: &[Value], what: &str) -> Option<f64> {
     let kind = what.split_once(", node").map_or(what, |(kind, _)| kind);
-    let same = checked.iter().filter(|row| row["what"] == kind).filter_map(|row| row["error_percent"].as_f64());
+    let same = checked
+        .iter()
+        .filter(|row| row["what"] == kind)
+        .filter_map(|row| row["error_percent"].as_f64());
     same.max_by(|one, other| one.abs().total_cmp(&other.abs()))
 }
 
@@ -173,14 +191,20 @@ fn worst(checked: &[Value], what: &str) -> Option<f64> {
 pub fn tables(rows: &[Value]) -> Vec<Table> {
     let of = |source: &str| rows.iter().filter(|row| row["source"] == source).collect::<Vec<_>>();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("-").to_owned();
-    let time = |row: &Value, name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3));
-    let number = |row: &Value, name: &str| row[name].as_u64().map_or("-".to_owned(), |number| number.to_string());
-    let error =
-        |row: &Value| row["error_percent"].as_f64().map_or("-".to_owned(), |percent| format!("{percent:+.0} %"));
+    let time = |row: &Value, name: &str| {
+        row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3))
+    };
+    let number = |row: &Value, name: &str| {
+        row[name].as_u64().map_or("-".to_owned(), |number| number.to_string())
+    };
+    let error = |row: &Value| {
+        row["error_percent"].as_f64().map_or("-".to_owned(), |percent| format!("{percent:+.0} %"))
+    };
     let mut tables = Vec::new();
     let predicted = of("predicted");
     if !predicted.is_empty() {
-        let mut grid = Grid::new(&["<what", ">threads", ">sections a chunk", ">predicted", ">error"]);
+        let mut grid =
+            Grid::new(&["<what", ">threads", ">sections a chunk", ">predicted", ">error"]);
         for row in &predicted {
             grid.row([
                 text(row, "what"),
@@ -197,8 +221,15 @@ pub fn tables(rows: &[Value]) -> Vec<Table> {
         if rows.is_empty() {
             continue;
         }
-        let mut grid =
-            Grid::new(&["<what", "<machine", ">threads", "<calibrated by", ">predicted", ">measured", ">error"]);
+        let mut grid = Grid::new(&[
+            "<what",
+            "<machine",
+            ">threads",
+            "<calibrated by",
+            ">predicted",
+            ">measured",
+            ">error",
+        ]);
         for row in &rows {
             let calibration = row["calibration"].as_str().unwrap_or("this machine").to_owned();
             grid.row([
@@ -218,7 +249,8 @@ pub fn tables(rows: &[Value]) -> Vec<Table> {
 
 /// How many predictions are good.
 fn summary(rows: &[&Value]) -> String {
-    let errors: Vec<f64> = rows.iter().filter_map(|row| row["error_percent"].as_f64()).map(f64::abs).collect();
+    let errors: Vec<f64> =
+        rows.iter().filter_map(|row| row["error_percent"].as_f64()).map(f64::abs).collect();
     let good = errors.iter().filter(|&&error| error <= 25.0).count();
     let worst = errors.iter().copied().fold(0.0, f64::max);
     format!("{good} of {} within 25 %, the worst is off by {worst:.0} %", errors.len())

@@ -58,7 +58,10 @@ pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
         nodes => costs.nodes.of((nodes - 1) as f64),
     };
     let further_cpus = f64::from(shape.cpus.saturating_sub(1)) * f64::from(shape.zones);
-    costs.bring_up.of(gib) + costs.zone_ns * further_zones + of_nodes + costs.cpu_zone_ns * further_cpus
+    costs.bring_up.of(gib)
+        + costs.zone_ns * further_zones
+        + of_nodes
+        + costs.cpu_zone_ns * further_cpus
 }
 
 /// Writing one page's descriptor and its share of handing its section out, where `threads` threads do so at the same time.
@@ -82,13 +85,16 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
         return 0.0;
     }
     let Division { threads, chunk_sections } = division(node, most);
-    let grid = Grid::new(u64::from(node.deferred.start)..u64::from(node.deferred.end), chunk_sections);
+    let grid =
+        Grid::new(u64::from(node.deferred.start)..u64::from(node.deferred.end), chunk_sections);
     let chunks = (0..grid.count()).filter_map(|index| grid.piece(index));
-    let mut chunks =
-        chunks.map(|chunk| node.pages_within(chunk.start * SECTION_PAGES..chunk.end * SECTION_PAGES) as f64);
+    let mut chunks = chunks.map(|chunk| {
+        node.pages_within(chunk.start * SECTION_PAGES..chunk.end * SECTION_PAGES) as f64
+    });
     // The caller is there at once, its helpers some time later, with the share of a CPU that they get.
     let share = |thread: usize| if thread == 0 { 1.0 } else { costs.helper_share };
-    let mut left: Vec<Option<f64>> = vec![None; if costs.helper_share > 0.0 { threads as usize } else { 1 }];
+    let mut left: Vec<Option<f64>> =
+        vec![None; if costs.helper_share > 0.0 { threads as usize } else { 1 }];
     let mut now = 0.0;
     let mut helpers_came = left.len() == 1;
     loop {
@@ -97,13 +103,18 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
             *thread = thread.or_else(|| chunks.next());
         }
         let at_work = |(thread, pages): (usize, &Option<f64>)| pages.map(|pages| (thread, pages));
-        let busy: f64 = left.iter().enumerate().filter_map(at_work).map(|(thread, _)| share(thread)).sum();
+        let busy: f64 =
+            left.iter().enumerate().filter_map(at_work).map(|(thread, _)| share(thread)).sum();
         if busy == 0.0 {
             return now;
         }
         let each_ns = page_ns(costs, busy + others);
         // Until the first of them is through, or the helpers come.
-        let ends = left.iter().enumerate().filter_map(at_work).map(|(thread, pages)| pages * each_ns / share(thread));
+        let ends = left
+            .iter()
+            .enumerate()
+            .filter_map(at_work)
+            .map(|(thread, pages)| pages * each_ns / share(thread));
         let mut step = ends.fold(f64::INFINITY, f64::min);
         if !helpers_came && now + step >= costs.helper_ns {
             (step, helpers_came) = (costs.helper_ns - now, true);
@@ -119,15 +130,25 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
 
 /// All memory available, deferred: what the boot CPU does first, and then the slowest node. Each node has memory of its own unless `shared`.
 pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, shared: bool) -> f64 {
-    let threads =
-        |node: &Node| if node.deferred.is_empty() { 0.0 } else { effective(costs, division(node, most(node)).threads) };
+    let threads = |node: &Node| {
+        if node.deferred.is_empty() {
+            0.0
+        } else {
+            effective(costs, division(node, most(node)).threads)
+        }
+    };
     let all: f64 = shape.nodes.iter().map(threads).sum();
-    let job = |node: &Node| node_job(costs, node, most(node), if shared { all - threads(node) } else { 0.0 });
+    let job = |node: &Node| {
+        node_job(costs, node, most(node), if shared { all - threads(node) } else { 0.0 })
+    };
     let slowest = shape.nodes.iter().map(job).fold(0.0, f64::max);
     let early_pages = shape.pages() - shape.nodes.iter().map(Node::deferred_pages).sum::<u64>();
     // The node jobs themselves are a job with a helper for each further node.
-    let others =
-        if shape.nodes.iter().filter(|node| !node.deferred.is_empty()).count() > 1 { costs.helper_ns } else { 0.0 };
+    let others = if shape.nodes.iter().filter(|node| !node.deferred.is_empty()).count() > 1 {
+        costs.helper_ns
+    } else {
+        0.0
+    };
     bring_up(costs, shape) + early_pages as f64 * page_ns(costs, 1.0) + others + slowest
 }
 
@@ -211,7 +232,10 @@ impl Resize {
         match self.maps {
             Maps::Kept => line.of(pages),
             Maps::Lazy => leave.of(pages),
-            Maps::Eager => line.of(pages) + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns),
+            Maps::Eager => {
+                line.of(pages)
+                    + self.maps_ns(costs, self.empty_threads(), costs.supply, costs.restore_ns)
+            }
         }
     }
 }

@@ -21,17 +21,41 @@ const DEFERRED: [Deferred; 6] = [
     Deferred {
         machine: "Skylake 8167M, 768 GiB, 2 nodes of 52 CPUs",
         node_gib: 384,
-        times: &[(1, 1717.7), (6, 359.3), (13, 157.0), (19, 172.0), (26, 173.7), (39, 190.0), (52, 138.0)],
+        times: &[
+            (1, 1717.7),
+            (6, 359.3),
+            (13, 157.0),
+            (19, 172.0),
+            (26, 173.7),
+            (39, 190.0),
+            (52, 138.0),
+        ],
     },
     Deferred {
         machine: "Broadwell 2699C, KVM, 192 GiB, 32 CPUs",
         node_gib: 192,
-        times: &[(1, 1092.7), (4, 287.0), (8, 177.0), (12, 144.7), (16, 134.0), (24, 130.3), (32, 125.7)],
+        times: &[
+            (1, 1092.7),
+            (4, 287.0),
+            (8, 177.0),
+            (12, 144.7),
+            (16, 134.0),
+            (24, 130.3),
+            (32, 125.7),
+        ],
     },
     Deferred {
         machine: "Haswell 2699v3, 256 GiB, 2 nodes of 36 CPUs",
         node_gib: 128,
-        times: &[(1, 628.0), (4, 201.0), (9, 114.3), (13, 100.3), (18, 101.0), (27, 97.3), (36, 90.0)],
+        times: &[
+            (1, 628.0),
+            (4, 201.0),
+            (9, 114.3),
+            (13, 100.3),
+            (18, 101.0),
+            (27, 97.3),
+            (36, 90.0),
+        ],
     },
     Deferred {
         machine: "EPYC 7551, KVM, 64 GiB, 16 CPUs",
@@ -69,7 +93,11 @@ const FLUSHES_OF_A_PAGE: f64 = 2.0;
 pub fn rows() -> Vec<Value> {
     let mut rows = Vec::new();
     for table in &DEFERRED {
-        let (Some(&(_, single_ms)), Some(&(all, all_ms))) = (table.times.first(), table.times.last()) else { continue };
+        let (Some(&(_, single_ms)), Some(&(all, all_ms))) =
+            (table.times.first(), table.times.last())
+        else {
+            continue;
+        };
         let node = node(table.node_gib, all);
         let single = node.deferred_pages() as f64 * 64.0 / single_ms * 1e3;
         let alone = Rate { each: single, limit: None };
@@ -82,7 +110,14 @@ pub fn rows() -> Vec<Value> {
                 table.times.iter().filter(|&&(threads, _)| threads != 1 && threads != calibrated)
             {
                 let predicted_ms = predict::node_job(&costs, &node, threads, 0.0) / 1e6;
-                rows.push(row("deferred", table.machine, threads, &calibration, predicted_ms, published_ms));
+                rows.push(row(
+                    "deferred",
+                    table.machine,
+                    threads,
+                    &calibration,
+                    predicted_ms,
+                    published_ms,
+                ));
             }
         }
     }
@@ -104,7 +139,10 @@ pub fn rows() -> Vec<Value> {
     let [(_, off_s, on_s), empty] = FLUSHED;
     // What a flush costs is taken from filling, and what emptying takes follows.
     let flush_ns = (on_s - off_s) * 1e9 / FLUSHED_PAGES / FLUSHES_OF_A_PAGE;
-    let costs = Costs { flush: Line { call_ns: 0.0, unit_ns: flush_ns / f64::from(FLUSHED_CPUS - 1) }, ..Costs::NONE };
+    let costs = Costs {
+        flush: Line { call_ns: 0.0, unit_ns: flush_ns / f64::from(FLUSHED_CPUS - 1) },
+        ..Costs::NONE
+    };
     let flushes_ms = FLUSHED_PAGES * FLUSHES_OF_A_PAGE * flush(&costs, FLUSHED_CPUS) / 1e6;
     let calibration = "filling, two flushes a page";
     let what = "pool 2 MiB, empty, two flushes a page";
@@ -126,7 +164,14 @@ fn node(gib: u32, threads: u32) -> Node {
     Node { number: 0, threads, pages, deferred: 0..sections, runs: vec![PfnRange::new(0, pages)] }
 }
 
-fn row(what: &str, machine: &str, threads: u32, calibration: &str, predicted_ms: f64, published_ms: f64) -> Value {
+fn row(
+    what: &str,
+    machine: &str,
+    threads: u32,
+    calibration: &str,
+    predicted_ms: f64,
+    published_ms: f64,
+) -> Value {
     json!({
         "bench": "model", "source": "published", "what": what, "machine": machine, "threads": threads, "calibration": calibration,
         "predicted_ms": predicted_ms, "measured_ms": published_ms, "measured_ms_min": published_ms, "measured_ms_max": published_ms,
@@ -142,10 +187,12 @@ mod tests {
     fn most_of_what_was_published_follows_from_its_ends() {
         let rows = rows();
         let errors = |has_both: bool| {
-            let chosen = rows
-                .iter()
-                .filter(move |row| row["calibration"].as_str().is_some_and(|text| (text != "1 thread") == has_both));
-            chosen.map(|row| row["error_percent"].as_f64().expect("a number").abs()).collect::<Vec<f64>>()
+            let chosen = rows.iter().filter(move |row| {
+                row["calibration"].as_str().is_some_and(|text| (text != "1 thread") == has_both)
+            });
+            chosen
+                .map(|row| row["error_percent"].as_f64().expect("a number").abs())
+                .collect::<Vec<f64>>()
         };
         let (with, without) = (errors(true), errors(false));
         let good = |errors: &[f64]| errors.iter().filter(|&&error| error <= 25.0).count();

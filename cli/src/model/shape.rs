@@ -47,13 +47,18 @@ impl Node {
 
     /// Pages of the node's memory in a range of frames.
     pub fn pages_within(&self, frames: Range<u64>) -> u64 {
-        let within = |run: &PfnRange| run.end.0.min(frames.end).saturating_sub(run.start.0.max(frames.start));
+        let within = |run: &PfnRange| {
+            run.end.0.min(frames.end).saturating_sub(run.start.0.max(frames.start))
+        };
         self.runs.iter().map(within).sum()
     }
 
     /// Pages that are deferred.
     pub fn deferred_pages(&self) -> u64 {
-        self.pages_within(u64::from(self.deferred.start) * SECTION_PAGES..u64::from(self.deferred.end) * SECTION_PAGES)
+        self.pages_within(
+            u64::from(self.deferred.start) * SECTION_PAGES
+                ..u64::from(self.deferred.end) * SECTION_PAGES,
+        )
     }
 }
 
@@ -63,7 +68,8 @@ impl Shape {
     /// # Errors
     /// A machine that it cannot stand in for.
     pub fn of(machine: &Machine) -> Result<Self, Error> {
-        let pass = Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+        let pass =
+            Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
         Ok(Self::brought_up(machine, pass.manager()))
     }
 
@@ -134,6 +140,9 @@ mod tests {
     fn holes_have_no_pages() {
         let runs = vec![PfnRange::new(0, 100), PfnRange::new(SECTION_PAGES, 2 * SECTION_PAGES)];
         let node = Node { number: 0, threads: 1, pages: 100 + SECTION_PAGES, deferred: 0..2, runs };
-        assert_eq!((node.pages_within(50..SECTION_PAGES + 7), node.deferred_pages()), (57, 100 + SECTION_PAGES));
+        assert_eq!(
+            (node.pages_within(50..SECTION_PAGES + 7), node.deferred_pages()),
+            (57, 100 + SECTION_PAGES)
+        );
     }
 }

@@ -28,7 +28,8 @@ fn costs_are_found_in_either_form() {
 fn files_without_costs_say_so() {
     let mut spoilt = json!({ "bench": "model", "costs": costs().to_json() });
     spoilt["costs"]["section_ns"] = json!("fast");
-    let failed = json!({ "format": 1, "sections": [{ "bench": "model", "failed": "x" }], "rows": [] });
+    let failed =
+        json!({ "format": 1, "sections": [{ "bench": "model", "failed": "x" }], "rows": [] });
     for (text, expected) in [
         (String::new(), "no file of results"),
         (failed.to_string(), "no costs"),
@@ -44,20 +45,33 @@ fn files_without_costs_say_so() {
 fn a_machine_is_predicted_node_by_node() {
     let machine = Machine::synthetic(24 << 40, 16, 256).expect("is one");
     let shape = Shape::of(&machine).expect("can be brought up");
-    let checked =
-        [json!({ "what": "deferred", "error_percent": 5.0 }), json!({ "what": "deferred", "error_percent": -9.0 })];
+    let checked = [
+        json!({ "what": "deferred", "error_percent": 5.0 }),
+        json!({ "what": "deferred", "error_percent": -9.0 }),
+    ];
     let rows = predictions(&costs(), &shape, &checked);
-    let nodes: Vec<&Value> =
-        rows.iter().filter(|row| row["what"].as_str().is_some_and(|what| what.starts_with("deferred, node"))).collect();
+    let nodes: Vec<&Value> = rows
+        .iter()
+        .filter(|row| row["what"].as_str().is_some_and(|what| what.starts_with("deferred, node")))
+        .collect();
     assert_eq!(nodes.len(), 16);
     for node in nodes {
         assert_eq!((&node["threads"], &node["error_percent"]), (&json!(16), &json!(-9.0)));
         // 12288 sections on 16 threads are 192 a chunk, one less where the first is not deferred.
-        assert!(node["chunk_sections"].as_u64().is_some_and(|chunk| (190..=192).contains(&chunk)), "{node}");
+        assert!(
+            node["chunk_sections"].as_u64().is_some_and(|chunk| (190..=192).contains(&chunk)),
+            "{node}"
+        );
         // 24 GiB of descriptors at 160 GB/s.
-        assert!(node["predicted_ms"].as_f64().is_some_and(|ms| (150.0..190.0).contains(&ms)), "{node}");
+        assert!(
+            node["predicted_ms"].as_f64().is_some_and(|ms| (150.0..190.0).contains(&ms)),
+            "{node}"
+        );
     }
-    assert!(rows.iter().all(|row| row["predicted_ms"].as_f64().is_some_and(|ms| ms.is_finite() && ms >= 0.0)));
+    assert!(
+        rows.iter()
+            .all(|row| row["predicted_ms"].as_f64().is_some_and(|ms| ms.is_finite() && ms >= 0.0))
+    );
     for what in ["bring-up", "eager", "deferred", "flush of all CPUs"] {
         assert_eq!(rows.iter().filter(|row| row["what"] == what).count(), 1, "{what}");
     }

@@ -56,11 +56,15 @@ impl Machine {
     pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
         let nodes = u64::from(nodes);
         if !memory_bytes.is_multiple_of(MIB) {
-            return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU's memory comes in whole MiB")));
+            return Err(Error::Usage(format!(
+                "--memory {memory_bytes}: QEMU's memory comes in whole MiB"
+            )));
         }
         let memory_mib = memory_bytes / MIB;
         if memory_mib < LEAST_MIB {
-            return Err(Error::Usage(format!("--memory {memory_mib}M is too little: the guest needs {LEAST_MIB} MiB")));
+            return Err(Error::Usage(format!(
+                "--memory {memory_mib}M is too little: the guest needs {LEAST_MIB} MiB"
+            )));
         }
         if nodes > memory_mib {
             return Err(Error::Usage(format!(
@@ -78,7 +82,9 @@ impl Machine {
             device.push_str(properties);
         }
         // Hints are worked on by a thread of their own.
-        if properties.split(',').any(|property| property == "free-page-hint=on") && !properties.contains("iothread=") {
+        if properties.split(',').any(|property| property == "free-page-hint=on")
+            && !properties.contains("iothread=")
+        {
             device.push_str(",iothread=balloon-thread");
             self.more.extend(["-object".to_owned(), "iothread,id=balloon-thread".to_owned()]);
         }
@@ -109,11 +115,27 @@ impl Machine {
         // One node is what a machine without NUMA tables is.
         if self.nodes > 1 {
             for node in 0..self.nodes {
-                add(&["-object", &format!("memory-backend-ram,id=m{node},size={}M", self.node_mib(node))]);
-                add(&["-numa", &format!("node,nodeid={node}{},memdev=m{node}", self.node_cpus(node))]);
+                add(&[
+                    "-object",
+                    &format!("memory-backend-ram,id=m{node},size={}M", self.node_mib(node)),
+                ]);
+                add(&[
+                    "-numa",
+                    &format!("node,nodeid={node}{},memdev=m{node}", self.node_cpus(node)),
+                ]);
             }
         }
-        add(&["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-device", EXIT_DEVICE]);
+        add(&[
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+            "-device",
+            EXIT_DEVICE,
+        ]);
         more.iter().for_each(|word| add(&[word]));
         // A device's bus has to come before the device.
         self.more.iter().for_each(|word| add(&[word]));
@@ -144,7 +166,8 @@ mod tests {
     use super::*;
 
     fn line(machine: &Machine, accelerator: Accelerator) -> String {
-        let arguments = machine.arguments(accelerator, Path::new("/g"), "numa=off report=json", &[]);
+        let arguments =
+            machine.arguments(accelerator, Path::new("/g"), "numa=off report=json", &[]);
         arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
@@ -164,7 +187,8 @@ mod tests {
         let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
         let more = ["-cpu".to_owned(), "max,-x2apic".to_owned()];
         let arguments = machine.arguments(Accelerator::Tcg, Path::new("/g"), "", &more);
-        let place = |word: &str| arguments.iter().rposition(|argument| argument == word).expect("is there");
+        let place =
+            |word: &str| arguments.iter().rposition(|argument| argument == word).expect("is there");
         assert_eq!(place("-cpu") + 1, place("max,-x2apic"));
         assert!(place("-append") > place("max,-x2apic") && place("-device") < place("-cpu"));
     }
@@ -187,7 +211,9 @@ mod tests {
         let all = machine.arguments(Accelerator::Tcg, Path::new("image"), "", &more);
         let all = all.join(std::ffi::OsStr::new(" ")).into_string().expect("text");
         assert!(
-            all.contains(" -name x -device virtio-balloon-pci,id=balloon,free-page-reporting=on -append "),
+            all.contains(
+                " -name x -device virtio-balloon-pci,id=balloon,free-page-reporting=on -append "
+            ),
             "{all}"
         );
         let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
@@ -201,13 +227,27 @@ mod tests {
     fn shares_add_up_whatever_the_numbers() {
         for nodes in 1..=9 {
             for cpus in 1..=9 {
-                let machine = Machine::new(Model::Q35, 1001 << 20, nodes, cpus).expect("can be built");
-                let count = |node| match machine.node_cpus(node).trim_start_matches(",cpus=").split_once('-') {
-                    Some((first, last)) => last.parse::<u64>().unwrap() - first.parse::<u64>().unwrap() + 1,
+                let machine =
+                    Machine::new(Model::Q35, 1001 << 20, nodes, cpus).expect("can be built");
+                let count = |node| match machine
+                    .node_cpus(node)
+                    .trim_start_matches(",cpus=")
+                    .split_once('-')
+                {
+                    Some((first, last)) => {
+                        last.parse::<u64>().unwrap() - first.parse::<u64>().unwrap() + 1
+                    }
                     None => u64::from(!machine.node_cpus(node).is_empty()),
                 };
-                assert_eq!((0..u64::from(nodes)).map(|node| machine.node_mib(node)).sum::<u64>(), 1001);
-                assert_eq!((0..u64::from(nodes)).map(count).sum::<u64>(), u64::from(cpus), "{nodes} nodes");
+                assert_eq!(
+                    (0..u64::from(nodes)).map(|node| machine.node_mib(node)).sum::<u64>(),
+                    1001
+                );
+                assert_eq!(
+                    (0..u64::from(nodes)).map(count).sum::<u64>(),
+                    u64::from(cpus),
+                    "{nodes} nodes"
+                );
             }
         }
     }

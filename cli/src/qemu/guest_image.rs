@@ -17,10 +17,14 @@ pub struct Package {
 
 impl Package {
     /// The reference guest.
-    pub const GUEST: Self = Self { name: "guest", title: "guest", override_by: "FRAMEWRIGHT_GUEST" };
+    pub const GUEST: Self =
+        Self { name: "guest", title: "guest", override_by: "FRAMEWRIGHT_GUEST" };
     /// The first program of Linux.
-    pub const LINUX_INIT: Self =
-        Self { name: "linux-init", title: "program for Linux", override_by: "FRAMEWRIGHT_LINUX_INIT" };
+    pub const LINUX_INIT: Self = Self {
+        name: "linux-init",
+        title: "program for Linux",
+        override_by: "FRAMEWRIGHT_LINUX_INIT",
+    };
 }
 
 /// Finds or builds a package's program.
@@ -69,8 +73,9 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
             messages.trim_end()
         )));
     }
-    executable(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| Error::Failed(format!("cargo built the {title} but does not say where it is")))
+    executable(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        Error::Failed(format!("cargo built the {title} but does not say where it is"))
+    })
 }
 
 /// The program that cargo's messages name last.

@@ -124,14 +124,18 @@ impl Log {
     fn push(&mut self, line: String) {
         let cost = |line: &String| line.len() + size_of::<String>();
         let is_beginning = self.last.is_empty() && self.left_out == 0;
-        if is_beginning && self.first.len() < KEPT_LINES && self.first_bytes + cost(&line) <= KEPT_BYTES {
+        if is_beginning
+            && self.first.len() < KEPT_LINES
+            && self.first_bytes + cost(&line) <= KEPT_BYTES
+        {
             self.first_bytes += cost(&line);
             self.first.push(line);
             return;
         }
         self.last_bytes += cost(&line);
         self.last.push_back(line);
-        while self.last.len() > 1 && (self.last.len() > KEPT_LINES || self.last_bytes > KEPT_BYTES) {
+        while self.last.len() > 1 && (self.last.len() > KEPT_LINES || self.last_bytes > KEPT_BYTES)
+        {
             self.last_bytes -= self.last.pop_front().as_ref().map_or(0, cost);
             self.left_out += 1;
         }
@@ -144,7 +148,8 @@ impl Log {
 
     /// All that is kept, in order, with a line for what is not.
     pub fn lines(&self) -> impl DoubleEndedIterator<Item = Cow<'_, str>> {
-        let middle = (self.left_out != 0).then(|| Cow::Owned(format!("({} lines are left out here)", self.left_out)));
+        let middle = (self.left_out != 0)
+            .then(|| Cow::Owned(format!("({} lines are left out here)", self.left_out)));
         let first = self.first.iter().map(|line| Cow::Borrowed(line.as_str()));
         first.chain(middle).chain(self.last.iter().map(|line| Cow::Borrowed(line.as_str())))
     }
@@ -158,11 +163,17 @@ mod tests {
     fn lines_are_put_together_and_protocol_is_kept_apart() {
         let mut transcript = Transcript::default();
         assert!(transcript.take(b"[    0.000000] Frame").is_empty());
-        assert_eq!(transcript.take(b"wright\r\n\r\n@json {\"a\": 1}\r\n@e"), ["[    0.000000] Framewright", ""]);
+        assert_eq!(
+            transcript.take(b"wright\r\n\r\n@json {\"a\": 1}\r\n@e"),
+            ["[    0.000000] Framewright", ""]
+        );
         assert!(!transcript.ended);
         assert!(transcript.take(b"nd\r\n").is_empty());
         assert!(transcript.ended);
-        assert_eq!(transcript.report.and_then(Result::ok).map(|report| report["a"].as_u64()), Some(Some(1)));
+        assert_eq!(
+            transcript.report.and_then(Result::ok).map(|report| report["a"].as_u64()),
+            Some(Some(1))
+        );
     }
 
     #[test]
@@ -205,9 +216,19 @@ mod tests {
             said += transcript.take(format!("line {number}\r\n").as_bytes()).len();
         }
         let log: Vec<String> = transcript.log.lines().map(Cow::into_owned).collect();
-        assert_eq!((said, log.len()), (200_000, 2 * KEPT_LINES + 1), "everybody who watches sees all of it");
-        assert_eq!((log[0].as_str(), log.last().map(String::as_str)), ("line 0", Some("line 199999")));
-        assert_eq!(log[KEPT_LINES], format!("({} lines are left out here)", 200_000 - 2 * KEPT_LINES));
+        assert_eq!(
+            (said, log.len()),
+            (200_000, 2 * KEPT_LINES + 1),
+            "everybody who watches sees all of it"
+        );
+        assert_eq!(
+            (log[0].as_str(), log.last().map(String::as_str)),
+            ("line 0", Some("line 199999"))
+        );
+        assert_eq!(
+            log[KEPT_LINES],
+            format!("({} lines are left out here)", 200_000 - 2 * KEPT_LINES)
+        );
         // Few lines that are long.
         let mut transcript = Transcript::default();
         for _ in 0..64 {

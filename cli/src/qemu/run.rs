@@ -99,7 +99,9 @@ pub enum End {
 /// What to install when there is no QEMU; it did not answer within `limit`; a signal came.
 pub fn version(limit: Duration) -> Result<String, Error> {
     let start = Instant::now();
-    let late = || Error::Failed(format!("`{PROGRAM} --version` did not answer within {} s", limit.as_secs()));
+    let late = || {
+        Error::Failed(format!("`{PROGRAM} --version` did not answer within {} s", limit.as_secs()))
+    };
     let (mut process, events) = Process::start(&["--version".into()], false, None)?;
     let mut said = Vec::new();
     loop {
@@ -118,14 +120,21 @@ pub fn version(limit: Duration) -> Result<String, Error> {
         return Err(late());
     }
     let text = String::from_utf8_lossy(&said);
-    let mut words = text.lines().next().unwrap_or_default().split_whitespace().skip_while(|word| *word != "version");
+    let mut words = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip_while(|word| *word != "version");
     Ok(words.nth(1).unwrap_or("unknown").to_owned())
 }
 
 /// The line, if there is one, in which QEMU says that KVM gave up the machine.
 pub fn kvm_failure(complaints: &str) -> Option<&str> {
     let whole = complaints.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    whole.lines().find(|line| line.contains("KVM internal error") || line.contains("kvm run failed"))
+    whole
+        .lines()
+        .find(|line| line.contains("KVM internal error") || line.contains("kvm run failed"))
 }
 
 /// Runs QEMU; `watch` sees what the guest says as it comes.
@@ -156,7 +165,10 @@ fn supervise(
     let mut first_line = None;
     let mut end = None;
     let mut has_shell = false;
-    let mut tell = |lines: Vec<String>, transcript: &mut Transcript, process: &mut Process| -> Result<bool, Error> {
+    let mut tell = |lines: Vec<String>,
+                    transcript: &mut Transcript,
+                    process: &mut Process|
+     -> Result<bool, Error> {
         if first_line.is_none() && (!transcript.log.is_empty() || transcript.report.is_some()) {
             first_line = Some(start.elapsed());
         }
@@ -205,12 +217,19 @@ fn supervise(
     }
     let end = match end {
         Some(end) => end,
-        None => process.wait(start, if limits.endless_shell { Duration::MAX } else { limits.whole })?,
+        None => {
+            process.wait(start, if limits.endless_shell { Duration::MAX } else { limits.whole })?
+        }
     };
     let lines = transcript.finish();
     tell(lines, &mut transcript, &mut process)?;
     drop(process);
-    Ok(Ended { how: end, transcript, complaints: String::from_utf8_lossy(&complaints).into_owned(), first_line })
+    Ok(Ended {
+        how: end,
+        transcript,
+        complaints: String::from_utf8_lossy(&complaints).into_owned(),
+        first_line,
+    })
 }
 
 enum Event {
@@ -223,7 +242,11 @@ struct Process(Child);
 
 impl Process {
     /// Starts it with `line` as its second serial line.
-    fn start(arguments: &[OsString], has_input: bool, line: Option<OwnedFd>) -> Result<(Self, Receiver<Event>), Error> {
+    fn start(
+        arguments: &[OsString],
+        has_input: bool,
+        line: Option<OwnedFd>,
+    ) -> Result<(Self, Receiver<Event>), Error> {
         interrupt::watch();
         let parent = std::process::id();
         let mut command = Command::new(PROGRAM);
@@ -238,7 +261,9 @@ impl Process {
         let inherited = line.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: between fork and exec only system calls are made, no memory is allocated and no lock is taken.
         unsafe {
-            command.pre_exec(move || inherited.map_or(Ok(()), GuestLine::inherit).and_then(|()| die_with(parent)))
+            command.pre_exec(move || {
+                inherited.map_or(Ok(()), GuestLine::inherit).and_then(|()| die_with(parent))
+            })
         };
         let mut child = command.spawn().map_err(|error| cannot(&error))?;
         let (sender, receiver) = mpsc::sync_channel(MOST_WAITING);
@@ -259,7 +284,9 @@ impl Process {
                 Ok(Some(status)) => return Ok(End::Exit(status)),
                 Ok(None) if start.elapsed() >= limit => return Ok(End::TimeOut),
                 Ok(None) => thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(Error::Failed(format!("QEMU's end cannot be awaited: {error}"))),
+                Err(error) => {
+                    return Err(Error::Failed(format!("QEMU's end cannot be awaited: {error}")));
+                }
             }
         }
     }
@@ -280,11 +307,19 @@ fn die_with(parent: u32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // We may have died before that took effect.
-    if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+    if std::os::unix::process::parent_id() == parent {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
 }
 
 /// Sends what comes from `source` until it ends or nobody listens.
-fn forward(mut source: impl Read + Send + 'static, sender: SyncSender<Event>, event: fn(Vec<u8>) -> Event) {
+fn forward(
+    mut source: impl Read + Send + 'static,
+    sender: SyncSender<Event>,
+    event: fn(Vec<u8>) -> Event,
+) {
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         loop {

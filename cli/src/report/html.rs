@@ -15,7 +15,9 @@ impl fmt::Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 // Not allowed in HTML at all.
-                character if character.is_control() && !matches!(character, '\n' | '\t') => f.write_char('\u{fffd}')?,
+                character if character.is_control() && !matches!(character, '\n' | '\t') => {
+                    f.write_char('\u{fffd}')?
+                }
                 character => f.write_char(character)?,
             }
         }
@@ -38,6 +40,9 @@ mod tests {
 
     #[test]
     fn nothing_ends_an_element_or_an_attribute() {
-        assert_eq!(Escaped("<a b='c' d=\"e\">&\0").to_string(), "&lt;a b=&#39;c&#39; d=&quot;e&quot;&gt;&amp;\u{fffd}");
+        assert_eq!(
+            Escaped("<a b='c' d=\"e\">&\0").to_string(),
+            "&lt;a b=&#39;c&#39; d=&quot;e&quot;&gt;&amp;\u{fffd}"
+        );
     }
 }

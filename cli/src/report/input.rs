@@ -66,7 +66,10 @@ pub fn read(results: &[PathBuf], snapshots: &[PathBuf]) -> Result<Input, Error> 
     for path in snapshots {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !input.snapshots.iter().any(|(file, _)| *file == name) {
-            return Err(Error::Usage(format!("{}: it has results and no snapshot", path.display())));
+            return Err(Error::Usage(format!(
+                "{}: it has results and no snapshot",
+                path.display()
+            )));
         }
     }
     Ok(input)
@@ -84,11 +87,14 @@ fn load(path: &Path) -> Result<Value, String> {
 impl Input {
     /// Takes one file.
     fn take(&mut self, name: &str, value: &Value) -> Result<(), String> {
-        let object = value.as_object().ok_or("is no JSON object, so neither results nor a snapshot")?;
+        let object =
+            value.as_object().ok_or("is no JSON object, so neither results nor a snapshot")?;
         match object.get("format") {
             None => {}
             Some(format) if format.as_u64() == Some(FORMAT) => {}
-            Some(format) => return Err(format!("has format {format}; this program reads format {FORMAT}")),
+            Some(format) => {
+                return Err(format!("has format {format}; this program reads format {FORMAT}"));
+            }
         }
         let mut content = Vec::new();
         if let Some(snapshot) = object.get("snapshot") {
@@ -96,8 +102,9 @@ impl Input {
             content.push("a snapshot of memory".to_owned());
         }
         if let Some(rows) = object.get("rows") {
-            let bench =
-                object.get("bench").map_or(Ok(None), |bench| bench.as_str().map(Some).ok_or("bench is no text"))?;
+            let bench = object
+                .get("bench")
+                .map_or(Ok(None), |bench| bench.as_str().map(Some).ok_or("bench is no text"))?;
             let count = self.take_rows(rows, bench)?;
             self.take_notes(object);
             content.push(counted(count as u64, "row"));
@@ -156,10 +163,13 @@ impl Input {
         };
         let mut seconds = 0.0;
         for section in sections {
-            let text = |name: &str| section.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let text = |name: &str| {
+                section.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+            };
             let left_out = section.get("left_out").and_then(Value::as_array);
             let left_out = left_out.map_or(&[][..], Vec::as_slice).iter();
-            let left_out = left_out.filter_map(|reason| reason.as_str().map(str::to_owned)).collect();
+            let left_out =
+                left_out.filter_map(|reason| reason.as_str().map(str::to_owned)).collect();
             let note = Note { bench: text("bench"), timed: text("timed"), left_out };
             if !note.bench.is_empty() && self.known.insert(note.clone()) {
                 self.notes.push(note);
@@ -167,7 +177,9 @@ impl Input {
             seconds += section.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
         }
         // How long a whole run took has limits of its own.
-        if let (Some(command), true) = (object.get("command").and_then(Value::as_str), seconds > 0.0) {
+        if let (Some(command), true) =
+            (object.get("command").and_then(Value::as_str), seconds > 0.0)
+        {
             self.keep(json!({ "bench": "run", "command": command, "run_seconds": seconds }));
         }
     }
@@ -192,7 +204,9 @@ fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
     let mut add = |name: &str, value: &Value| {
         let value = match (name, value) {
             (_, Value::Null | Value::Object(_) | Value::Array(_)) => return,
-            ("memory_bytes", value) => value.as_u64().map_or_else(|| value.to_string(), crate::grid::size),
+            ("memory_bytes", value) => {
+                value.as_u64().map_or_else(|| value.to_string(), crate::grid::size)
+            }
             (_, Value::String(text)) => text.clone(),
             (_, value) => value.to_string(),
         };
@@ -209,8 +223,8 @@ fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
 
 /// Ends of names of what is measured.
 const UNITS: [&str; 14] = [
-    "_ns", "_us", "_ms", "_s", "_seconds", "_bytes", "_kib", "_mib", "_gib", "_percent", "_ratio", "_min", "_max",
-    "_low",
+    "_ns", "_us", "_ms", "_s", "_seconds", "_bytes", "_kib", "_mib", "_gib", "_percent", "_ratio",
+    "_min", "_max", "_low",
 ];
 /// Further names of what is measured, or does not tell what was.
 const MEASURED: [&str; 12] = [
@@ -230,12 +244,15 @@ const MEASURED: [&str; 12] = [
 /// Names of what is said of measurements.
 const OUTCOMES: [&str; 3] = ["met", "skipped", "remark"];
 /// Names that end like a unit and say what was measured all the same.
-const SETTINGS: [&str; 5] = ["managed_gib", "unit_ns", "dirtied_mib", "memory_bytes", "cpus_percent"];
+const SETTINGS: [&str; 5] =
+    ["managed_gib", "unit_ns", "dirtied_mib", "memory_bytes", "cpus_percent"];
 
 /// Whether a field is a measurement.
 pub fn is_measured(field: &str) -> bool {
     !SETTINGS.contains(&field)
-        && (MEASURED.contains(&field) || field.ends_with("_high") || UNITS.iter().any(|unit| field.ends_with(unit)))
+        && (MEASURED.contains(&field)
+            || field.ends_with("_high")
+            || UNITS.iter().any(|unit| field.ends_with(unit)))
 }
 
 /// What tells a row from the others of its table.
@@ -244,7 +261,9 @@ fn identity(row: &Value) -> String {
     let settings = fields.filter(|(name, value)| {
         !is_measured(name)
             && !OUTCOMES.contains(&name.as_str())
-            && (value.is_string() || value.is_boolean() || value.is_u64() && !name.ends_with("_pages"))
+            && (value.is_string()
+                || value.is_boolean()
+                || value.is_u64() && !name.ends_with("_pages"))
     });
     settings.map(|(name, value)| format!("{name}={value};")).collect()
 }
@@ -257,14 +276,19 @@ fn check(row: &Map<String, Value>) -> Result<(), (String, String)> {
         match value {
             Value::Array(values) => {
                 let numbers: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
-                let Some(numbers) = numbers else { return wrong("is a series with something that is no number") };
+                let Some(numbers) = numbers else {
+                    return wrong("is a series with something that is no number");
+                };
                 if numbers.is_empty() {
                     return wrong("is an empty series");
                 }
                 match length {
                     None => length = Some((name.clone(), numbers.len())),
                     Some((ref other, len)) if len != numbers.len() => {
-                        return wrong(&format!("has {} values and {other} has {len}", numbers.len()));
+                        return wrong(&format!(
+                            "has {} values and {other} has {len}",
+                            numbers.len()
+                        ));
                     }
                     Some(_) => {}
                 }
@@ -291,7 +315,8 @@ fn check(row: &Map<String, Value>) -> Result<(), (String, String)> {
     }
     let number = |name: &str| row.get(name).and_then(Value::as_f64);
     for name in row.keys() {
-        if let (Some(least), Some(most)) = (number(&format!("{name}_min")), number(&format!("{name}_max")))
+        if let (Some(least), Some(most)) =
+            (number(&format!("{name}_min")), number(&format!("{name}_max")))
             && least > most
         {
             return Err((format!("{name}_min"), format!("is {least}, above the largest, {most}")));
@@ -302,7 +327,9 @@ fn check(row: &Map<String, Value>) -> Result<(), (String, String)> {
 
 /// Differences go both ways.
 fn may_be_negative(field: &str) -> bool {
-    ["error", "left", "change", "against", "added", "difference"].iter().any(|word| field.contains(word))
+    ["error", "left", "change", "against", "added", "difference"]
+        .iter()
+        .any(|word| field.contains(word))
 }
 
 #[cfg(test)]
@@ -319,12 +346,18 @@ mod tests {
         let one = json!({ "bench": "fragment", "timed": "t", "rows": [{ "allocator": "a", "free_in_whole_blocks_percent": 2.5 }] });
         let input = taken(&one).expect("it is right");
         assert_eq!(input.rows[0]["bench"], "fragment");
-        assert_eq!((input.notes[0].timed.as_str(), input.files[0].content.as_str()), ("t", "1 row"));
+        assert_eq!(
+            (input.notes[0].timed.as_str(), input.files[0].content.as_str()),
+            ("t", "1 row")
+        );
         let all = json!({ "format": 1, "command": "bench all", "machine": { "cpus": 2, "memory_bytes": 1 << 30 },
             "sections": [{ "bench": "alloc", "seconds": 2.0, "left_out": ["x"] }, { "bench": "jobs", "seconds": 3.5 }],
             "rows": [{ "bench": "alloc", "alloc_ns": 1.5 }], "later": {} });
         let input = taken(&all).expect("it is right");
-        assert_eq!(input.rows[1], json!({ "bench": "run", "command": "bench all", "run_seconds": 5.5 }));
+        assert_eq!(
+            input.rows[1],
+            json!({ "bench": "run", "command": "bench all", "run_seconds": 5.5 })
+        );
         assert!(input.files[0].facts.contains(&("memory".into(), "1.00 GiB".into())));
         assert_eq!(input.notes[0].left_out, ["x"]);
     }
@@ -351,9 +384,18 @@ mod tests {
             (json!({ "bench": 3, "rows": [{}] }), "bench is no text"),
             (row(json!(3)), "rows[1] is no object"),
             (row(json!({ "x_ns": 1 })), "rows[1].bench is no text"),
-            (row(json!({ "bench": "a", "x_ns": -0.5 })), "rows[1].x_ns is -0.5, which cannot be negative"),
-            (row(json!({ "bench": "a", "x_ns": "NaN" })), "rows[1].x_ns is \"NaN\" where a number belongs"),
-            (row(json!({ "bench": "a", "x_ns_min": 3, "x_ns_max": 2, "x_ns": 2 })), "rows[1].x_ns_min is 3, above"),
+            (
+                row(json!({ "bench": "a", "x_ns": -0.5 })),
+                "rows[1].x_ns is -0.5, which cannot be negative",
+            ),
+            (
+                row(json!({ "bench": "a", "x_ns": "NaN" })),
+                "rows[1].x_ns is \"NaN\" where a number belongs",
+            ),
+            (
+                row(json!({ "bench": "a", "x_ns_min": 3, "x_ns_max": 2, "x_ns": 2 })),
+                "rows[1].x_ns_min is 3, above",
+            ),
             (
                 row(json!({ "bench": "a", "at_seconds": [1, 2], "rss_mib": [1] })),
                 "rows[1].rss_mib has 1 values and at_seconds has 2",
@@ -362,9 +404,18 @@ mod tests {
                 row(json!({ "bench": "a", "at_seconds": [2, 1], "rss_mib": [1, 1] })),
                 "rows[1].at_seconds goes back in time",
             ),
-            (row(json!({ "bench": "a", "at_seconds": [], "rss_mib": [] })), "rows[1].at_seconds is an empty series"),
-            (row(json!({ "bench": "a", "at_seconds": [1, null] })), "rows[1].at_seconds is a series with"),
-            (row(json!({ "bench": "a", "rss_mib": [1, -1] })), "rows[1].rss_mib is a series with a negative"),
+            (
+                row(json!({ "bench": "a", "at_seconds": [], "rss_mib": [] })),
+                "rows[1].at_seconds is an empty series",
+            ),
+            (
+                row(json!({ "bench": "a", "at_seconds": [1, null] })),
+                "rows[1].at_seconds is a series with",
+            ),
+            (
+                row(json!({ "bench": "a", "rss_mib": [1, -1] })),
+                "rows[1].rss_mib is a series with a negative",
+            ),
         ] {
             let error = taken(&value).err().unwrap_or_default();
             assert!(error.starts_with(expected), "{value}: {error}");

@@ -160,7 +160,12 @@ fn extents(runs: &[Run], cell_blocks: u64, columns: u64) -> impl Iterator<Item =
 }
 
 /// Where rows begin.
-fn addresses(body: &mut String, first_block: u64, (row_blocks, rows): (u64, u64), (y, pitch): (f64, f64)) {
+fn addresses(
+    body: &mut String,
+    first_block: u64,
+    (row_blocks, rows): (u64, u64),
+    (y, pitch): (f64, f64),
+) {
     // Rows that are powers of two apart have round addresses.
     let each = (APART / pitch).ceil().max(1.0);
     let mut step = 1_u64;
@@ -225,9 +230,20 @@ fn draw(body: &mut String, run: &Run, place: &Place, detail: Detail) {
                     (1, (place.columns - column).min(to - at))
                 };
                 let height = if whole { rows as f64 * place.pitch } else { share * place.pitch };
-                let (x, y) = (SIDE + column as f64 * place.pitch, place.y + (row as f64 + above) * place.pitch);
+                let (x, y) = (
+                    SIDE + column as f64 * place.pitch,
+                    place.y + (row as f64 + above) * place.pitch,
+                );
                 let width = length as f64 * place.pitch;
-                put!(body, "M{} {}h{}v{}h-{}z", Short(x), Fine(y), Short(width), Fine(height), Short(width));
+                put!(
+                    body,
+                    "M{} {}h{}v{}h-{}z",
+                    Short(x),
+                    Fine(y),
+                    Short(width),
+                    Fine(height),
+                    Short(width)
+                );
                 at += rows * length;
             }
             body.push_str("\"/>");
@@ -252,7 +268,8 @@ impl std::fmt::Display for Fine {
 fn words(run: &Run) -> String {
     let start = run.first_pfn << 12;
     let end = start + run.blocks.saturating_mul(BLOCK_SIZE) - 1;
-    let mut words = format!("{start:#x} to {end:#x}, {}: ", size(run.blocks.saturating_mul(BLOCK_SIZE)));
+    let mut words =
+        format!("{start:#x} to {end:#x}, {}: ", size(run.blocks.saturating_mul(BLOCK_SIZE)));
     if let [(only, _)] = run.uses[..] {
         words.push_str(&name(only));
         return words;
@@ -343,7 +360,11 @@ fn entries(snapshot: &Snapshot) -> impl Iterator<Item = Entry> {
         for &(what, count) in &run.uses {
             let blocks = if run.uses.len() == 1 { run.blocks } else { run.blocks / cell * count };
             let (key, fill) = entry(what);
-            let entry = entries.entry(key).or_insert_with(|| Entry { name: key.1, fills: BTreeMap::new(), blocks: 0 });
+            let entry = entries.entry(key).or_insert_with(|| Entry {
+                name: key.1,
+                fills: BTreeMap::new(),
+                blocks: 0,
+            });
             entry.blocks += blocks;
             entry.fills.insert(fill.unwrap_or(13), what);
         }
@@ -410,10 +431,16 @@ mod tests {
         assert_eq!(text.matches("<g><title>").count(), 4);
         assert!(text.contains("0x400000 to 0x53fffff, 80.0 MiB: free, order 13"));
         assert!(
-            text.contains("split into pages, 3/8 used") && text.contains("a &lt;machine&gt;") && !text.contains("<b>'")
+            text.contains("split into pages, 3/8 used")
+                && text.contains("a &lt;machine&gt;")
+                && !text.contains("<b>'")
         );
         // Three pieces: the end of a row of 32, a row, and the beginning of another.
-        let path = text.split("class=\"f13\" d=\"").nth(2).and_then(|part| part.split('"').next()).expect("a path");
+        let path = text
+            .split("class=\"f13\" d=\"")
+            .nth(2)
+            .and_then(|part| part.split('"').next())
+            .expect("a path");
         assert_eq!(path.matches('M').count(), 2, "{path}");
         assert!(!map("a.json", &snapshot(1, lines), Detail::Fields).contains("<title>"));
     }
@@ -431,7 +458,8 @@ mod tests {
 
     #[test]
     fn far_parts_of_a_zone_are_fields_of_their_own() {
-        let lines = "zone 0 Normal present 4096 managed 4096 free 512\n0x0 1 F9\n0x100000000 1 F9\n";
+        let lines =
+            "zone 0 Normal present 4096 managed 4096 free 512\n0x0 1 F9\n0x100000000 1 F9\n";
         let text = map("a.json", &snapshot(1, lines), Detail::Runs);
         assert_eq!(text.matches("class=\"grid\"").count(), 2);
         assert!(text.len() < 6000 && text.contains(">16 TiB<"), "{}", text.len());

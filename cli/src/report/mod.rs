@@ -35,7 +35,8 @@ pub fn run(report: &Report) -> Result<(), Error> {
         let mut output = Output::new();
         for file in &input.files {
             if let Some(busy) = &file.busy {
-                output.line(&output.style().bold(&format!("BUSY MACHINE: {}, {busy}", file.name)))?;
+                output
+                    .line(&output.style().bold(&format!("BUSY MACHINE: {}, {busy}", file.name)))?;
                 output.line("")?;
             }
         }
@@ -45,11 +46,14 @@ pub fn run(report: &Report) -> Result<(), Error> {
     file::check("--output", &report.output)?;
     let input = input::read(&report.results, &report.snapshot)?;
     file::claim("--output", &report.output, Kind::Page)?;
-    let pictures = report.pictures.as_deref().map(|folder| pictures::draw(folder, &input)).transpose()?;
+    let pictures =
+        report.pictures.as_deref().map(|folder| pictures::draw(folder, &input)).transpose()?;
     let mut page = page::page(&input, Detail::Runs);
     if page.len() > MOST_BYTES {
         page = page::page(&input, Detail::Fields);
-        error::note("the maps of memory say nothing about single runs: the page would be larger than 2 MiB");
+        error::note(
+            "the maps of memory say nothing about single runs: the page would be larger than 2 MiB",
+        );
     }
     if page.len() > MOST_BYTES {
         return Err(Error::Usage(format!(

@@ -11,10 +11,12 @@ use crate::targets;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"), include_str!("style.css"));
+const STYLE: &str =
+    concat!(include_str!("colours.css"), include_str!("plot.css"), include_str!("style.css"));
 const SCRIPT: &str = include_str!("script.js");
 /// Nothing is fetched from anywhere, whatever is in the files.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// Tables without a part of their own that are shown.
 const MOST_OTHERS: usize = 64;
@@ -47,21 +49,25 @@ pub fn page(input: &Input, detail: Detail) -> String {
         out.push_str("</section>");
     }
     files(&mut out, input);
-    put!(out, "</main><div id=\"tip\" role=\"status\" hidden></div><script>{SCRIPT}</script></body></html>\n");
+    put!(
+        out,
+        "</main><div id=\"tip\" role=\"status\" hidden></div><script>{SCRIPT}</script></body></html>\n"
+    );
     out
 }
 
 fn head(out: &mut String, input: &Input) {
-    out.push_str("<header><h1>Framewright</h1><p class=\"sub\">A physical memory manager, measured</p>");
+    out.push_str(
+        "<header><h1>Framewright</h1><p class=\"sub\">A physical memory manager, measured</p>",
+    );
     // What all files agree in, once.
     let mut facts: Vec<&(String, String)> = Vec::new();
     for file in &input.files {
         for fact in &file.facts {
             let is_known = facts.iter().any(|(name, _)| *name == fact.0);
-            let agree = input
-                .files
-                .iter()
-                .all(|file| file.facts.iter().all(|(name, value)| *name != fact.0 || *value == fact.1));
+            let agree = input.files.iter().all(|file| {
+                file.facts.iter().all(|(name, value)| *name != fact.0 || *value == fact.1)
+            });
             if !is_known && agree && fact.0 != "command" {
                 facts.push(fact);
             }
@@ -90,7 +96,8 @@ fn head(out: &mut String, input: &Input) {
 
 fn navigation(out: &mut String, sections: &[Section], input: &Input) {
     out.push_str("<nav aria-label=\"Parts\"><ul>");
-    let mut link = |id: &str, title: &str| put!(out, "<li><a href=\"#{id}\">{}</a></li>", Escaped(title));
+    let mut link =
+        |id: &str, title: &str| put!(out, "<li><a href=\"#{id}\">{}</a></li>", Escaped(title));
     if !input.rows.is_empty() {
         link("limits", "Limits");
     }
@@ -165,12 +172,17 @@ fn how(out: &mut String, note: &Note) {
 
 /// Tables that no part shows, with their rows, in the order in which they come.
 fn unknown<'a>(sections: &[Section], input: &'a Input) -> Vec<(&'a str, Vec<&'a Value>)> {
-    let known: HashSet<&str> =
-        sections.iter().flat_map(|section| section.benches.iter().copied()).chain(["run"]).collect();
+    let known: HashSet<&str> = sections
+        .iter()
+        .flat_map(|section| section.benches.iter().copied())
+        .chain(["run"])
+        .collect();
     let mut tables: Vec<(&str, Vec<&Value>)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for row in &input.rows {
-        let Some(name) = row["bench"].as_str().filter(|name| !known.contains(name)) else { continue };
+        let Some(name) = row["bench"].as_str().filter(|name| !known.contains(name)) else {
+            continue;
+        };
         let place = *places.entry(name).or_insert_with(|| {
             tables.push((name, Vec::new()));
             tables.len() - 1
@@ -199,7 +211,8 @@ fn others(out: &mut String, sections: &[Section], input: &Input) {
 fn files(out: &mut String, input: &Input) {
     out.push_str("<section id=\"files\"><h2>Files</h2><ul class=\"files\">");
     for file in &input.files {
-        let facts: Vec<String> = file.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let facts: Vec<String> =
+            file.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         put!(
             out,
             "<li><b>{}</b> {}<br><small>{}</small></li>",
@@ -216,5 +229,9 @@ fn files(out: &mut String, input: &Input) {
             input.replaced
         );
     }
-    put!(out, "<p class=\"how\">Made by framewright {} report.</p></section>", env!("CARGO_PKG_VERSION"));
+    put!(
+        out,
+        "<p class=\"how\">Made by framewright {} report.</p></section>",
+        env!("CARGO_PKG_VERSION")
+    );
 }

@@ -33,14 +33,20 @@ pub struct Drawn<'a> {
 pub fn draw<'a>(folder: &'a Path, input: &Input) -> Result<Drawn<'a>, Error> {
     let mut files = Vec::new();
     for section in sections(&input.rows) {
-        let plots = section.groups.iter().flat_map(|group| group.plots.iter().map(move |plot| (group, plot)));
+        let plots = section
+            .groups
+            .iter()
+            .flat_map(|group| group.plots.iter().map(move |plot| (group, plot)));
         for ((group, plot), number) in plots.zip(1..) {
             let series = (group.series.as_slice(), group.first_sign);
             files.push((folder.join(format!("{}-{number}.svg", section.id)), alone(series, plot)));
         }
     }
     for ((_, snapshot), number) in input.snapshots.iter().zip(1..) {
-        files.push((folder.join(format!("memory-{number}.svg")), alone((&[], 0), &memory::picture(snapshot))));
+        files.push((
+            folder.join(format!("memory-{number}.svg")),
+            alone((&[], 0), &memory::picture(snapshot)),
+        ));
     }
     files.iter().try_for_each(|(path, _)| file::claim("--pictures", path, Kind::Picture))?;
     Ok(Drawn { folder, files })
@@ -52,8 +58,9 @@ impl Drawn<'_> {
     /// # Errors
     /// A folder that cannot be made, a file that cannot be written; those before it are there.
     pub fn write(&self) -> Result<(), Error> {
-        fs::create_dir_all(self.folder)
-            .map_err(|error| Error::Usage(format!("{}: cannot be made: {error}", self.folder.display())))?;
+        fs::create_dir_all(self.folder).map_err(|error| {
+            Error::Usage(format!("{}: cannot be made: {error}", self.folder.display()))
+        })?;
         self.files.iter().try_for_each(|(path, text)| file::replace(path, text.as_bytes()))
     }
 }
@@ -82,7 +89,13 @@ fn alone((series, first_sign): (&[String], usize), plot: &Picture) -> String {
         out,
         "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
     );
-    put!(out, "<g transform=\"translate({} {})\">{}</g></svg>\n", Short(MARGIN), Short(top), plot.body);
+    put!(
+        out,
+        "<g transform=\"translate({} {})\">{}</g></svg>\n",
+        Short(MARGIN),
+        Short(top),
+        plot.body
+    );
     out
 }
 
@@ -92,7 +105,12 @@ mod tests {
 
     #[test]
     fn a_picture_stands_alone() {
-        let plot = Picture { body: "<path d=\"M0 0\"/>".into(), width: 100.0, height: 50.0, label: "a & b".into() };
+        let plot = Picture {
+            body: "<path d=\"M0 0\"/>".into(),
+            width: 100.0,
+            height: 50.0,
+            label: "a & b".into(),
+        };
         let text = alone((&["ours".into(), "<theirs>".into()], 0), &plot);
         assert!(
             text.starts_with("<svg xmlns=")
@@ -100,6 +118,9 @@ mod tests {
                 && text.contains("aria-label=\"a &amp; b\"")
         );
         assert!(text.contains("prefers-color-scheme:dark") && text.contains("&lt;theirs&gt;"));
-        assert!(!alone((&["ours".into()], 0), &plot).contains(">ours<"), "one series needs no legend");
+        assert!(
+            !alone((&["ours".into()], 0), &plot).contains(">ours<"),
+            "one series needs no legend"
+        );
     }
 }

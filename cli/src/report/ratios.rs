@@ -6,8 +6,10 @@ use crate::targets::{Outcome, Verdict, shown};
 
 /// The part of the page.
 pub fn section(outcomes: &[Outcome]) -> String {
-    let count = |verdict: Verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
-    let (met, short, open) = (count(Verdict::Met), count(Verdict::Short), count(Verdict::NotMeasured));
+    let count =
+        |verdict: Verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
+    let (met, short, open) =
+        (count(Verdict::Met), count(Verdict::Short), count(Verdict::NotMeasured));
     let mut out = String::from("<section id=\"limits\"><h2>Limits</h2>");
     put!(
         out,
@@ -24,8 +26,15 @@ pub fn section(outcomes: &[Outcome]) -> String {
     let mut seen = std::collections::BTreeSet::new();
     areas.retain(|area| seen.insert(*area));
     for name in areas {
-        put!(out, "<tbody><tr class=\"area\"><th colspan=\"6\" scope=\"rowgroup\">{}</th></tr>", Escaped(name));
-        outcomes.iter().filter(|outcome| outcome.target.area == name).for_each(|outcome| row(&mut out, outcome));
+        put!(
+            out,
+            "<tbody><tr class=\"area\"><th colspan=\"6\" scope=\"rowgroup\">{}</th></tr>",
+            Escaped(name)
+        );
+        outcomes
+            .iter()
+            .filter(|outcome| outcome.target.area == name)
+            .for_each(|outcome| row(&mut out, outcome));
         out.push_str("</tbody>");
     }
     out.push_str("</table></div></section>");
@@ -39,18 +48,35 @@ fn row(out: &mut String, outcome: &Outcome) {
         Verdict::Short => ("short", "\u{2717}"),
         Verdict::NotMeasured => ("open", ""),
     };
-    put!(out, "<tr class=\"{class}\" id=\"limit-{}\"><td>{}", Escaped(target.id), Escaped(target.what));
+    put!(
+        out,
+        "<tr class=\"{class}\" id=\"limit-{}\"><td>{}",
+        Escaped(target.id),
+        Escaped(target.what)
+    );
     let place = outcome.worst.as_ref().map(|worst| worst.place.as_str()).unwrap_or_default();
     match (outcome.samples, outcome.verdict) {
-        (0, _) => put!(out, "<small>not in these files: <code>framewright {}</code></small>", Escaped(target.command)),
+        (0, _) => put!(
+            out,
+            "<small>not in these files: <code>framewright {}</code></small>",
+            Escaped(target.command)
+        ),
         (1, _) if place.is_empty() => {}
         (1, _) => put!(out, "<small>{}</small>", Escaped(place)),
         (samples, Verdict::Short) => {
-            put!(out, "<small>{} of {samples} keep it; worst: {}</small>", outcome.kept, Escaped(place));
+            put!(
+                out,
+                "<small>{} of {samples} keep it; worst: {}</small>",
+                outcome.kept,
+                Escaped(place)
+            );
         }
         (samples, _) => put!(out, "<small>worst of {samples}: {}</small>", Escaped(place)),
     }
-    let is = outcome.worst.as_ref().map_or_else(|| "\u{2013}".to_owned(), |worst| shown(worst.value, target.unit));
+    let is = outcome
+        .worst
+        .as_ref()
+        .map_or_else(|| "\u{2013}".to_owned(), |worst| shown(worst.value, target.unit));
     put!(
         out,
         "</td><td class=\"n\">{} {}</td><td class=\"n is\">{is}</td><td class=\"bar\">{}</td><td class=\"verdict\"><span aria-hidden=\"true\">{sign}</span> {}</td><td>{}</td></tr>",
@@ -82,7 +108,9 @@ fn bar(outcome: &Outcome) -> String {
         );
     }
     put!(body, "<path class=\"mid\" d=\"M{middle} 1V15\"/>");
-    format!("<svg class=\"bullet\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" aria-hidden=\"true\">{body}</svg>")
+    format!(
+        "<svg class=\"bullet\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" aria-hidden=\"true\">{body}</svg>"
+    )
 }
 
 /// All limits as one strip.
@@ -120,7 +148,8 @@ mod tests {
         let text = section(&evaluate(&rows));
         assert_eq!(text.matches("id=\"limit-").count(), all().count());
         assert!(
-            text.contains("<tr class=\"short\" id=\"limit-jobs-empty\">") && text.contains("\u{2717}</span> short")
+            text.contains("<tr class=\"short\" id=\"limit-jobs-empty\">")
+                && text.contains("\u{2717}</span> short")
         );
         assert!(text.contains("not in these files: <code>framewright bench alloc</code>"));
     }

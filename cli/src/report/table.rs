@@ -27,10 +27,14 @@ pub fn table(rows: &[&Value]) -> String {
         base.is_none_or(|base| !all.contains(base))
     });
     let mut out = String::from("<div class=\"scroll\"><table class=\"rows\"><thead><tr>");
-    let is_number =
-        |name: &str| rows.iter().all(|row| row.get(name).is_none_or(|value| value.is_number() || value.is_null()));
-    let columns: Vec<(&str, &str)> =
-        columns.into_iter().map(|name| (name, if is_number(name) { " class=\"n\"" } else { "" })).collect();
+    let is_number = |name: &str| {
+        rows.iter()
+            .all(|row| row.get(name).is_none_or(|value| value.is_number() || value.is_null()))
+    };
+    let columns: Vec<(&str, &str)> = columns
+        .into_iter()
+        .map(|name| (name, if is_number(name) { " class=\"n\"" } else { "" }))
+        .collect();
     for (name, class) in &columns {
         put!(out, "<th scope=\"col\"{class}>{}</th>", Escaped(&name.replace('_', " ")));
     }
@@ -44,7 +48,11 @@ pub fn table(rows: &[&Value]) -> String {
     }
     out.push_str("</tbody></table></div>");
     if rows.len() > MOST_ROWS {
-        put!(out, "<p class=\"how\">The first {MOST_ROWS} of {} rows; all of them are in the file.</p>", rows.len());
+        put!(
+            out,
+            "<p class=\"how\">The first {MOST_ROWS} of {} rows; all of them are in the file.</p>",
+            rows.len()
+        );
     }
     if more != 0 {
         put!(out, "<p class=\"how\">{more} more columns are in the file.</p>");
@@ -94,14 +102,23 @@ mod tests {
         let row = json!({ "bench": "new", "what<": "<script>", "x_ns": 2.0, "x_ns_min": 1.5, "x_ns_max": 2.5, "only_min": 3,
                           "at_seconds": [1, 2], "none": null, "on": true });
         let text = table(&[&row]);
-        assert!(text.contains("&lt;script&gt;") && text.contains("what&lt;") && !text.contains("<script"));
-        assert!(text.contains("2.00 (1.50\u{2009}\u{2013}\u{2009}2.50)") && text.contains("only min"));
-        assert!(text.contains(">2 values<") && text.contains(">\u{2013}<") && text.contains(">yes<"));
+        assert!(
+            text.contains("&lt;script&gt;")
+                && text.contains("what&lt;")
+                && !text.contains("<script")
+        );
+        assert!(
+            text.contains("2.00 (1.50\u{2009}\u{2013}\u{2009}2.50)") && text.contains("only min")
+        );
+        assert!(
+            text.contains(">2 values<") && text.contains(">\u{2013}<") && text.contains(">yes<")
+        );
     }
 
     #[test]
     fn long_tables_say_that_they_are_cut() {
-        let rows: Vec<Value> = (0..500).map(|number| json!({ "bench": "a", "n": number })).collect();
+        let rows: Vec<Value> =
+            (0..500).map(|number| json!({ "bench": "a", "n": number })).collect();
         let text = table(&rows.iter().collect::<Vec<_>>());
         assert!(text.contains("The first 400 of 500 rows") && text.matches("<tr>").count() == 401);
     }

@@ -84,7 +84,8 @@ pub fn execute(
     interrupt::watch();
     let (status, read) = with_shell((manager, log), target, false, |shell| {
         let status = shell.run(commands, out, errors);
-        let read = memory.map_or(Ok(()), |text| FileSystem::new(&[&manager.files()]).read(snapshot::FILE, text));
+        let read = memory
+            .map_or(Ok(()), |text| FileSystem::new(&[&manager.files()]).read(snapshot::FILE, text));
         shell.free_all();
         (status, read)
     })?;
@@ -116,7 +117,9 @@ pub fn run(target: &Target) -> Result<u8, Error> {
         let memory = size(manager.totals().managed_pages * PAGE_SIZE);
         let nodes = counted(manager.nodes().len() as u64, "node");
         let cpus = counted(u64::from(manager.platform().cpus()), "CPU");
-        output.line(&format!("Framewright: {memory}, {nodes}, {cpus}; `help` shows commands, `dmesg` the boot log"))?;
+        output.line(&format!(
+            "Framewright: {memory}, {nodes}, {cpus}; `help` shows commands, `dmesg` the boot log"
+        ))?;
     }
     with_shell((manager, &log), target, terminal.is_some(), |shell| {
         converse(shell, terminal.as_ref(), &mut output).map(|()| shell.status())
@@ -154,8 +157,10 @@ fn converse(
     output: &mut Output,
 ) -> Result<(), Error> {
     let mut editor = if terminal.is_some() { Editor::terminal() } else { Editor::plain() };
-    let unreadable = |error: &std::io::Error| Error::Failed(format!("standard input cannot be read: {error}"));
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| unreadable(&error))?;
+    let unreadable =
+        |error: &std::io::Error| Error::Failed(format!("standard input cannot be read: {error}"));
+    let stdin =
+        std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| unreadable(&error))?;
     let mut stdin = BufReader::new(File::from(stdin));
     let mut byte = [0];
     let prompt = |editor: &Editor, output: &mut Output| {
@@ -193,7 +198,9 @@ fn converse(
                 shell.run(editor.line(), output, &mut Errors);
             }
             Event::TooLong => shell.refuse_long_line(&mut Errors),
-            Event::NotText => shell.refuse("a line is text in UTF-8; this one was not run", &mut Errors),
+            Event::NotText => {
+                shell.refuse("a line is text in UTF-8; this one was not run", &mut Errors)
+            }
             Event::Interrupted => {}
             Event::End => break,
         }

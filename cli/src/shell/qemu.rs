@@ -29,7 +29,10 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let (_, ended) = attempts.run(words, true, &mut line)?;
     drop(line);
     attempts.check(&ended, false)?;
-    ended.transcript.status.ok_or_else(|| Error::Failed("the guest ended without the status of its shell".into()))
+    ended
+        .transcript
+        .status
+        .ok_or_else(|| Error::Failed("the guest ended without the status of its shell".into()))
 }
 
 /// The user's end of the serial line.
@@ -56,7 +59,12 @@ impl Watch for Line {
         true
     }
 
-    fn shell(&mut self, _: &Transcript, _: Option<Duration>, input: Option<ChildStdin>) -> Result<(), Error> {
+    fn shell(
+        &mut self,
+        _: &Transcript,
+        _: Option<Duration>,
+        input: Option<ChildStdin>,
+    ) -> Result<(), Error> {
         if let Some(terminal) = &self.terminal {
             terminal.take_keys();
         }

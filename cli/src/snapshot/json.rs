@@ -8,7 +8,10 @@ impl Snapshot {
     /// As a file has it.
     pub fn to_json(&self) -> Value {
         let zones = self.zones.iter().map(|zone| {
-            let runs = zone.runs.iter().map(|run| json!([run.first_pfn, run.blocks, shown_uses(&run.uses)]));
+            let runs = zone
+                .runs
+                .iter()
+                .map(|run| json!([run.first_pfn, run.blocks, shown_uses(&run.uses)]));
             json!({
                 "node": zone.node,
                 "zone": zone.name,
@@ -37,11 +40,14 @@ impl Snapshot {
     pub fn from_json(value: &Value) -> Result<Self, String> {
         let words = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let zones = value["zones"].as_array().ok_or("snapshot.zones is no list")?;
-        let read = |(index, zone)| zone_of(zone).map_err(|why| format!("snapshot.zones[{index}]{why}"));
+        let read =
+            |(index, zone)| zone_of(zone).map_err(|why| format!("snapshot.zones[{index}]{why}"));
         let snapshot = Self {
             machine: words("machine"),
             commands: words("commands"),
-            cell_blocks: value["cell_blocks"].as_u64().ok_or("snapshot.cell_blocks is no whole number")?,
+            cell_blocks: value["cell_blocks"]
+                .as_u64()
+                .ok_or("snapshot.cell_blocks is no whole number")?,
             zones: zones.iter().enumerate().map(read).collect::<Result<_, _>>()?,
         };
         snapshot.check().map_err(|why| format!("snapshot: {why}"))?;
@@ -50,7 +56,8 @@ impl Snapshot {
 }
 
 fn zone_of(zone: &Value) -> Result<Zone, String> {
-    let count = |name: &str| zone[name].as_u64().ok_or_else(|| format!(".{name} is no whole number"));
+    let count =
+        |name: &str| zone[name].as_u64().ok_or_else(|| format!(".{name} is no whole number"));
     let runs = zone["runs"].as_array().ok_or(".runs is no list")?;
     let read = |(index, run)| run_of(run).map_err(|why| format!(".runs[{index}] {why}"));
     Ok(Zone {
@@ -65,8 +72,12 @@ fn zone_of(zone: &Value) -> Result<Zone, String> {
 
 fn run_of(run: &Value) -> Result<Run, String> {
     let parts = run.as_array().map_or(&[][..], Vec::as_slice);
-    let [first, blocks, uses] = parts else { return Err("is not [first frame, blocks, uses]".into()) };
-    let (Some(first_pfn), Some(blocks), Some(uses)) = (first.as_u64(), blocks.as_u64(), uses.as_str()) else {
+    let [first, blocks, uses] = parts else {
+        return Err("is not [first frame, blocks, uses]".into());
+    };
+    let (Some(first_pfn), Some(blocks), Some(uses)) =
+        (first.as_u64(), blocks.as_u64(), uses.as_str())
+    else {
         return Err("is not [whole number, whole number, text]".into());
     };
     Ok(Run { first_pfn, blocks, uses: parse_uses(uses, blocks)? })
@@ -94,10 +105,18 @@ mod tests {
             ("/snapshot/cell_blocks", json!(-4), "snapshot.cell_blocks is no whole number"),
             ("/snapshot/zones", json!({}), "snapshot.zones is no list"),
             ("/snapshot/zones", json!([]), "snapshot: there is no zone"),
-            ("/snapshot/zones/0/free_pages", json!(0.5), "snapshot.zones[0].free_pages is no whole number"),
+            (
+                "/snapshot/zones/0/free_pages",
+                json!(0.5),
+                "snapshot.zones[0].free_pages is no whole number",
+            ),
             ("/snapshot/zones/0/runs/1", json!([0, 1]), "snapshot.zones[0].runs[1] is not ["),
             ("/snapshot/zones/0/runs/1/2", json!("Z"), "snapshot.zones[0].runs[1] \"Z\" is no use"),
-            ("/snapshot/zones/0/runs/1/0", json!(0), "snapshot: node 0 zone DMA, run 1: 0x0 is not behind"),
+            (
+                "/snapshot/zones/0/runs/1/0",
+                json!(0),
+                "snapshot: node 0 zone DMA, run 1: 0x0 is not behind",
+            ),
         ] {
             let mut value = good.clone();
             *value.pointer_mut(place).expect("a place") = bad;

@@ -90,8 +90,14 @@ impl Use {
         let order = || match number {
             "" => Some(None),
             // A leading sign or zero is nothing that is ever written.
-            _ if !number.bytes().all(|byte| byte.is_ascii_digit()) || number.starts_with('0') => None,
-            _ => number.parse().ok().filter(|order| (BLOCK_ORDER..=MAX_ORDER).contains(order)).map(Some),
+            _ if !number.bytes().all(|byte| byte.is_ascii_digit()) || number.starts_with('0') => {
+                None
+            }
+            _ => number
+                .parse()
+                .ok()
+                .filter(|order| (BLOCK_ORDER..=MAX_ORDER).contains(order))
+                .map(Some),
         };
         let plain = |what| number.is_empty().then_some(what);
         match letter {
@@ -166,7 +172,11 @@ fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
 fn shown_uses(uses: &[(Use, u64)]) -> String {
     match uses {
         [(only, _)] => only.code(),
-        _ => uses.iter().map(|(what, count)| format!("{}:{count}", what.code())).collect::<Vec<_>>().join(","),
+        _ => uses
+            .iter()
+            .map(|(what, count)| format!("{}:{count}", what.code()))
+            .collect::<Vec<_>>()
+            .join(","),
     }
 }
 
@@ -196,10 +206,16 @@ impl Snapshot {
     /// Which run does not.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
-            return Err(format!("cells of {} blocks in cell_blocks: not a power of two", self.cell_blocks));
+            return Err(format!(
+                "cells of {} blocks in cell_blocks: not a power of two",
+                self.cell_blocks
+            ));
         }
         if self.cell_blocks > MOST_BLOCKS {
-            return Err(format!("cells of {} blocks in cell_blocks; all memory has {MOST_BLOCKS}", self.cell_blocks));
+            return Err(format!(
+                "cells of {} blocks in cell_blocks; all memory has {MOST_BLOCKS}",
+                self.cell_blocks
+            ));
         }
         if self.zones.is_empty() {
             return Err("there is no zone".into());
@@ -212,21 +228,36 @@ impl Snapshot {
         for zone in &self.zones {
             if zone.node < node || zone.node >= MAX_NODES as u64 {
                 let most = MAX_NODES - 1;
-                return Err(format!("node {} zone {}: nodes ascend, from 0 to {most}", zone.node, zone.name));
+                return Err(format!(
+                    "node {} zone {}: nodes ascend, from 0 to {most}",
+                    zone.node, zone.name
+                ));
             }
             node = zone.node;
             let mut end = 0;
             for (index, run) in zone.runs.iter().enumerate() {
                 let place = || format!("node {} zone {}, run {index}", zone.node, zone.name);
                 if run.blocks == 0 || run.blocks > MOST_BLOCKS || run.first_pfn >= END_PFN {
-                    return Err(format!("{}: {} blocks at {:#x} cannot be", place(), run.blocks, run.first_pfn));
+                    return Err(format!(
+                        "{}: {} blocks at {:#x} cannot be",
+                        place(),
+                        run.blocks,
+                        run.first_pfn
+                    ));
                 }
                 if run.first_pfn < end || run.first_pfn % (1 << BLOCK_ORDER) != 0 {
-                    return Err(format!("{}: {:#x} is not behind the run before it", place(), run.first_pfn));
+                    return Err(format!(
+                        "{}: {:#x} is not behind the run before it",
+                        place(),
+                        run.first_pfn
+                    ));
                 }
                 end = run.first_pfn + (run.blocks << BLOCK_ORDER);
                 if end > END_PFN {
-                    return Err(format!("{}: it ends at {end:#x}, and memory at {END_PFN:#x}", place()));
+                    return Err(format!(
+                        "{}: it ends at {end:#x}, and memory at {END_PFN:#x}",
+                        place()
+                    ));
                 }
                 cells += run.blocks.div_ceil(self.cell_blocks);
                 if cells > MOST_CELLS {

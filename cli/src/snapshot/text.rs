@@ -14,8 +14,14 @@ impl Snapshot {
             ["framewright", "memory", "1", "blocks", _, "cell", cell] => cell.parse().ok(),
             _ => None,
         };
-        let cell_blocks = cell_blocks.ok_or_else(|| format!("line 1: {head:?} is no head of version 1"))?;
-        let mut snapshot = Self { machine: machine.into(), commands: commands.into(), cell_blocks, zones: Vec::new() };
+        let cell_blocks =
+            cell_blocks.ok_or_else(|| format!("line 1: {head:?} is no head of version 1"))?;
+        let mut snapshot = Self {
+            machine: machine.into(),
+            commands: commands.into(),
+            cell_blocks,
+            zones: Vec::new(),
+        };
         let mut has_end = false;
         for (line, number) in lines {
             if has_end {
@@ -48,7 +54,8 @@ impl Snapshot {
             }
             [first, blocks, uses] => {
                 let digits = first.strip_prefix("0x").unwrap_or("-");
-                let first_pfn = u64::from_str_radix(digits, 16).map_err(|_| format!("{first:?} is no frame number"))?;
+                let first_pfn = u64::from_str_radix(digits, 16)
+                    .map_err(|_| format!("{first:?} is no frame number"))?;
                 let blocks = number(blocks)?;
                 let uses = parse_uses(uses, blocks)?;
                 let zone = self.zones.last_mut().ok_or("blocks before the first zone")?;
@@ -72,7 +79,10 @@ mod tests {
     fn what_the_library_writes_is_read() {
         let snapshot = Snapshot::from_text(TEXT, "hosted", "memhog 1G").expect("it is right");
         assert_eq!((snapshot.cell_blocks, snapshot.zones.len()), (4, 2));
-        assert_eq!(snapshot.zones[0].runs[1], Run { first_pfn: 0x200, blocks: 7, uses: vec![(Use::Free(Some(9)), 7)] });
+        assert_eq!(
+            snapshot.zones[0].runs[1],
+            Run { first_pfn: 0x200, blocks: 7, uses: vec![(Use::Free(Some(9)), 7)] }
+        );
         assert_eq!(snapshot.zones[1].runs[0].cells(), (4, 128));
     }
 
@@ -88,12 +98,20 @@ mod tests {
             ("0x0 1 S3", "0x0 1 F+9", "line 3: \"F+9\""),
             ("0x0 1 S3", "0x0 1 \u{e4}9", "line 3"),
             ("0x0 1 S3", "0x0 0 S3", "node 0 zone DMA, run 0: 0 blocks"),
-            ("0x0 1 S3", "0x0 99999999999999999999 S3", "line 3: \"99999999999999999999\" is no number"),
+            (
+                "0x0 1 S3",
+                "0x0 99999999999999999999 S3",
+                "line 3: \"99999999999999999999\" is no number",
+            ),
             ("0x200 7", "0x0 7", "node 0 zone DMA, run 1: 0x0 is not behind"),
             ("0x200 7", "0xffffffffffffffff 7", "node 0 zone DMA, run 1: "),
             ("512 F9:2", "510 F9:2", "line 6: cells of 4 blocks do not make a run of 510"),
             ("F9:2,", "F9:18446744073709551615,", "line 6: there are more blocks"),
-            ("zone 0 DMA present 3998 managed 3998 free 100\n", "", "line 2: blocks before the first zone"),
+            (
+                "zone 0 DMA present 3998 managed 3998 free 100\n",
+                "",
+                "line 2: blocks before the first zone",
+            ),
         ] {
             let text = TEXT.replacen(from, to, 1);
             let error = Snapshot::from_text(&text, "", "").expect_err(to);

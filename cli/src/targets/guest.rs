@@ -21,15 +21,27 @@ const fn faster(
 }
 
 pub(super) const TARGETS: &[Target] = &[
-    faster("boot-prompt", (GUEST, "Spawn to prompt: how many times sooner than Linux's init"), 10.0, LINUX, |rows| {
-        compare(rows, "spawn to prompt").samples("ratio", 1.0, PLACE)
-    }),
-    faster("guest-deferred", (GUEST, "Memory map deferred, slower node: times faster"), 3.0, LINUX, |rows| {
-        memory_map(rows, "deferred")
-    }),
-    faster("guest-on-demand", (GUEST, "Memory map on demand, slower node: times faster"), 50.0, LINUX, |rows| {
-        memory_map(rows, "on-demand")
-    }),
+    faster(
+        "boot-prompt",
+        (GUEST, "Spawn to prompt: how many times sooner than Linux's init"),
+        10.0,
+        LINUX,
+        |rows| compare(rows, "spawn to prompt").samples("ratio", 1.0, PLACE),
+    ),
+    faster(
+        "guest-deferred",
+        (GUEST, "Memory map deferred, slower node: times faster"),
+        3.0,
+        LINUX,
+        |rows| memory_map(rows, "deferred"),
+    ),
+    faster(
+        "guest-on-demand",
+        (GUEST, "Memory map on demand, slower node: times faster"),
+        50.0,
+        LINUX,
+        |rows| memory_map(rows, "on-demand"),
+    ),
     at_most(
         GUEST,
         "guest-16-cpus",
@@ -58,7 +70,8 @@ pub(super) const TARGETS: &[Target] = &[
         1.0,
         LINUX,
         |rows| {
-            let rows = compare(rows, "freed memory: 95 % back").is("pace", "fixed").filter(is_two_gib);
+            let rows =
+                compare(rows, "freed memory: 95 % back").is("pace", "fixed").filter(is_two_gib);
             rows.samples("ratio", 1.0, PLACE)
         },
     ),
@@ -75,6 +88,7 @@ fn memory_map(rows: &Rows<'_>, policy: &str) -> Vec<Sample> {
 /// Pages of 2 MiB at run time.
 fn pool(rows: &Rows<'_>, reclaim: &str) -> Vec<Sample> {
     let rows = rows.bench("compare").is("when", "run time").is("reclaim", reclaim);
-    let rows = rows.filter(|row| matches!(text(row, "what"), "pool of 2 MiB, fill" | "pool of 2 MiB, empty"));
+    let rows = rows
+        .filter(|row| matches!(text(row, "what"), "pool of 2 MiB, fill" | "pool of 2 MiB, empty"));
     rows.samples("ratio", 1.0, PLACE)
 }

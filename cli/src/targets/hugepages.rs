@@ -9,7 +9,13 @@ const PLACE: &[&str] = &["on", "policy", "size_kb", "pages", "restore", "threads
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
 
-const fn saved(id: &'static str, what: &'static str, wanted: f64, against: &'static str, measure: Measure) -> Target {
+const fn saved(
+    id: &'static str,
+    what: &'static str,
+    wanted: f64,
+    against: &'static str,
+    measure: Measure,
+) -> Target {
     at_least(AREA, id, what, (wanted, "KiB"), (against, BENCH_QEMU), measure)
 }
 
@@ -44,7 +50,8 @@ pub(super) const TARGETS: &[Target] = &[
         (2.0, "flushes"),
         ("an absolute limit: two a batch", BENCH_QEMU),
         |rows| {
-            let rows = rows.bench("hugepages").is("on", "qemu").is("reclaim", "on").is("restore", "lazy");
+            let rows =
+                rows.bench("hugepages").is("on", "qemu").is("reclaim", "on").is("restore", "lazy");
             rows.samples("flushes", 1.0, PLACE)
         },
     ),
@@ -63,7 +70,8 @@ pub(super) const TARGETS: &[Target] = &[
         (100.0, "ms"),
         ("an absolute limit", BENCH),
         |rows| {
-            let rows = rows.bench("hugepages").is("size_kb", 2048).is("pages", 500_000).is("threads", 1);
+            let rows =
+                rows.bench("hugepages").is("size_kb", 2048).is("pages", 500_000).is("threads", 1);
             rows.is("policy", "on-demand").samples("fill_ms", 1.0, &["tables"])
         },
     ),
@@ -75,24 +83,39 @@ pub(super) const TARGETS: &[Target] = &[
         ("one thread", BENCH),
         |rows| {
             let few = |row: &Value| whole(row, "pages").is_some_and(|pages| pages <= HANDFUL);
-            let rows = rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
+            let rows =
+                rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
             rows.samples("serial_ratio", 1.0, PLACE)
         },
     ),
-    saved("saved-2m", "Map memory that a page of 2 MiB in a pool gives back", 32.0, "Linux: 28 KiB", |rows| {
-        per_page(rows, 2048)
-    }),
-    saved("saved-1g", "Map memory that a page of 1 GiB in a pool gives back", 16384.0, "all of it: 16 MiB", |rows| {
-        per_page(rows, 1 << 20)
-    }),
+    saved(
+        "saved-2m",
+        "Map memory that a page of 2 MiB in a pool gives back",
+        32.0,
+        "Linux: 28 KiB",
+        |rows| per_page(rows, 2048),
+    ),
+    saved(
+        "saved-1g",
+        "Map memory that a page of 1 GiB in a pool gives back",
+        16384.0,
+        "all of it: 16 MiB",
+        |rows| per_page(rows, 1 << 20),
+    ),
 ];
 
 /// KiB for each page.
 fn per_page(rows: &Rows<'_>, size_kb: u64) -> Vec<Sample> {
     let one = |row: &Value| {
         let pages = number(row, "pages").filter(|&pages| pages > 0.0)?;
-        let place = format!("{}, {pages} page{}", text(row, "on"), if pages == 1.0 { "" } else { "s" });
+        let place =
+            format!("{}, {pages} page{}", text(row, "on"), if pages == 1.0 { "" } else { "s" });
         Some(Sample { value: number(row, "saved_bytes")? / pages / 1024.0, place })
     };
-    rows.bench("hugepages").is("reclaim", "on").is("size_kb", size_kb).iter().filter_map(one).collect()
+    rows.bench("hugepages")
+        .is("reclaim", "on")
+        .is("size_kb", size_kb)
+        .iter()
+        .filter_map(one)
+        .collect()
 }

@@ -33,16 +33,22 @@ pub(super) const TARGETS: &[Target] = &[
         ("Linux: 1.56 % of memory", "bench bring-up"),
         metadata,
     ),
-    limit_ratio("init-eager-zero", "Eager, zero: speed of a plain fill", |rows| limits(rows, "eager", "zero")),
+    limit_ratio("init-eager-zero", "Eager, zero: speed of a plain fill", |rows| {
+        limits(rows, "eager", "zero")
+    }),
     limit_ratio("init-eager-template", "Eager, template: speed of plain movnti", |rows| {
         limits(rows, "eager", "template")
     }),
-    limit_ratio("init-deferred-zero", "Deferred, zero, 1 and 2 threads: speed of a plain fill", |rows| {
-        limits(rows, "deferred", "zero")
-    }),
-    limit_ratio("init-deferred-template", "Deferred, template, 1 and 2 threads: speed of plain movnti", |rows| {
-        limits(rows, "deferred", "template")
-    }),
+    limit_ratio(
+        "init-deferred-zero",
+        "Deferred, zero, 1 and 2 threads: speed of a plain fill",
+        |rows| limits(rows, "deferred", "zero"),
+    ),
+    limit_ratio(
+        "init-deferred-template",
+        "Deferred, template, 1 and 2 threads: speed of plain movnti",
+        |rows| limits(rows, "deferred", "template"),
+    ),
     at_most(
         MAP,
         "init-cpu",
@@ -50,7 +56,11 @@ pub(super) const TARGETS: &[Target] = &[
         (1.03, "x"),
         ("eager", "bench init"),
         |rows| {
-            let rows = rows.bench("init").is("first_touch", false).is("threads", 1).is("policy", "deferred");
+            let rows = rows
+                .bench("init")
+                .is("first_touch", false)
+                .is("threads", 1)
+                .is("policy", "deferred");
             rows.samples("eager_cpu_ratio", 1.0, &["init"])
         },
     ),
@@ -65,7 +75,8 @@ pub(super) const TARGETS: &[Target] = &[
 ];
 
 fn milliseconds(rows: &Rows<'_>, machine: &str) -> Vec<Sample> {
-    let rows = rows.bench("bring-up").is("tables", "backed").is("threads", 1).is("machine", machine);
+    let rows =
+        rows.bench("bring-up").is("tables", "backed").is("threads", 1).is("machine", machine);
     rows.samples("bring_up_us", 1e-3, &["machine"])
 }
 
@@ -73,7 +84,10 @@ fn milliseconds(rows: &Rows<'_>, machine: &str) -> Vec<Sample> {
 fn metadata(rows: &Rows<'_>) -> Vec<Sample> {
     let one = |row: &Value| {
         let allowed = number(row, "managed_gib")? * (1_u64 << 30) as f64 * 1e-4 + 65536.0 + 4096.0;
-        Some(Sample { value: number(row, "metadata_bytes")? / allowed, place: text(row, "machine").to_owned() })
+        Some(Sample {
+            value: number(row, "metadata_bytes")? / allowed,
+            place: text(row, "machine").to_owned(),
+        })
     };
     rows.bench("bring-up").is("tables", "backed").iter().filter_map(one).collect()
 }

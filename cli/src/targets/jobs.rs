@@ -40,24 +40,46 @@ pub(super) const TARGETS: &[Target] = &[
         (AtMost, 1.05),
         "serial",
         |rows| {
-            let rows = rows.bench("jobs").filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
-            let small = rows.is("engine", "serial").filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
+            let rows = rows
+                .bench("jobs")
+                .filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
+            let small = rows
+                .is("engine", "serial")
+                .filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
             let jobs = small.by(SAME);
-            over(&ours(&rows).filter(|row| jobs.contains_key(&key(row, SAME))), "serial_ratio", &small)
+            over(
+                &ours(&rows).filter(|row| jobs.contains_key(&key(row, SAME))),
+                "serial_ratio",
+                &small,
+            )
         },
     ),
-    ratio("jobs-uniform", "Large even jobs: rayon's time over ours", (AtLeast, 0.98), "rayon", |rows| {
-        against_rayon(&rows.filter(|row| case(row) == "uniform"))
-    }),
-    ratio("jobs-skewed", "Large uneven jobs: rayon's time over ours", (AtLeast, 1.0), "rayon", |rows| {
-        against_rayon(&rows.filter(|row| matches!(case(row), "one-heavy" | "ramp")))
-    }),
-    ratio("jobs-empty", "A job of two empty units on two threads: time over rayon's", (AtMost, 0.5), "rayon", |rows| {
-        let rows = rows.bench("jobs").is("case", "two-empty");
-        let samples = over(&rows.is("engine", "rayon"), "framewright_ratio", &ours(&rows));
-        let inverse = |sample: Sample| Sample { value: 1.0 / sample.value, ..sample };
-        samples.into_iter().filter(|sample| sample.value > 0.0).map(inverse).collect()
-    }),
+    ratio(
+        "jobs-uniform",
+        "Large even jobs: rayon's time over ours",
+        (AtLeast, 0.98),
+        "rayon",
+        |rows| against_rayon(&rows.filter(|row| case(row) == "uniform")),
+    ),
+    ratio(
+        "jobs-skewed",
+        "Large uneven jobs: rayon's time over ours",
+        (AtLeast, 1.0),
+        "rayon",
+        |rows| against_rayon(&rows.filter(|row| matches!(case(row), "one-heavy" | "ramp"))),
+    ),
+    ratio(
+        "jobs-empty",
+        "A job of two empty units on two threads: time over rayon's",
+        (AtMost, 0.5),
+        "rayon",
+        |rows| {
+            let rows = rows.bench("jobs").is("case", "two-empty");
+            let samples = over(&rows.is("engine", "rayon"), "framewright_ratio", &ours(&rows));
+            let inverse = |sample: Sample| Sample { value: 1.0 / sample.value, ..sample };
+            samples.into_iter().filter(|sample| sample.value > 0.0).map(inverse).collect()
+        },
+    ),
     ratio(
         "jobs-busy",
         "Next to a process that keeps a CPU busy: time over a plain loop's",

@@ -54,7 +54,18 @@ const fn at_most(
     (against, command): (&'static str, &'static str),
     measure: Measure,
 ) -> Target {
-    Target { id, area, what, comparison: Comparison::AtMost, wanted, unit, against, measure, command, limit: None }
+    Target {
+        id,
+        area,
+        what,
+        comparison: Comparison::AtMost,
+        wanted,
+        unit,
+        against,
+        measure,
+        command,
+        limit: None,
+    }
 }
 
 /// A limit that is to be reached.
@@ -180,12 +191,13 @@ fn outcome(target: &'static Target, rows: &Rows<'_>) -> Outcome {
     let mut samples = (target.measure)(rows);
     samples.retain(|sample| sample.value.is_finite());
     let measured = target.limit.and_then(|limit| limit(rows));
-    let (wanted, against) = measured.map_or((target.wanted, target.against), |wanted| (wanted, MEASURED));
+    let (wanted, against) =
+        measured.map_or((target.wanted, target.against), |wanted| (wanted, MEASURED));
     let holds = |sample: &Sample| target.comparison.holds(sample.value, wanted);
     let (count, kept) = (samples.len(), samples.iter().filter(|sample| holds(sample)).count());
-    let worst = samples
-        .into_iter()
-        .reduce(|worst, sample| if target.comparison.holds(sample.value, worst.value) { worst } else { sample });
+    let worst = samples.into_iter().reduce(|worst, sample| {
+        if target.comparison.holds(sample.value, worst.value) { worst } else { sample }
+    });
     let verdict = match count {
         0 => Verdict::NotMeasured,
         _ if kept == count => Verdict::Met,
@@ -203,7 +215,8 @@ const SCALES: [&[(&str, f64)]; 2] = [
 /// A number in the unit in which people say it: 39.7 us rather than 0.0397 ms.
 fn fitting(value: f64, unit: &str) -> (f64, &str) {
     let place = |scale: &&[(&str, f64)]| scale.iter().position(|(name, _)| *name == unit);
-    let Some((scale, mut at)) = SCALES.into_iter().find_map(|scale| Some((scale, place(&scale)?))) else {
+    let Some((scale, mut at)) = SCALES.into_iter().find_map(|scale| Some((scale, place(&scale)?)))
+    else {
         return (value, unit);
     };
     let mut value = value;
@@ -224,7 +237,9 @@ pub fn shown(value: f64, unit: &str) -> String {
     let magnitude = value.abs();
     let number = match magnitude {
         0.0 => "0".to_owned(),
-        _ if magnitude >= 100.0 || magnitude.fract() == 0.0 && magnitude >= 1.0 => format!("{value:.0}"),
+        _ if magnitude >= 100.0 || magnitude.fract() == 0.0 && magnitude >= 1.0 => {
+            format!("{value:.0}")
+        }
         _ if magnitude >= 10.0 => format!("{value:.1}"),
         _ if magnitude >= 0.1 => format!("{value:.2}"),
         _ if magnitude >= 0.001 => format!("{value:.4}"),
@@ -247,17 +262,29 @@ mod tests {
     fn every_target_is_named_once() {
         let ids: Vec<_> = all().map(|target| target.id).collect();
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-        assert!(ids.len() > 40 && all().all(|target| target.wanted >= 0.0 && !target.what.is_empty()));
+        assert!(
+            ids.len() > 40 && all().all(|target| target.wanted >= 0.0 && !target.what.is_empty())
+        );
     }
 
     #[test]
     fn without_rows_nothing_is_measured() {
         assert!(evaluate(&[]).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
         // Rows that have nothing of what they should.
-        let odd: Vec<Value> =
-            ["alloc", "init", "jobs", "hugepages", "reporting", "fault", "compare", "model", "run", "bring-up"]
-                .map(|bench| json!({ "bench": bench, "alloc_ns": "x", "threads": [], "seconds": null }))
-                .into();
+        let odd: Vec<Value> = [
+            "alloc",
+            "init",
+            "jobs",
+            "hugepages",
+            "reporting",
+            "fault",
+            "compare",
+            "model",
+            "run",
+            "bring-up",
+        ]
+        .map(|bench| json!({ "bench": bench, "alloc_ns": "x", "threads": [], "seconds": null }))
+        .into();
         assert!(evaluate(&odd).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
     }
 
@@ -268,24 +295,42 @@ mod tests {
                     "pattern": "bulk", "threads": 1, "alloc_ns": ns, "free_ns": 2.0 })
         };
         let outcome = |rows: &[Value]| {
-            evaluate(rows).into_iter().find(|outcome| outcome.target.id == "order-0-get").expect("a target")
+            evaluate(rows)
+                .into_iter()
+                .find(|outcome| outcome.target.id == "order-0-get")
+                .expect("a target")
         };
         let met = outcome(&[row(8, 3.0), row(64, 5.5)]);
         assert_eq!((met.verdict, met.samples, met.kept), (Verdict::Met, 2, 2));
         let short = outcome(&[row(8, 6.5), row(64, 3.0)]);
         let worst = short.worst.as_ref().map(|sample| sample.value);
         assert_eq!((short.verdict, short.kept, worst), (Verdict::Short, 1, Some(6.5)));
-        assert!(short.margin().is_some_and(|margin| margin < 1.0) && met.margin().is_some_and(|margin| margin > 1.0));
+        assert!(
+            short.margin().is_some_and(|margin| margin < 1.0)
+                && met.margin().is_some_and(|margin| margin > 1.0)
+        );
     }
 
     #[test]
     fn numbers_have_as_many_digits_as_count() {
-        let all = [0.0, 40.0, 2.5, 12.34, 123.4, 0.52, 0.0042, 0.00001].map(|value| shown(value, ""));
+        let all =
+            [0.0, 40.0, 2.5, 12.34, 123.4, 0.52, 0.0042, 0.00001].map(|value| shown(value, ""));
         assert_eq!(all, ["0", "40", "2.50", "12.3", "123", "0.52", "0.0042", "1.0e-5"]);
         assert_eq!((shown(1.5, "x"), shown(6.0, "ns")), ("1.50\u{d7}".into(), "6 ns".into()));
-        let units = [(0.0397, "ms"), (0.5, "s"), (1.0, "ms"), (0.0, "ms"), (1234.0, "ns"), (180.0, "s"), (0.5, "ns")];
+        let units = [
+            (0.0397, "ms"),
+            (0.5, "s"),
+            (1.0, "ms"),
+            (0.0, "ms"),
+            (1234.0, "ns"),
+            (180.0, "s"),
+            (0.5, "ns"),
+        ];
         let all = units.map(|(value, unit)| shown(value, unit));
-        assert_eq!(all, ["39.7 \u{b5}s", "500 ms", "1 ms", "0 ms", "1.23 \u{b5}s", "180 s", "0.50 ns"]);
+        assert_eq!(
+            all,
+            ["39.7 \u{b5}s", "500 ms", "1 ms", "0 ms", "1.23 \u{b5}s", "180 s", "0.50 ns"]
+        );
         assert_eq!(
             (shown(16384.0, "KiB"), shown(32.0, "KiB"), shown(40.0, "MiB")),
             ("16 MiB".into(), "32 KiB".into(), "40 MiB".into())

@@ -32,7 +32,10 @@ pub(super) const TARGETS: &[Target] = &[
             // Other machines' published times are shown, but were not measured here.
             let rows = rows.bench("model").is("source", "here");
             let samples = rows.samples("error_percent", 1.0, &["what", "machine"]);
-            samples.into_iter().map(|sample| Sample { value: sample.value.abs(), ..sample }).collect()
+            samples
+                .into_iter()
+                .map(|sample| Sample { value: sample.value.abs(), ..sample })
+                .collect()
         },
     ),
 ];

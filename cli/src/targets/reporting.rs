@@ -77,7 +77,13 @@ pub(super) const TARGETS: &[Target] = &[
         "Shuffle of 1 TiB on one thread",
         (50.0, "ms"),
         ("an absolute limit", "bench reporting"),
-        |rows| rows.bench("shuffle").is("managed_gib", 1024).samples("shuffle_ms", 1.0, &["managed_gib"]),
+        |rows| {
+            rows.bench("shuffle").is("managed_gib", 1024).samples(
+                "shuffle_ms",
+                1.0,
+                &["managed_gib"],
+            )
+        },
     ),
 ];
 
@@ -92,10 +98,16 @@ fn cost(rows: &Rows<'_>) -> Vec<Sample> {
         let percent = |ratio: f64| (1.0 - ratio) * 100.0;
         let cpus = whole(row, "cpus").unwrap_or(1);
         let interval = match (number(row, "against_off_high"), number(row, "against_off_low")) {
-            (Some(high), Some(low)) => format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low)),
+            (Some(high), Some(low)) => {
+                format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low))
+            }
             _ => String::new(),
         };
-        let place = format!("{}, {cpus} CPU{}{interval}", text(row, "workload"), if cpus == 1 { "" } else { "s" });
+        let place = format!(
+            "{}, {cpus} CPU{}{interval}",
+            text(row, "workload"),
+            if cpus == 1 { "" } else { "s" }
+        );
         Some(Sample { value: percent(ratio), place })
     };
     rows.bench("fault").is("on", "hosted").is("config", "on").iter().filter_map(one).collect()

@@ -45,7 +45,9 @@ impl<'a> Rows<'a> {
 
     /// A measured field of each row, as `scale` of it; `place` names the fields that tell rows apart.
     pub fn samples(&self, field: &str, scale: f64, place: &[&str]) -> Vec<Sample> {
-        let one = |row: &&Value| Some(Sample { value: number(row, field)? * scale, place: words(row, place) });
+        let one = |row: &&Value| {
+            Some(Sample { value: number(row, field)? * scale, place: words(row, place) })
+        };
         self.0.iter().filter_map(one).collect()
     }
 
@@ -152,9 +154,20 @@ mod tests {
         let rows = Rows::new(&rows).bench("a");
         assert_eq!(rows.iter().count(), 3);
         let ours = rows.is("engine", "ours");
-        assert_eq!(ours.samples("seconds", 1e3, &["threads"]), [Sample { value: 3e3, place: "1 thread".into() }]);
-        let over = ours.over(&rows.is("engine", "serial"), "seconds", &["threads"], &["engine", "threads"]);
+        assert_eq!(
+            ours.samples("seconds", 1e3, &["threads"]),
+            [Sample { value: 3e3, place: "1 thread".into() }]
+        );
+        let over = ours.over(
+            &rows.is("engine", "serial"),
+            "seconds",
+            &["threads"],
+            &["engine", "threads"],
+        );
         assert_eq!(over, [Sample { value: 1.5, place: "ours, 1 thread".into() }]);
-        assert_eq!(rows.iter().map(|row| text(row, "what")).collect::<Vec<_>>(), ["", "", "Page pools"]);
+        assert_eq!(
+            rows.iter().map(|row| text(row, "what")).collect::<Vec<_>>(),
+            ["", "", "Page pools"]
+        );
     }
 }

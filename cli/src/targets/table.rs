@@ -10,7 +10,9 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
     for outcome in outcomes {
         let target = outcome.target;
         let (is, place) = match &outcome.worst {
-            Some(worst) => (shown(worst.value, target.unit), format!("{}: {}", outcome.samples, worst.place)),
+            Some(worst) => {
+                (shown(worst.value, target.unit), format!("{}: {}", outcome.samples, worst.place))
+            }
             None => ("-".to_owned(), format!("{} makes it", target.command)),
         };
         let must = format!(
@@ -29,7 +31,8 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
             place,
         ]);
     }
-    let count = |verdict: Verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
+    let count =
+        |verdict: Verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
     let mut lines = grid.render(style);
     lines.push(String::new());
     lines.push(format!(
@@ -57,8 +60,13 @@ mod tests {
         ];
         let lines = table(&evaluate(&rows), Style::PLAIN);
         let line = |word: &str| lines.iter().find(|line| line.contains(word)).expect(word).clone();
-        assert!(line("768 GiB on demand").contains("<= 1 ms") && line("768 GiB on demand").contains(" met "));
-        assert!(line("two empty units").contains(" short ") && line("two empty units").contains("2x"));
+        assert!(
+            line("768 GiB on demand").contains("<= 1 ms")
+                && line("768 GiB on demand").contains(" met ")
+        );
+        assert!(
+            line("two empty units").contains(" short ") && line("two empty units").contains("2x")
+        );
         assert!(line("1 GiB: get").contains("not measured"));
         assert!(lines.last().is_some_and(|line| line.starts_with("2 met, 1 short, ")));
     }

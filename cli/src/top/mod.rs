@@ -29,8 +29,10 @@ pub fn run(top: &Top) -> Result<u8, Error> {
     let first = take(pid).map_err(|error| cannot(pid, &error))?;
     let interval = top.interval;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    let is_live = !top.once && !is_dumb && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let ended = if is_live { live(pid, first, interval) } else { plain(pid, first, interval, top.once) }?;
+    let is_live =
+        !top.once && !is_dumb && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let ended =
+        if is_live { live(pid, first, interval) } else { plain(pid, first, interval, top.once) }?;
     if ended {
         error::note(&format!("process {pid} has ended"));
     }

@@ -77,7 +77,9 @@ impl Sample {
     ///
     /// # Errors
     /// A file that every machine has cannot be read.
-    pub fn take(read: &mut dyn FnMut(&str) -> Result<String, ReadError>) -> Result<Self, ReadError> {
+    pub fn take(
+        read: &mut dyn FnMut(&str) -> Result<String, ReadError>,
+    ) -> Result<Self, ReadError> {
         let (mut zones, caches) = zones(&read("/proc/zoneinfo")?);
         add_sizes(&mut zones, &read("/proc/buddyinfo")?);
         add_types(&mut zones, &read("/proc/pagetypeinfo")?);
@@ -86,7 +88,9 @@ impl Sample {
         let mut pools = Vec::new();
         for size_kib in POOL_SIZES_KIB {
             let mut number = |what: &str| -> Result<Option<u64>, ReadError> {
-                match read(&format!("/sys/kernel/mm/hugepages/hugepages-{size_kib}kB/{what}_hugepages")) {
+                match read(&format!(
+                    "/sys/kernel/mm/hugepages/hugepages-{size_kib}kB/{what}_hugepages"
+                )) {
                     Ok(text) => Ok(text.trim().parse().ok()),
                     // A machine without pools.
                     Err(ReadError::Refused(_)) => Ok(None),
@@ -127,7 +131,8 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
         }
         let mut words = line.split_whitespace();
         let Some(zone) = zones.last_mut() else { continue };
-        let (first, second, third) = (words.next().unwrap_or(""), words.next().unwrap_or(""), words.next());
+        let (first, second, third) =
+            (words.next().unwrap_or(""), words.next().unwrap_or(""), words.next());
         let number = || second.parse().unwrap_or(0);
         match (first, second) {
             ("pages", "free") => zone.free = third.and_then(|word| word.parse().ok()).unwrap_or(0),
@@ -158,12 +163,21 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
 }
 
 /// The zone of a line that has one, and the numbers at its end as pages by order.
-fn orders<'a, 'b>(zones: &'a mut [Zone], line: &'b str) -> Option<(&'a mut Zone, &'b str, Vec<u64>)> {
+fn orders<'a, 'b>(
+    zones: &'a mut [Zone],
+    line: &'b str,
+) -> Option<(&'a mut Zone, &'b str, Vec<u64>)> {
     let (node, name, rest) = heading(line)?;
     let zone = zones.iter_mut().find(|zone| zone.node == node && zone.name == name)?;
-    let kind = rest.split_once("type").map_or("", |(_, rest)| rest.split_whitespace().next().unwrap_or(""));
+    let kind = rest
+        .split_once("type")
+        .map_or("", |(_, rest)| rest.split_whitespace().next().unwrap_or(""));
     let counts = rest.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
-    Some((zone, kind, counts.zip(0..).map(|(count, order)| count.checked_shl(order).unwrap_or(0)).collect()))
+    Some((
+        zone,
+        kind,
+        counts.zip(0..).map(|(count, order)| count.checked_shl(order).unwrap_or(0)).collect(),
+    ))
 }
 
 fn add_sizes(zones: &mut [Zone], text: &str) {
@@ -247,13 +261,22 @@ pub mod tests {
         let sample = Sample::take(&mut file).expect("all that it needs is there");
         assert_eq!(sample.zones.len(), 2);
         let dma = &sample.zones[0];
-        assert_eq!((dma.managed, dma.free, dma.marks, dma.by_size), (3998, 3998, [7, 10, 13], [4, 0, 0]));
+        assert_eq!(
+            (dma.managed, dma.free, dma.marks, dma.by_size),
+            (3998, 3998, [7, 10, 13], [4, 0, 0])
+        );
         let normal = &sample.zones[1];
         assert_eq!((normal.node, normal.free, normal.marks), (1, 600, [0, 0, 700]));
         assert_eq!((normal.by_size, normal.by_type), ([1, 512, 2 << 18], [4, 6, 0, 1]));
         assert_eq!(sample.caches, [Cache { count: 5, high: 9 }, Cache { count: 3, high: 4 }]);
-        assert_eq!(sample.pools, [Pool { size_kib: 2048, pages: 8, free: 6, reserved: 1, surplus: 2 }]);
-        assert_eq!((sample.memory_kib["MemFree"], sample.counter("pcp_refill_pages")), (4_145_948, 8));
+        assert_eq!(
+            sample.pools,
+            [Pool { size_kib: 2048, pages: 8, free: 6, reserved: 1, surplus: 2 }]
+        );
+        assert_eq!(
+            (sample.memory_kib["MemFree"], sample.counter("pcp_refill_pages")),
+            (4_145_948, 8)
+        );
     }
 
     #[test]

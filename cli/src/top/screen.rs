@@ -66,7 +66,12 @@ impl Screen {
         let lines = fit(lines, usize::from(height));
         for (row, line) in (0..height).zip(&lines) {
             let line = cut(line, usize::from(width));
-            queue!(out, cursor::MoveTo(0, row), Print(line), terminal::Clear(ClearType::UntilNewLine))?;
+            queue!(
+                out,
+                cursor::MoveTo(0, row),
+                Print(line),
+                terminal::Clear(ClearType::UntilNewLine)
+            )?;
         }
         if lines.len() < usize::from(height) {
             let row = u16::try_from(lines.len()).unwrap_or(height);
@@ -87,7 +92,9 @@ impl Screen {
         Ok(match event::read()? {
             Event::Resize(..) => Some(Key::Resized),
             Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
-                KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Quit),
+                KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                    Some(Key::Quit)
+                }
                 KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
                 KeyCode::Char('s') => Some(Key::Sort),
                 _ => None,
@@ -113,7 +120,8 @@ fn put_back() {
 }
 
 /// What keys do.
-pub const KEYS: &str = "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
+pub const KEYS: &str =
+    "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
 
 /// As many lines as there is room for, the last of them about keys.
 fn fit(lines: &[String], height: usize) -> Vec<&str> {

@@ -71,7 +71,10 @@ impl View {
         }
         // Of what a small terminal has no room for, this is no part.
         lines.push(self.reporting());
-        for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())].into_iter().flatten() {
+        for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())]
+            .into_iter()
+            .flatten()
+        {
             lines.push(String::new());
             lines.extend(grid.render(style));
         }
@@ -120,7 +123,12 @@ impl View {
         }
         for zone in zones {
             let used = used_permille(zone);
-            let mut row = vec![zone.node.to_string(), zone.name.clone(), pages(zone.managed), pages(zone.free)];
+            let mut row = vec![
+                zone.node.to_string(),
+                zone.name.clone(),
+                pages(zone.managed),
+                pages(zone.free),
+            ];
             row.push(format!("{}.{} %", used / 10, used % 10));
             row.extend(zone.by_size.map(pages));
             row.extend(zone.marks.map(pages));
@@ -132,9 +140,11 @@ impl View {
     }
 
     fn pools(&self) -> Option<Grid> {
-        let mut grid = Grid::new(&[">pool of", ">pages", ">free", ">reserved", ">surplus", ">memory"]);
+        let mut grid =
+            Grid::new(&[">pool of", ">pages", ">free", ">reserved", ">surplus", ">memory"]);
         for pool in &self.sample.pools {
-            let counts = [pool.pages, pool.free, pool.reserved, pool.surplus].map(|count| count.to_string());
+            let counts =
+                [pool.pages, pool.free, pool.reserved, pool.surplus].map(|count| count.to_string());
             let mut row = vec![size(pool.size_kib * 1024)];
             row.extend(counts);
             row.push(size(pool.pages.saturating_mul(pool.size_kib * 1024)));
@@ -150,7 +160,9 @@ impl View {
             grid.row([cpu.to_string(), pages(cache.count), pages(cache.high)]);
         }
         if !rest.is_empty() {
-            let sum = |of: fn(&super::sample::Cache) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+            let sum = |of: fn(&super::sample::Cache) -> u64| {
+                rest.iter().map(of).fold(0, u64::saturating_add)
+            };
             let name = format!("{} more", rest.len());
             grid.row([name, pages(sum(|cache| cache.count)), pages(sum(|cache| cache.high))]);
         }
@@ -159,7 +171,9 @@ impl View {
 
     /// What a group of counters has come to, and how much that is more in a second.
     fn pace(&self, names: &[&str]) -> (u64, Option<f64>) {
-        let sum = |sample: &Sample| names.iter().map(|name| sample.counter(name)).fold(0, u64::saturating_add);
+        let sum = |sample: &Sample| {
+            names.iter().map(|name| sample.counter(name)).fold(0, u64::saturating_add)
+        };
         let now = sum(&self.sample);
         let pace = self.before.as_ref().map(|before| {
             let seconds = self.sample.at.duration_since(before.at).as_secs_f64();
@@ -203,7 +217,8 @@ fn passes(count: u64) -> String {
 }
 
 fn used_permille(zone: &Zone) -> u64 {
-    let used = u128::from(zone.managed.saturating_sub(zone.free)) * 1000 / u128::from(zone.managed.max(1));
+    let used =
+        u128::from(zone.managed.saturating_sub(zone.free)) * 1000 / u128::from(zone.managed.max(1));
     u64::try_from(used).unwrap_or(1000)
 }
 
@@ -231,9 +246,17 @@ mod tests {
     #[test]
     fn one_sample_has_no_paces() {
         let lines = View::new(7, sample()).lines(Style::PLAIN);
-        assert!(lines[0].starts_with("process 7: 4.00 GiB managed, 3.95 GiB free, "), "{}", lines[0]);
-        let find =
-            |text: &str| lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:#?}"));
+        assert!(
+            lines[0].starts_with("process 7: 4.00 GiB managed, 3.95 GiB free, "),
+            "{}",
+            lines[0]
+        );
+        let find = |text: &str| {
+            lines
+                .iter()
+                .find(|line| line.contains(text))
+                .unwrap_or_else(|| panic!("{text}: {lines:#?}"))
+        };
         assert!(find("Normal").contains("below high") && find("Normal").contains("40.0 %"));
         assert!(find("DMA").contains("enough"));
         assert_eq!(
@@ -241,7 +264,10 @@ mod tests {
             ["2.00", "MiB", "8", "6", "1", "2", "16.0", "MiB"]
         );
         assert!(find("pages to CPUs' caches").ends_with('-'));
-        assert!(find("free page reporting: 0 KiB reported, 0 passes").ends_with("free and not reported"));
+        assert!(
+            find("free page reporting: 0 KiB reported, 0 passes")
+                .ends_with("free and not reported")
+        );
     }
 
     #[test]
@@ -263,7 +289,8 @@ mod tests {
         view.complain("it is late".into());
         let lines = view.lines(Style::PLAIN);
         assert_eq!(lines[1], "not up to date: it is late");
-        let line = lines.iter().find(|line| line.starts_with("pages to CPUs' caches")).expect("a row");
+        let line =
+            lines.iter().find(|line| line.starts_with("pages to CPUs' caches")).expect("a row");
         assert_eq!(line.split_whitespace().skip(4).collect::<Vec<_>>(), ["108", "50"]);
         let first = |view: &View| view.zones().render(Style::PLAIN)[1].contains("DMA");
         assert!(first(&view));
@@ -281,6 +308,8 @@ mod tests {
         many.caches = vec![super::super::sample::Cache { count: 1, high: 2 }; MOST_CPUS + 3];
         let lines = View::new(1, many).caches().render(Style::PLAIN);
         assert_eq!(lines.len(), MOST_CPUS + 2);
-        assert!(lines[MOST_CPUS + 1].starts_with("3 more") && lines[MOST_CPUS + 1].contains("12 KiB"));
+        assert!(
+            lines[MOST_CPUS + 1].starts_with("3 more") && lines[MOST_CPUS + 1].contains("12 KiB")
+        );
     }
 }

@@ -24,7 +24,8 @@ impl Outcome {
     pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         assert_eq!(self.stdout.trim_end().lines().count(), 1, "exactly one line:\n{}", self.stdout);
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
@@ -52,7 +53,9 @@ pub fn run(words: &[&str]) -> Outcome {
 
 /// A real machine's memory map.
 pub fn machine(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the program lies in the source tree");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the program lies in the source tree");
     root.join("machines").join(name).display().to_string()
 }
 
@@ -62,7 +65,8 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     /// An empty folder; `name` must be this test's own.
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("framewright-test-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("framewright-test-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Self(path)
     }
@@ -118,7 +122,16 @@ pub fn rest(child: &mut Child) -> (String, String) {
 pub fn may_lock_memory(mib: u64) -> bool {
     let memory = format!("{mib}M");
     let mut machine = Command::new("qemu-system-x86_64");
-    machine.args(["-machine", "q35", "-m", &memory, "-display", "none", "-overcommit", "mem-lock=on"]);
+    machine.args([
+        "-machine",
+        "q35",
+        "-m",
+        &memory,
+        "-display",
+        "none",
+        "-overcommit",
+        "mem-lock=on",
+    ]);
     // `quit` ends it before it runs.
     let mut child = machine
         .args(["-S", "-monitor", "stdio"])
@@ -153,13 +166,19 @@ pub fn resident_mib(pid: &str, memory_mib: u64) -> u64 {
 /// Present pages of a zone in a report.
 pub fn present(report: &Value, node: u64, zone: &str) -> Option<u64> {
     let zones = report["zones"].as_array().expect("zones");
-    zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?["present_pages"].as_u64()
+    zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?["present_pages"]
+        .as_u64()
 }
 
 /// Holds for every report, whatever the machine: sums agree, and nothing is lost.
 pub fn check_sums(report: &Value) {
     let sum = |list: &str, name: &str| -> u64 {
-        report[list].as_array().expect("a list").iter().map(|entry| entry[name].as_u64().expect("a count")).sum()
+        report[list]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|entry| entry[name].as_u64().expect("a count"))
+            .sum()
     };
     let totals = &report["totals"];
     for name in ["present_pages", "managed_pages"] {
@@ -168,7 +187,9 @@ pub fn check_sums(report: &Value) {
     }
     let count = |name: &str| totals[name].as_u64().expect("a count");
     assert_eq!(count("present_pages"), count("managed_pages") + count("reserved_pages"));
-    assert!(count("metadata_bytes") > 0 && count("metadata_bytes") < count("present_pages") * 4096 / 10);
+    assert!(
+        count("metadata_bytes") > 0 && count("metadata_bytes") < count("present_pages") * 4096 / 10
+    );
     let (first, all) = (totals["first_alloc_us"].as_f64(), totals["bring_up_us"].as_f64());
     assert!(first > Some(0.0) && all >= first, "{totals}");
     assert!(report["log"].as_array().is_some_and(|log| log.len() > 10));

@@ -31,14 +31,23 @@ impl Terminal {
         let (mut person, mut program) = (0, 0);
         // SAFETY: both places are valid for a descriptor; no name and no settings are passed.
         let opened = unsafe {
-            libc::openpty(&raw mut person, &raw mut program, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
+            libc::openpty(
+                &raw mut person,
+                &raw mut program,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                std::ptr::null(),
+            )
         };
         assert_eq!(opened, 0, "a terminal");
         // SAFETY: the call above opened both for us alone.
-        let [person, program] = [person, program].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let [person, program] =
+            [person, program].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
         let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
         command.args(words).env("TERM", "dumb").envs(environment.iter().copied());
-        command.stdin(program.try_clone().expect("a descriptor")).stdout(program.try_clone().expect("a descriptor"));
+        command
+            .stdin(program.try_clone().expect("a descriptor"))
+            .stdout(program.try_clone().expect("a descriptor"));
         command.stderr(program);
         let raw = person.as_raw_fd();
         take_as_own(&mut command, raw);

@@ -84,7 +84,10 @@ impl<H: Hal> DmaPage<H> {
 
     /// A number of `bytes` bytes. Offsets follow from this crate's layouts alone, so that a bad one is a mistake here.
     fn place(&self, offset: usize, bytes: usize) -> NonNull<u8> {
-        assert!(offset.is_multiple_of(bytes) && offset + bytes <= BYTES, "an offset inside the page");
+        assert!(
+            offset.is_multiple_of(bytes) && offset + bytes <= BYTES,
+            "an offset inside the page"
+        );
         // SAFETY: inside the page.
         unsafe { self.pointer.add(offset) }
     }

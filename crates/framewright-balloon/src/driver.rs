@@ -187,7 +187,10 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        self.transport.read_config_space::<u32>(TARGET).map(u32::from_le).map_err(DeviceFault::Configuration)
+        self.transport
+            .read_config_space::<u32>(TARGET)
+            .map(u32::from_le)
+            .map_err(DeviceFault::Configuration)
     }
 
     /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does not wait.
@@ -283,7 +286,10 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
         let features = negotiate(&mut self.transport, self.settings)?;
         let transport = &mut self.transport;
-        let shrunk = self.queues.rings().any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
+        let shrunk = self
+            .queues
+            .rings()
+            .any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
         if features != self.features || shrunk {
             // Queues would have other numbers, or do not fit. A device that changes under its driver is as good as none.
             self.transport.set_status(DeviceStatus::FAILED);
@@ -328,13 +334,18 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if let Some(poison) = self.settings.free_content.poison()
             && self.features.contains(Features::PAGE_POISON)
         {
-            self.transport.write_config_space(POISON, poison.to_le()).map_err(StartError::Configuration)?;
+            self.transport
+                .write_config_space(POISON, poison.to_le())
+                .map_err(StartError::Configuration)?;
         }
         for ring in self.queues.rings() {
             ring.announce(&mut self.transport);
         }
         self.transport.set_status(
-            DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK | DeviceStatus::DRIVER_OK,
+            DeviceStatus::ACKNOWLEDGE
+                | DeviceStatus::DRIVER
+                | DeviceStatus::FEATURES_OK
+                | DeviceStatus::DRIVER_OK,
         );
         self.state = State::Running;
         self.told_pages = None;
@@ -367,7 +378,13 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             self.told_pages = Some(held_pages);
         }
         let waiting = self.queues.inflation.is_waiting();
-        Ok(Progress { target_pages: self.target_pages, goal_pages, held_pages, waiting, short: !enough })
+        Ok(Progress {
+            target_pages: self.target_pages,
+            goal_pages,
+            held_pages,
+            waiting,
+            short: !enough,
+        })
     }
 
     fn goal_pages(&mut self) -> u32 {
@@ -381,7 +398,10 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     }
 
     /// The host has the buffer from the start, and returns it when it wants new numbers.
-    fn answer_statistics(&mut self, statistics: &mut dyn FnMut(Statistic) -> Option<u64>) -> Result<(), DeviceFault> {
+    fn answer_statistics(
+        &mut self,
+        statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
+    ) -> Result<(), DeviceFault> {
         let Some((ring, page)) = &mut self.queues.statistics else { return Ok(()) };
         if let Some(used) = ring.poll()?
             && u64::from(used.written) > used.room
@@ -437,13 +457,19 @@ fn reset_completes<T: Transport>(transport: &T) -> bool {
 /// Agrees with a device that has been reset on features.
 fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Features, StartError> {
     transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
-    let accepted = Features::accept(transport.read_device_features(), settings.free_content).and_then(|features| {
-        transport.write_driver_features(features.bits());
-        let agreed = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK;
-        transport.set_status(agreed);
-        let refused = !transport.get_status().contains(DeviceStatus::FEATURES_OK);
-        if refused { Err(StartError::FeaturesRefused { asked: features.bits() }) } else { Ok(features) }
-    });
+    let accepted = Features::accept(transport.read_device_features(), settings.free_content)
+        .and_then(|features| {
+            transport.write_driver_features(features.bits());
+            let agreed =
+                DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK;
+            transport.set_status(agreed);
+            let refused = !transport.get_status().contains(DeviceStatus::FEATURES_OK);
+            if refused {
+                Err(StartError::FeaturesRefused { asked: features.bits() })
+            } else {
+                Ok(features)
+            }
+        });
     if accepted.is_err() {
         transport.set_status(DeviceStatus::FAILED);
     }
@@ -466,7 +492,8 @@ fn make_queues<H: PrivateMemory, T: Transport>(
     let deflate = ring(QueueKind::Deflate, SMALL_RING)?.ok_or(missing(QueueKind::Deflate))?;
     let statistics = match ring(QueueKind::Statistics, SMALL_RING)? {
         Some(ring) => {
-            let page = DmaPage::new(BufferDirection::DriverToDevice).ok_or(StartError::OutOfMemory)?;
+            let page =
+                DmaPage::new(BufferDirection::DriverToDevice).ok_or(StartError::OutOfMemory)?;
             Some((ring, page))
         }
         None => None,

@@ -52,16 +52,24 @@ impl fmt::Display for StartError {
                     (true, false) => "ACCESS_PLATFORM",
                     (false, _) => "ORDER_PLATFORM",
                 };
-                write!(f, "the virtio balloon asks for {features}, which is not supported: it is left alone")
+                write!(
+                    f,
+                    "the virtio balloon asks for {features}, which is not supported: it is left alone"
+                )
             }
             Self::ResetPending => f.write_str("the virtio balloon does not complete its reset"),
             Self::FeaturesRefused { asked } => {
                 write!(f, "the virtio balloon refuses features {asked:#x}, which it has offered")
             }
             Self::MissingQueue { kind, queue } => {
-                write!(f, "the virtio balloon offers {kind} without a queue for it (number {queue})")
+                write!(
+                    f,
+                    "the virtio balloon offers {kind} without a queue for it (number {queue})"
+                )
             }
-            Self::Changed => f.write_str("the virtio balloon offers something else than before its reset"),
+            Self::Changed => {
+                f.write_str("the virtio balloon offers something else than before its reset")
+            }
             Self::OutOfMemory => f.write_str("no memory for the queues of the virtio balloon"),
             Self::Configuration(error) => write!(f, "configuration of the virtio balloon: {error}"),
         }
@@ -113,10 +121,16 @@ impl fmt::Display for DeviceFault {
                 write!(f, "virtio balloon: queue {queue}: {returned} requests returned of {given}")
             }
             Self::NotGiven { queue, descriptor } => {
-                write!(f, "virtio balloon: queue {queue}: descriptor {descriptor} returned, which it was not given")
+                write!(
+                    f,
+                    "virtio balloon: queue {queue}: descriptor {descriptor} returned, which it was not given"
+                )
             }
             Self::TooLong { queue, written } => {
-                write!(f, "virtio balloon: queue {queue}: {written} bytes written, more than there is room for")
+                write!(
+                    f,
+                    "virtio balloon: queue {queue}: {written} bytes written, more than there is room for"
+                )
             }
             Self::NeedsReset => f.write_str("virtio balloon: the device asks to be reset"),
             Self::Resetting => f.write_str("virtio balloon: a reset is not complete"),

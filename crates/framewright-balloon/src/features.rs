@@ -71,7 +71,8 @@ pub enum QueueKind {
 
 impl QueueKind {
     /// All of them, in the specification's order.
-    const IN_ORDER: [Self; 5] = [Self::Inflate, Self::Deflate, Self::Statistics, Self::Hint, Self::Reporting];
+    const IN_ORDER: [Self; 5] =
+        [Self::Inflate, Self::Deflate, Self::Statistics, Self::Hint, Self::Reporting];
 
     /// The specification's own number.
     const fn fixed(self) -> u16 {
@@ -141,7 +142,8 @@ impl Features {
         if !self.has_queue(kind) {
             return Ok(None);
         }
-        let queue = if self.numbers_are_fixed(transport) { kind.fixed() } else { self.compact(kind) };
+        let queue =
+            if self.numbers_are_fixed(transport) { kind.fixed() } else { self.compact(kind) };
         match transport.max_queue_size(queue) {
             0 => Err(StartError::MissingQueue { kind, queue }),
             size => Ok(Some((queue, size))),
@@ -151,8 +153,10 @@ impl Features {
     /// Devices number only the queues that exist, in the specification's order; the specification gives each a number of its own. The two differ from the first queue on
     /// that does not exist, where such a device has a gap.
     fn numbers_are_fixed<T: Transport>(self, transport: &mut T) -> bool {
-        let mut is_gap =
-            |kind| transport.max_queue_size(self.compact(kind)) == 0 && transport.max_queue_size(kind.fixed()) > 0;
+        let mut is_gap = |kind| {
+            transport.max_queue_size(self.compact(kind)) == 0
+                && transport.max_queue_size(kind.fixed()) > 0
+        };
         QueueKind::IN_ORDER.into_iter().filter(|&kind| self.has_queue(kind)).any(&mut is_gap)
     }
 

@@ -102,7 +102,9 @@ impl<H: PrivateMemory> Inflation<H> {
         // The device was asked for nothing on the other queue, and gets no further than to say that it did something there.
         let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
         let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
-        let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else { return Ok(false) };
+        let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else {
+            return Ok(false);
+        };
         if u64::from(written) > room {
             return Err(DeviceFault::TooLong { queue, written });
         }

@@ -41,7 +41,8 @@ pub struct Ledger<H: PrivateMemory> {
 }
 
 impl<H: PrivateMemory> Ledger<H> {
-    const FITS: () = assert!(size_of::<Page<H>>() == PRIVATE_PAGE_BYTES, "as many runs as a page holds");
+    const FITS: () =
+        assert!(size_of::<Page<H>>() == PRIVATE_PAGE_BYTES, "as many runs as a page holds");
 
     pub const fn new() -> Self {
         let () = Self::FITS;
@@ -95,7 +96,8 @@ impl<H: PrivateMemory> Ledger<H> {
 
     /// Runs from the top down, as far as the newest page goes.
     pub fn top(&self) -> impl Iterator<Item = Run> {
-        let runs = self.newest.as_ref().and_then(|page| page.runs.get(..page.count)).unwrap_or_default();
+        let runs =
+            self.newest.as_ref().and_then(|page| page.runs.get(..page.count)).unwrap_or_default();
         runs.iter().rev().map(|written| written.run())
     }
 }

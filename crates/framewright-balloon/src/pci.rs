@@ -37,8 +37,9 @@ pub fn find<C: ConfigurationAccess>(access: &C) -> Option<DeviceFunction> {
                 wanted[usize::from(behind) / 64] |= 1 << (behind % 64);
             }
         }
-        next = (0..=u8::MAX)
-            .find(|&bus| (wanted[usize::from(bus) / 64] & !seen[usize::from(bus) / 64]) >> (bus % 64) & 1 != 0);
+        next = (0..=u8::MAX).find(|&bus| {
+            (wanted[usize::from(bus) / 64] & !seen[usize::from(bus) / 64]) >> (bus % 64) & 1 != 0
+        });
     }
     None
 }
@@ -94,12 +95,21 @@ impl fmt::Display for RegistersError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pci(error) => error.fmt(f),
-            Self::EndlessCapabilities => f.write_str("its list of capabilities has no end; the device is left alone"),
-            Self::Wrap { number, address, bytes } => {
-                write!(f, "BAR {number}: {bytes:#x} bytes from {address:#x} on reach beyond the last address")
+            Self::EndlessCapabilities => {
+                f.write_str("its list of capabilities has no end; the device is left alone")
             }
-            Self::OverMemory(registers) => write!(f, "{registers} lies over memory; the device is left alone"),
-            Self::Overlap(first, second) => write!(f, "{first} and {second} overlap; the device is left alone"),
+            Self::Wrap { number, address, bytes } => {
+                write!(
+                    f,
+                    "BAR {number}: {bytes:#x} bytes from {address:#x} on reach beyond the last address"
+                )
+            }
+            Self::OverMemory(registers) => {
+                write!(f, "{registers} lies over memory; the device is left alone")
+            }
+            Self::Overlap(first, second) => {
+                write!(f, "{first} and {second} overlap; the device is left alone")
+            }
         }
     }
 }
@@ -128,7 +138,10 @@ pub fn registers<C: ConfigurationAccess>(
     let mut found = [None; 6];
     for (number, bar) in root.bars(place).map_err(RegistersError::Pci)?.into_iter().enumerate() {
         let memory = bar.and_then(|bar| bar.memory_address_size());
-        let Some((address, bytes)) = memory.filter(|&(address, bytes)| address != 0 && bytes != 0) else { continue };
+        let Some((address, bytes)) = memory.filter(|&(address, bytes)| address != 0 && bytes != 0)
+        else {
+            continue;
+        };
         if address.checked_add(bytes).is_none() {
             return Err(RegistersError::Wrap { number, address, bytes });
         }
@@ -163,8 +176,11 @@ fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -
 
 /// Lets the device answer to memory accesses and access memory itself, and keeps it from the interrupt line: the driver looks by itself.
 pub fn enable<C: ConfigurationAccess>(access: &mut C, place: DeviceFunction) {
-    let command = Command::from_bits_retain(u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0));
-    let command = command | Command::MEMORY_SPACE | Command::BUS_MASTER | Command::INTERRUPT_DISABLE;
+    let command = Command::from_bits_retain(
+        u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0),
+    );
+    let command =
+        command | Command::MEMORY_SPACE | Command::BUS_MASTER | Command::INTERRUPT_DISABLE;
     // Ones would clear the status bits in the upper half.
     access.write_word(place, COMMAND, command.bits().into());
 }
@@ -259,7 +275,9 @@ mod tests {
             }
             for &(number, address, bytes) in bars {
                 let halves = |value: u64| [(value & 0xffff_fff0) as u32, (value >> 32) as u32];
-                for (half, (value, mask)) in (0..).zip(halves(address).into_iter().zip(halves(!(bytes - 1)))) {
+                for (half, (value, mask)) in
+                    (0..).zip(halves(address).into_iter().zip(halves(!(bytes - 1))))
+                {
                     let register = 0x10 + 4 * (number + half);
                     buses.set(DEVICE, register, if half == 0 { value | 0b1100 } else { value });
                     buses.masks.borrow_mut().insert((0, 3, 0, register), mask);
@@ -272,28 +290,52 @@ mod tests {
     #[test]
     fn registers_over_memory_are_refused_and_the_device_is_left_alone() {
         // Memory below 2 GiB and from 4 GiB to 6 GiB.
-        let mut is_memory = |first: u64, last: u64| first < 2 << 30 || first < 6 << 30 && last >= 4 << 30;
+        let mut is_memory =
+            |first: u64, last: u64| first < 2 << 30 || first < 6 << 30 && last >= 4 << 30;
         let at = |number, address, bytes| Registers { number, address, bytes };
         for (bars, expected) in [
-            (&[(4, 0xfe00_0000, 0x4000)][..], Ok([None, None, None, None, Some(at(4, 0xfe00_0000, 0x4000)), None])),
+            (
+                &[(4, 0xfe00_0000, 0x4000)][..],
+                Ok([None, None, None, None, Some(at(4, 0xfe00_0000, 0x4000)), None]),
+            ),
             (
                 &[(0, 6 << 30, 1 << 20), (4, 0xfe00_0000, 0x4000)],
-                Ok([Some(at(0, 6 << 30, 1 << 20)), None, None, None, Some(at(4, 0xfe00_0000, 0x4000)), None]),
+                Ok([
+                    Some(at(0, 6 << 30, 1 << 20)),
+                    None,
+                    None,
+                    None,
+                    Some(at(4, 0xfe00_0000, 0x4000)),
+                    None,
+                ]),
             ),
             // Not placed by firmware.
             (&[(4, 0, 0x4000)], Ok([None; 6])),
             (&[(4, 0x20_0000, 0x4000)], Err(RegistersError::OverMemory(at(4, 0x20_0000, 0x4000)))),
             (&[(4, 4 << 30, 0x4000)], Err(RegistersError::OverMemory(at(4, 4 << 30, 0x4000)))),
             // It begins in memory and ends behind it; smaller than a page, and beside memory in it.
-            (&[(0, 0, 16), (2, 4 << 30, 4 << 30)], Err(RegistersError::OverMemory(at(2, 4 << 30, 4 << 30)))),
-            (&[(2, (6 << 30) - 64, 16)], Err(RegistersError::OverMemory(at(2, (6 << 30) - 64, 16)))),
+            (
+                &[(0, 0, 16), (2, 4 << 30, 4 << 30)],
+                Err(RegistersError::OverMemory(at(2, 4 << 30, 4 << 30))),
+            ),
+            (
+                &[(2, (6 << 30) - 64, 16)],
+                Err(RegistersError::OverMemory(at(2, (6 << 30) - 64, 16))),
+            ),
             (
                 &[(0, 0xfe00_0000, 0x4000), (4, 0xfe00_2000, 0x1000)],
-                Err(RegistersError::Overlap(at(0, 0xfe00_0000, 0x4000), at(4, 0xfe00_2000, 0x1000))),
+                Err(RegistersError::Overlap(
+                    at(0, 0xfe00_0000, 0x4000),
+                    at(4, 0xfe00_2000, 0x1000),
+                )),
             ),
             (
                 &[(0, 0xffff_ffff_ffff_f000, 0x1000)],
-                Err(RegistersError::Wrap { number: 0, address: 0xffff_ffff_ffff_f000, bytes: 0x1000 }),
+                Err(RegistersError::Wrap {
+                    number: 0,
+                    address: 0xffff_ffff_ffff_f000,
+                    bytes: 0x1000,
+                }),
             ),
         ] {
             let mut buses = Buses::with_bars(bars);
@@ -305,7 +347,10 @@ mod tests {
             assert_eq!(after, before, "{bars:x?}: the device has changed");
         }
         let text = RegistersError::OverMemory(at(4, 0x20_0000, 0x4000));
-        assert_eq!(std::format!("{text}"), "BAR 4 at 0x200000..=0x203fff lies over memory; the device is left alone");
+        assert_eq!(
+            std::format!("{text}"),
+            "BAR 4 at 0x200000..=0x203fff lies over memory; the device is left alone"
+        );
     }
 
     #[test]
@@ -338,6 +383,9 @@ mod tests {
         let mut buses = Buses::default();
         buses.set((0, 3, 0), COMMAND, 0xffff_0101);
         enable(&mut buses, DeviceFunction { bus: 0, device: 3, function: 0 });
-        assert_eq!(buses.read_word(DeviceFunction { bus: 0, device: 3, function: 0 }, COMMAND), 0x0507);
+        assert_eq!(
+            buses.read_word(DeviceFunction { bus: 0, device: 3, function: 0 }, COMMAND),
+            0x0507
+        );
     }
 }

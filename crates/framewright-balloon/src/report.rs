@@ -41,7 +41,9 @@ impl fmt::Display for SubmitError {
             Self::NotSupported => f.write_str("the virtio balloon takes no reports"),
             Self::Busy => f.write_str("the virtio balloon has no room for a report at the moment"),
             Self::BadCount { count } => write!(f, "a report of {count} ranges"),
-            Self::BadRange { index } => write!(f, "range {index} of a report is not of whole pages"),
+            Self::BadRange { index } => {
+                write!(f, "range {index} of a report is not of whole pages")
+            }
             Self::Fault(fault) => fault.fmt(f),
         }
     }
@@ -58,7 +60,11 @@ pub struct BadAnswer {
 
 impl fmt::Display for BadAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the virtio balloon says that it wrote {} bytes, more than a report has", self.written)
+        write!(
+            f,
+            "the virtio balloon says that it wrote {} bytes, more than a report has",
+            self.written
+        )
     }
 }
 
@@ -114,7 +120,8 @@ impl<H: Hal> Reports<H> {
         if let Some(index) = ranges.iter().position(is_bad) {
             return Err(SubmitError::BadRange { index });
         }
-        let buffers = ranges.iter().map(|&(address, bytes)| Buffer { address, bytes, device_writes: true });
+        let buffers =
+            ranges.iter().map(|&(address, bytes)| Buffer { address, bytes, device_writes: true });
         if !self.ring.add(buffers, number) {
             return Err(SubmitError::Busy);
         }

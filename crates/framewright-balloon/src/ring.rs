@@ -181,13 +181,18 @@ impl<H: Hal> Ring<H> {
             return Ok(None);
         }
         if returned > self.chains_out {
-            return Err(DeviceFault::IndexOutOfStep { queue: self.queue, returned, given: self.chains_out });
+            return Err(DeviceFault::IndexOutOfStep {
+                queue: self.queue,
+                returned,
+                given: self.chains_out,
+            });
         }
         let entry = USED + ENTRIES + USED_ENTRY_BYTES * usize::from(self.used & (self.size - 1));
         let head = self.page.load_u32(entry);
         let written = self.page.load_u32(entry + 4);
         let known = u16::try_from(head).ok().filter(|&head| head < self.size);
-        let Some(first) = known.filter(|&head| self.chains[usize::from(head)].descriptors > 0) else {
+        let Some(first) = known.filter(|&head| self.chains[usize::from(head)].descriptors > 0)
+        else {
             return Err(DeviceFault::NotGiven { queue: self.queue, descriptor: head });
         };
         let Chain { descriptors, tag, room } = self.chains[usize::from(first)];

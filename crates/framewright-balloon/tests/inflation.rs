@@ -116,10 +116,16 @@ fn frames_come_back_after_the_host_was_told() {
     // The host changes its mind meanwhile: one thing after the other.
     host.set_target(4096);
     assert_eq!(
-        (balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages), host.answer(1)),
+        (
+            balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages),
+            host.answer(1)
+        ),
         (Ok(2048), 1)
     );
-    assert_eq!(balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages), Ok(1948));
+    assert_eq!(
+        balloon.work_with(&mut memory, &mut |_| None).map(|progress| progress.held_pages),
+        Ok(1948)
+    );
     assert_eq!(host.actual(), 1948);
     host.set_answers(Answers::AtOnce);
     assert_eq!(host.answer(1), 1);
@@ -207,7 +213,10 @@ fn the_guest_may_have_pages_back_where_the_host_allows_it() {
     settle(&mut balloon, &mut memory);
     assert!(balloon.relieve(600));
     let progress = settle(&mut balloon, &mut memory);
-    assert_eq!((progress.target_pages, progress.goal_pages, progress.held_pages), (2000, 1400, 1400));
+    assert_eq!(
+        (progress.target_pages, progress.goal_pages, progress.held_pages),
+        (2000, 1400, 1400)
+    );
     assert!(balloon.relieve(1300) && balloon.relieve(1300));
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 0);
     // It stays so until the host asks for something else.

@@ -70,12 +70,15 @@ struct Model {
 
 impl Model {
     fn report(&mut self, balloon: &mut Driver, count: u8) {
-        let ranges: Vec<(u64, u32)> = (0..u64::from(count)).map(|n| ((self.next_block + n) << 21, 2 << 20)).collect();
+        let ranges: Vec<(u64, u32)> =
+            (0..u64::from(count)).map(|n| ((self.next_block + n) << 21, 2 << 20)).collect();
         self.next_block += u64::from(count);
         let room = balloon.reports_in_flight();
         // SAFETY: these ranges are numbers; no memory is behind them.
         match unsafe { balloon.submit(&ranges) } {
-            Ok(token) => assert!(self.reports.insert(token, ranges).is_none(), "a token comes twice"),
+            Ok(token) => {
+                assert!(self.reports.insert(token, ranges).is_none(), "a token comes twice")
+            }
             Err(_) => assert_eq!(balloon.reports_in_flight(), room),
         }
     }
@@ -107,7 +110,10 @@ impl Model {
         }
         let reports = self.host.reports();
         assert!(self.cut_off || self.answered.len() <= reports.len());
-        assert!(self.answered.iter().all(|ranges| reports.contains(ranges)), "an answer that the host did not give");
+        assert!(
+            self.answered.iter().all(|ranges| reports.contains(ranges)),
+            "an answer that the host did not give"
+        );
     }
 }
 

@@ -47,8 +47,13 @@ fn what_is_no_report_is_refused() {
     let good = (0x20_0000, 0x1000);
     assert_eq!(submit(&mut balloon, &[]), Err(SubmitError::BadCount { count: 0 }));
     assert_eq!(submit(&mut balloon, &blocks(1, 33)), Err(SubmitError::BadCount { count: 33 }));
-    for bad in [(0x20_0000, 0), (0x20_0800, 0x1000), (0x20_0000, 0x800), (u64::MAX - 0xfff, 0x1000)] {
-        assert_eq!(submit(&mut balloon, &[good, bad]), Err(SubmitError::BadRange { index: 1 }), "{bad:x?}");
+    for bad in [(0x20_0000, 0), (0x20_0800, 0x1000), (0x20_0000, 0x800), (u64::MAX - 0xfff, 0x1000)]
+    {
+        assert_eq!(
+            submit(&mut balloon, &[good, bad]),
+            Err(SubmitError::BadRange { index: 1 }),
+            "{bad:x?}"
+        );
     }
     assert_eq!((balloon.reports_in_flight(), host.notifications()), (0, 0));
     let host = FakeBalloon::offering(Offer::with(0b11));
@@ -60,7 +65,8 @@ fn what_is_no_report_is_refused() {
 #[test]
 fn answers_may_come_in_any_order() {
     let (host, mut balloon) = on_demand();
-    let tokens: Vec<Token> = (0..4).map(|n| submit(&mut balloon, &blocks(100 * n, 32)).expect("room")).collect();
+    let tokens: Vec<Token> =
+        (0..4).map(|n| submit(&mut balloon, &blocks(100 * n, 32)).expect("room")).collect();
     assert_eq!(submit(&mut balloon, &blocks(1, 1)), Err(SubmitError::Busy));
     assert_eq!(balloon.poll(), Ok(None));
     assert!(host.answer_report(2) && host.answer_report(0));
@@ -149,7 +155,10 @@ fn a_queue_out_of_order_is_dead_until_a_reset() {
         assert_eq!(balloon.poll(), Err(fault));
         assert_eq!(submit(&mut balloon, &blocks(50, 1)), Err(SubmitError::Fault(fault)));
         assert_eq!(balloon.work_with(&mut Memory::default(), &mut |_| None), Err(fault));
-        assert!(balloon.reports_in_flight() > 0, "{lie:?}: what was not answered stays with the device");
+        assert!(
+            balloon.reports_in_flight() > 0,
+            "{lie:?}: what was not answered stays with the device"
+        );
         balloon.reset().expect("it starts again");
         assert_eq!((balloon.fault(), balloon.reports_in_flight()), (None, 0));
         host.set_answers(Answers::AtOnce);
@@ -167,7 +176,10 @@ fn what_is_in_flight_stays_there_until_the_reset_is_complete() {
         assert_eq!(balloon.try_reset(), Ok(false));
         assert_eq!(balloon.reports_in_flight(), 1);
         assert_eq!(balloon.poll(), Err(DeviceFault::Resetting));
-        assert_eq!(submit(&mut balloon, &blocks(1, 1)), Err(SubmitError::Fault(DeviceFault::Resetting)));
+        assert_eq!(
+            submit(&mut balloon, &blocks(1, 1)),
+            Err(SubmitError::Fault(DeviceFault::Resetting))
+        );
     }
     host.end_reset();
     assert_eq!(balloon.try_reset(), Ok(true));
@@ -193,7 +205,10 @@ fn a_device_that_comes_back_as_another_is_not_started() {
         assert_eq!(balloon.reset(), Err(error));
         assert_eq!(balloon.reports_in_flight(), 0, "the reset itself is complete");
         assert_eq!(balloon.fault(), Some(DeviceFault::Stopped));
-        assert_eq!(submit(&mut balloon, &blocks(1, 1)), Err(SubmitError::Fault(DeviceFault::Stopped)));
+        assert_eq!(
+            submit(&mut balloon, &blocks(1, 1)),
+            Err(SubmitError::Fault(DeviceFault::Stopped))
+        );
         // It may come to its senses.
         host.set_offer(Offer { reporting_size: 128, ..Offer::USUAL });
         assert_eq!(balloon.reset(), Ok(()));
@@ -205,7 +220,10 @@ fn a_device_that_comes_back_as_another_is_not_started() {
 fn a_request_to_be_reset_is_seen_at_work() {
     let (host, mut balloon) = on_demand();
     host.ask_for_reset();
-    assert_eq!(balloon.work_with(&mut Memory::default(), &mut |_| None), Err(DeviceFault::NeedsReset));
+    assert_eq!(
+        balloon.work_with(&mut Memory::default(), &mut |_| None),
+        Err(DeviceFault::NeedsReset)
+    );
     assert_eq!(balloon.poll(), Err(DeviceFault::NeedsReset));
     assert_eq!(balloon.reset(), Ok(()));
     assert!(balloon.work_with(&mut Memory::default(), &mut |_| None).is_ok());

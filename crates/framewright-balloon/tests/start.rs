@@ -33,17 +33,21 @@ fn every_set_of_features_in_both_numberings() {
         for numbering in [Numbering::Compact, Numbering::Fixed] {
             for content in [FreeContent::Any, FreeContent::Zero, FreeContent::Fill(0xaa)] {
                 // Bits that nobody knows, and those of rings that this driver does not use, are offered too.
-                let offer = Offer { numbering, ..Offer::with(features | 3 << 28 | 1 << 7 | 1 << 41) };
+                let offer =
+                    Offer { numbering, ..Offer::with(features | 3 << 28 | 1 << 7 | 1 << 41) };
                 let host = FakeBalloon::offering(offer);
                 let settings = Settings { free_content: content, ..Settings::default() };
-                let mut balloon = Driver::new(host.transport(), settings).expect("a device that is well");
+                let mut balloon =
+                    Driver::new(host.transport(), settings).expect("a device that is well");
                 let (accepted, queue) = expected(offer.features, numbering, content);
                 assert_eq!(host.accepted(), accepted, "{features:#b}, {content:?}");
                 assert_eq!(balloon.features().bits(), accepted);
                 assert_eq!(balloon.reporting_queue(), queue, "{features:#b}, {numbering:?}");
                 assert_eq!(balloon.capacity(), if queue.is_some() { 32 } else { 0 });
                 let poison = match content {
-                    FreeContent::Fill(byte) if accepted & POISON != 0 => u32::from(byte) * 0x0101_0101,
+                    FreeContent::Fill(byte) if accepted & POISON != 0 => {
+                        u32::from(byte) * 0x0101_0101
+                    }
                     _ => 0,
                 };
                 assert_eq!(host.poison(), poison);
@@ -78,7 +82,10 @@ fn capacity_follows_settings_and_queue() {
 #[test]
 fn devices_that_cannot_be_used_are_refused() {
     let refusal = |host: FakeBalloon| start(&host).map(|_| ()).expect_err("refused");
-    assert_eq!(refusal(FakeBalloon::offering(Offer { features: REPORTING, ..Offer::USUAL })), StartError::Legacy);
+    assert_eq!(
+        refusal(FakeBalloon::offering(Offer { features: REPORTING, ..Offer::USUAL })),
+        StartError::Legacy
+    );
     let host = FakeBalloon::new();
     host.refuse_features();
     let asked = Features::from_bits_truncate(Offer::USUAL.features & !POISON).bits();
@@ -91,7 +98,10 @@ fn devices_that_cannot_be_used_are_refused() {
     assert_eq!(refusal(host.clone()), StartError::ResetPending);
     host.end_reset();
     assert!(start(&host).is_ok());
-    let disguised = Driver::new(FakeBalloon::new().transport().disguised(DeviceType::Block), Settings::default());
+    let disguised = Driver::new(
+        FakeBalloon::new().transport().disguised(DeviceType::Block),
+        Settings::default(),
+    );
     assert_eq!(disguised.map(|_| ()), Err(StartError::NotABalloon(DeviceType::Block)));
     let settings = Settings { free_content: FreeContent::Zero, ..Settings::default() };
     let short = FakeBalloon::offering(Offer { configuration_bytes: 8, ..Offer::USUAL });
@@ -146,6 +156,9 @@ fn queues_stay_where_they_are_when_the_device_does_not_let_go() {
 #[test]
 fn errors_say_what_is_wrong() {
     let text = StartError::MissingQueue { kind: QueueKind::Reporting, queue: 3 }.to_string();
-    assert_eq!(text, "the virtio balloon offers free page reporting without a queue for it (number 3)");
+    assert_eq!(
+        text,
+        "the virtio balloon offers free page reporting without a queue for it (number 3)"
+    );
     assert_eq!(FakeBalloon::new().transport().max_queue_size(9), 0);
 }

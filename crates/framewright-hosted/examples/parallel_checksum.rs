@@ -73,8 +73,13 @@ fn parallel_crc32(bytes: &[u8]) -> Result<(u32, u32), JobError<Infallible>> {
     let sums: Vec<AtomicU32> = pieces.iter().map(|_| AtomicU32::new(0)).collect();
     let job = Job::new(0..pieces.len() as u64);
     let summary = job.run(HostedHelpers::shared(), |chunk, _worker| {
-        let indices = usize::try_from(chunk.start).unwrap_or(usize::MAX)..usize::try_from(chunk.end).unwrap_or(0);
-        let work = pieces.get(indices.clone()).unwrap_or_default().iter().zip(sums.get(indices).unwrap_or_default());
+        let indices = usize::try_from(chunk.start).unwrap_or(usize::MAX)
+            ..usize::try_from(chunk.end).unwrap_or(0);
+        let work = pieces
+            .get(indices.clone())
+            .unwrap_or_default()
+            .iter()
+            .zip(sums.get(indices).unwrap_or_default());
         // What a chunk wrote is visible when `run` returns: Relaxed is enough.
         work.for_each(|(piece, sum)| sum.store(crc32(piece), Ordering::Relaxed));
         Ok(())
@@ -90,7 +95,9 @@ fn parallel_crc32(bytes: &[u8]) -> Result<(u32, u32), JobError<Infallible>> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bytes = match std::env::args().nth(1) {
         Some(path) => std::fs::read(path)?,
-        None => (0..16_u32 << 20).map(|index| index.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect(),
+        None => (0..16_u32 << 20)
+            .map(|index| index.wrapping_mul(0x9e37_79b9).to_be_bytes()[0])
+            .collect(),
     };
     // Known answers, and every way to cut.
     assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
@@ -103,7 +110,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let together = began.elapsed();
     let began = Instant::now();
     let alone = crc32(&bytes);
-    println!("{} bytes: {crc:08x}, {threads} threads {together:?}, one {:?}", bytes.len(), began.elapsed());
+    println!(
+        "{} bytes: {crc:08x}, {threads} threads {together:?}, one {:?}",
+        bytes.len(),
+        began.elapsed()
+    );
     assert_eq!(crc, alone);
     Ok(())
 }

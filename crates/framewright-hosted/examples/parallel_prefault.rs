@@ -31,7 +31,11 @@ impl Mapping {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { start, pages }) }
+        if start == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self { start, pages })
+        }
     }
 
     fn advise(&self, pages: &Range<u64>, advice: libc::c_int) -> io::Result<()> {
@@ -61,11 +65,18 @@ impl Drop for Mapping {
 }
 
 fn bytes(pages: u64) -> io::Result<usize> {
-    usize::try_from(pages).ok().and_then(|pages| pages.checked_mul(PAGE_BYTES)).ok_or(io::ErrorKind::OutOfMemory.into())
+    usize::try_from(pages)
+        .ok()
+        .and_then(|pages| pages.checked_mul(PAGE_BYTES))
+        .ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
 /// Backs all of `mapping`, or none of it. `refuse` is a page that there is no memory for, to show what happens then.
-fn prefault(mapping: &Mapping, done: &DoneCount, refuse: Option<u64>) -> Result<Summary, JobError<io::Error>> {
+fn prefault(
+    mapping: &Mapping,
+    done: &DoneCount,
+    refuse: Option<u64>,
+) -> Result<Summary, JobError<io::Error>> {
     let job = Job::new(0..mapping.pages).align(HUGE_PAGES).counting_in(done);
     job.run_or_undo(
         HostedHelpers::shared(),
@@ -111,18 +122,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let refused = prefault(&mapping, &DoneCount::new(), Some(pages / 2));
     match refused {
-        Err(JobError::Failed { error, range }) => println!("pages {range:?}: {error}; all others were given back"),
-        other => return Err(format!("a page for which there is no memory was not noticed: {other:?}").into()),
+        Err(JobError::Failed { error, range }) => {
+            println!("pages {range:?}: {error}; all others were given back")
+        }
+        other => {
+            return Err(
+                format!("a page for which there is no memory was not noticed: {other:?}").into()
+            );
+        }
     }
     assert_eq!(mapping.resident()?, 0, "something was left half done");
 
     let (done, began) = (DoneCount::new(), Instant::now());
     let summary = match with_progress(pages, &done, || prefault(&mapping, &done, None)) {
         Ok(summary) => summary,
-        Err(JobError::Failed { error, range }) => return Err(format!("pages {range:?}: {error}").into()),
+        Err(JobError::Failed { error, range }) => {
+            return Err(format!("pages {range:?}: {error}").into());
+        }
         Err(error) => return Err(format!("{error:?}").into()),
     };
-    println!("{mib} MiB backed by {} threads in {} chunks, {:?}", summary.threads, summary.chunks, began.elapsed());
+    println!(
+        "{mib} MiB backed by {} threads in {} chunks, {:?}",
+        summary.threads,
+        summary.chunks,
+        began.elapsed()
+    );
     assert_eq!((mapping.resident()?, done.units(), summary.units), (pages, pages, pages));
     Ok(())
 }

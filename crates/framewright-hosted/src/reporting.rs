@@ -75,7 +75,8 @@ unsafe impl ReportDevice for MadviseDevice<'_> {
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
         // SAFETY: passed on to the caller: nobody uses the ranges until this has returned, when it is over.
-        let taken = unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
+        let taken =
+            unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);
         if taken == 0 { Err(SubmitError::Failed) } else { Ok(()) }
     }

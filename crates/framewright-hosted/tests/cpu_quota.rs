@@ -1,7 +1,9 @@
 //! Quotas of control groups: known files, made-up trees, random text.
 
 use framewright_hosted::jobs::CpuQuota;
-use framewright_hosted::jobs::quota::{Group, Mount, parse_cfs, parse_cpu_max, parse_groups, parse_mounts};
+use framewright_hosted::jobs::quota::{
+    Group, Mount, parse_cfs, parse_cpu_max, parse_groups, parse_mounts,
+};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,11 @@ struct Tree(PathBuf);
 impl Tree {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("framewright-quota-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "framewright-quota-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         Self(std::env::temp_dir().join(name))
     }
 
@@ -51,12 +57,17 @@ fn the_forms_of_a_quota() {
     }
     assert_eq!(parse_cfs("-1\n", "100000\n"), None);
     assert_eq!(parse_cfs("150000\n", "50000\n").map(CpuQuota::cpus), Some(3));
-    assert_eq!(parse_cpu_max("150500 100000").map(|quota| quota.to_string()).as_deref(), Some("1.50 CPUs"));
+    assert_eq!(
+        parse_cpu_max("150500 100000").map(|quota| quota.to_string()).as_deref(),
+        Some("1.50 CPUs")
+    );
 }
 
 #[test]
 fn the_smallest_quota_on_the_way_up_counts() {
-    let tree = || Tree::new().with("proc/self/mountinfo", V2).with("proc/self/cgroup", "0::/a.slice/b c/d\n");
+    let tree = || {
+        Tree::new().with("proc/self/mountinfo", V2).with("proc/self/cgroup", "0::/a.slice/b c/d\n")
+    };
     assert_eq!(tree().quota(), None);
     let both = tree()
         .with("sys/fs/cgroup/a.slice/cpu.max", "300000 100000\n")

@@ -83,7 +83,9 @@ fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
 #[test]
 fn every_unit_is_done_once() {
     let helpers = HostedHelpers::new().with_helpers(3);
-    for (size, align, min_chunk) in [(1, 1, Some(1)), (1000, 1, Some(1)), (4096, 8, None), (100_000, 7, Some(100))] {
+    for (size, align, min_chunk) in
+        [(1, 1, Some(1)), (1000, 1, Some(1)), (4096, 8, None), (100_000, 7, Some(100))]
+    {
         for repetition in 0..20 {
             let done: Vec<AtomicU32> = (0..size).map(|_| AtomicU32::new(0)).collect();
             let job = Job::new(0..size).align(align);
@@ -194,11 +196,17 @@ fn a_caller_on_one_cpu_gets_no_helper() {
     std::thread::scope(|scope| {
         let confined = scope.spawn(|| {
             stay_on(&[one]);
-            Job::new(0..1000).min_chunk(1).run(&helpers, |_, _| Ok::<_, Infallible>(())).map(|summary| summary.threads)
+            Job::new(0..1000)
+                .min_chunk(1)
+                .run(&helpers, |_, _| Ok::<_, Infallible>(()))
+                .map(|summary| summary.threads)
         });
         assert_eq!(confined.join().expect("no panic"), Ok(1));
     });
-    assert_eq!((helpers.started(), cpus().len()), (0, std::thread::available_parallelism().map_or(1, usize::from)));
+    assert_eq!(
+        (helpers.started(), cpus().len()),
+        (0, std::thread::available_parallelism().map_or(1, usize::from))
+    );
 }
 
 /// Helpers go where their caller may be, from one job to the next.
@@ -229,7 +237,9 @@ fn helpers_keep_to_the_cpus_of_their_caller() {
 fn policy() -> Option<(libc::c_int, u64)> {
     let (mut mode, mut nodes) = (0, [0_u64; 16]);
     // SAFETY: both places are live and of the size that is passed.
-    let result = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nodes.as_mut_ptr(), 1024, 0, 0) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nodes.as_mut_ptr(), 1024, 0, 0)
+    };
     (result == 0).then_some((mode, nodes[0]))
 }
 
@@ -245,7 +255,8 @@ fn helpers_get_memory_where_their_caller_does() {
             scope.spawn(move || {
                 let nodes = [u64::from(mode != libc::MPOL_DEFAULT); 1];
                 // SAFETY: the mask is live and has 64 nodes.
-                let set = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), 65) };
+                let set =
+                    unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), 65) };
                 if set != 0 {
                     not_possible!("memory policy {mode}: {}", std::io::Error::last_os_error());
                     return;
@@ -352,7 +363,10 @@ fn helpers_see_no_signals_of_the_program() {
         // SAFETY: a signal set is an array of integers, for which zero is a value.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: the set is live, and the thread's own is only read.
-        assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set) }, 0);
+        assert_eq!(
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set) },
+            0
+        );
         for (signal, blocked) in [(libc::SIGTERM, 1), (libc::SIGUSR1, 1), (libc::SIGSEGV, 0)] {
             // SAFETY: the set is live and was filled.
             assert_eq!(unsafe { libc::sigismember(&raw const set, signal) }, blocked);

@@ -65,9 +65,13 @@ impl Drop for Program {
 }
 
 fn ended_well(output: &Output) {
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
-    errors.lines().filter_map(|line| line.strip_prefix("NOT POSSIBLE HERE: ")).for_each(|what| not_possible!("{what}"));
+    errors
+        .lines()
+        .filter_map(|line| line.strip_prefix("NOT POSSIBLE HERE: "))
+        .for_each(|what| not_possible!("{what}"));
 }
 
 /// Not a test by itself: the program again, in its role.
@@ -107,7 +111,8 @@ fn threads_of_a_job(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) -> u32
 
 fn under_quota(cpus: usize) {
     let group = std::env::var(GROUP).expect("a group");
-    fs::write(Path::new(&group).join("cgroup.procs"), std::process::id().to_string()).expect("to move there");
+    fs::write(Path::new(&group).join("cgroup.procs"), std::process::id().to_string())
+        .expect("to move there");
     assert_eq!(CpuQuota::read(Path::new("/")).map(CpuQuota::cpus), Some(cpus));
     let helpers = HostedHelpers::new().with_helpers(8);
     let free = std::thread::available_parallelism().map_or(1, usize::from);
@@ -147,15 +152,19 @@ impl QuotaGroup {
         let mut reasons = Vec::new();
         for (parent, files) in [
             ("/sys/fs/cgroup", vec![("cpu.max", format!("{quota} 100000"))]),
-            ("/sys/fs/cgroup/cpu", vec![("cpu.cfs_period_us", "100000".into()), ("cpu.cfs_quota_us", quota)]),
+            (
+                "/sys/fs/cgroup/cpu",
+                vec![("cpu.cfs_period_us", "100000".into()), ("cpu.cfs_quota_us", quota)],
+            ),
         ] {
             let group = Self(Path::new(parent).join(&name));
             if !Path::new(parent).join("cgroup.procs").exists() {
                 reasons.push(format!("{parent} is no control group"));
                 continue;
             }
-            let made = fs::create_dir(&group.0)
-                .and_then(|()| files.iter().try_for_each(|(file, text)| fs::write(group.0.join(file), text)));
+            let made = fs::create_dir(&group.0).and_then(|()| {
+                files.iter().try_for_each(|(file, text)| fs::write(group.0.join(file), text))
+            });
             match made {
                 Ok(()) => return Ok(group),
                 Err(error) => reasons.push(format!("{}: {error}", group.0.display())),
@@ -179,8 +188,11 @@ fn a_real_quota_is_kept() {
     for (cpus, role) in [(1, "quota of one"), (2, "quota of two")] {
         match QuotaGroup::new(cpus) {
             Ok(group) => {
-                let play =
-                    |group: &Path| ended_well(&program.playing(role).env(GROUP, group).output().expect("it starts"));
+                let play = |group: &Path| {
+                    ended_well(
+                        &program.playing(role).env(GROUP, group).output().expect("it starts"),
+                    )
+                };
                 play(&group.0);
                 // A quota further up counts where the group itself has none.
                 let inner = group.0.join("inner");
@@ -326,7 +338,9 @@ fn a_child_starts_threads_of_its_own() {
             let right = (0..10).all(|_| sum_is_right(&helpers));
             let helped = !possible || threads_of_a_job(&helpers, || {}) == 2;
             // A grandchild as well.
-            none && right && helped && in_child(|| helpers.started() == 0 && sum_is_right(&helpers)).success()
+            none && right
+                && helped
+                && in_child(|| helpers.started() == 0 && sum_is_right(&helpers)).success()
         });
         assert!(status.success(), "{status}");
         assert!(helpers.started() >= before && sum_is_right(&helpers));

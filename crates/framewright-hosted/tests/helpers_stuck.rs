@@ -54,7 +54,8 @@ const LOOKS: u32 = 5_000;
 /// Runs a job whose helper binds itself to its CPU in its chunk and gets none of its time, as beside a
 /// busy process; its caller waits for it. Returns whether the helper was taken from that CPU.
 fn is_fetched(helpers: &HostedHelpers) -> bool {
-    let (inside, begun, was_fetched) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (inside, begun, was_fetched) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let result = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
         if worker.index() == 0 {
             begun.store(true, Ordering::Release);

@@ -17,13 +17,20 @@ fn expected(file: &str) -> Vec<(usize, &'static str, u64)> {
             all
         }
         MICROVM => vec![(0, "DMA", 3998), (0, "DMA32", 782_336), (0, "Normal", 5_505_024)],
-        _ => vec![(0, "DMA", 3998), (0, "DMA32", 520_159), (0, "Normal", 524_288), (1, "Normal", 1_048_576)],
+        _ => vec![
+            (0, "DMA", 3998),
+            (0, "DMA32", 520_159),
+            (0, "Normal", 524_288),
+            (1, "Normal", 1_048_576),
+        ],
     }
 }
 
 #[test]
 fn present_pages_are_those_of_linux() {
-    for (file, total, cpus, nodes) in [(SUN, 33_554_232, 32, 8), (MICROVM, 6_291_358, 0, 1), (Q35, 2_097_021, 0, 2)] {
+    for (file, total, cpus, nodes) in
+        [(SUN, 33_554_232, 32, 8), (MICROVM, 6_291_358, 0, 1), (Q35, 2_097_021, 0, 2)]
+    {
         let machine = Machine::from_file(&machine_path(file)).unwrap();
         let found = pages(&machine);
         assert_eq!(found, expected(file), "{file}");
@@ -61,8 +68,12 @@ fn decorations_change_nothing() {
             let text: Vec<String> = machine_text(file).lines().map(decorate).collect();
             let head = decorate("BIOS-provided physical RAM map:");
             let tail = decorate("e820: update [mem 0x00000000-0x00000fff] usable ==> reserved");
-            let modified = decorate("modified: [mem 0x0000000000000000-0x0000000000000fff] reserved");
-            let text = format!("a line of mail\n{head}\n{}\n{tail}\n{modified}\n-- \nme\n", text.join("\n"));
+            let modified =
+                decorate("modified: [mem 0x0000000000000000-0x0000000000000fff] reserved");
+            let text = format!(
+                "a line of mail\n{head}\n{}\n{tail}\n{modified}\n-- \nme\n",
+                text.join("\n")
+            );
             let machine = Machine::parse(file, &text).unwrap();
             assert_eq!(machine, plain, "{text}");
             assert_eq!(pages(&machine), expected(file));
@@ -73,7 +84,9 @@ fn decorations_change_nothing() {
 #[test]
 fn a_log_of_several_boots_gives_the_first() {
     let (first, second) = (machine_text(Q35), machine_text(SUN));
-    let machine = Machine::parse("log", &format!("Linux version 5\n{first}Linux version 6\n{second}")).unwrap();
+    let machine =
+        Machine::parse("log", &format!("Linux version 5\n{first}Linux version 6\n{second}"))
+            .unwrap();
     assert_eq!(pages(&machine), expected(Q35));
     assert!(machine.notes.iter().any(|note| note.contains("2 memory maps")), "{:?}", machine.notes);
     // Without any sign but the map beginning again, and with affinities only the second time.
@@ -81,7 +94,11 @@ fn a_log_of_several_boots_gives_the_first() {
     for text in [format!("{first}{first}"), format!("{map}{map}{nodes}")] {
         let machine = Machine::parse("log", &text).unwrap();
         assert_eq!(pages(&machine), expected(Q35));
-        assert!(machine.notes.iter().any(|note| note.contains("2 memory maps")), "{:?}", machine.notes);
+        assert!(
+            machine.notes.iter().any(|note| note.contains("2 memory maps")),
+            "{:?}",
+            machine.notes
+        );
     }
 }
 
@@ -98,12 +115,16 @@ fn cpus_are_counted_when_the_table_names_none() {
 
 #[test]
 fn a_bad_line_is_an_error_that_shows_it() {
-    let text = machine_text(Q35).replace("0x000000007ffdefff] usable", "0x000000007ffdefff] usab1e");
+    let text =
+        machine_text(Q35).replace("0x000000007ffdefff] usable", "0x000000007ffdefff] usab1e");
     let error = Machine::parse("q35", &text).unwrap_err();
     let place = error.place().unwrap();
     assert_eq!((place.line, place.name.as_str()), (4, "q35"));
     let message = error.to_string();
-    assert!(message.contains("usab1e") && message.contains("expected a range and a type"), "{message}");
+    assert!(
+        message.contains("usab1e") && message.contains("expected a range and a type"),
+        "{message}"
+    );
     let text = machine_text(Q35).replace("Node 1 PXM 1", "Node one PXM 1");
     assert_eq!(Machine::parse("q35", &text).unwrap_err().place().unwrap().line, 14);
     let text = format!("{}SRAT: PXM 1 -> APIC 0x04 -> Node 1\n", machine_text(SUN));
@@ -139,7 +160,9 @@ fn impossible_machines_are_refused() {
         use framewright::firmware::{MapBuilder, Topology};
         let machine = Machine::parse("odd", text).unwrap();
         let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
-        machine.load(&mut MapBuilder::new(&mut ranges), &mut Topology::new(&mut claims)).unwrap_err()
+        machine
+            .load(&mut MapBuilder::new(&mut ranges), &mut Topology::new(&mut claims))
+            .unwrap_err()
     };
     let memory = "memory 0 +4G usable\n";
     let error = load(&format!("{memory}node 0 memory 0 +2G\nnode 1 memory 1G +2G\n"));
@@ -158,9 +181,14 @@ fn a_made_up_machine_is_a_q35() {
     let mut real = Machine::parse(Q35, &machine_text(Q35)).unwrap();
     real.set_cpus(4).unwrap();
     let made = Machine::synthetic(8 << 30, 2, 4).unwrap();
-    assert_eq!((&made.ranges, &made.affinities, &made.cpus), (&real.ranges, &real.affinities, &real.cpus));
+    assert_eq!(
+        (&made.ranges, &made.affinities, &made.cpus),
+        (&real.ranges, &real.affinities, &real.cpus)
+    );
     assert_eq!(pages(&made), expected(Q35));
-    for (bytes, nodes) in [(8 << 20, 1), (64 << 20, 2), (1 << 30, 3), (2 << 30, 1), (3 << 30, 64), (24 << 40, 8)] {
+    for (bytes, nodes) in
+        [(8 << 20, 1), (64 << 20, 2), (1 << 30, 3), (2 << 30, 1), (3 << 30, 64), (24 << 40, 8)]
+    {
         let machine = Machine::synthetic(bytes, nodes, 5).unwrap();
         let total: u64 = pages(&machine).iter().map(|zone| zone.2).sum();
         // 96 frames of ROM, frame 0, the frame that is cut at 639 KiB, 33 frames of tables.
@@ -187,7 +215,10 @@ fn nodes_are_emulated_evenly() {
         assert_eq!(found.iter().map(|zone| zone.2).sum::<u64>(), total);
         for node in 0..nodes as usize {
             let own: u64 = found.iter().filter(|zone| zone.0 == node).map(|zone| zone.2).sum();
-            assert!(own.abs_diff(total / u64::from(nodes)) <= 512, "node {node} of {nodes} has {own} pages");
+            assert!(
+                own.abs_diff(total / u64::from(nodes)) <= 512,
+                "node {node} of {nodes} has {own} pages"
+            );
             assert_eq!(machine.affinities[node].range.start % (2 << 20), 0);
         }
         assert_eq!(machine.cpus[5].node, 5 % nodes);
@@ -201,7 +232,10 @@ fn nodes_are_emulated_evenly() {
     assert_eq!(machine, before);
     let mut small = Machine::synthetic(128 << 20, 1, 1).unwrap();
     let error = small.emulate_nodes(4).unwrap_err().to_string();
-    assert!(error.starts_with("more nodes than memory: 4 nodes of at least 32 MiB need 128 MiB"), "{error}");
+    assert!(
+        error.starts_with("more nodes than memory: 4 nodes of at least 32 MiB need 128 MiB"),
+        "{error}"
+    );
     small.emulate_nodes(3).unwrap();
 }
 
@@ -211,7 +245,12 @@ fn hot_pluggable_memory_stays_so_when_nodes_are_emulated() {
     let mut machine = Machine::parse("hot", text).unwrap();
     machine.emulate_nodes(2).unwrap();
     assert_eq!(pages(&machine).iter().map(|zone| zone.2).sum::<u64>(), (4 << 18) - 97);
-    let hot: u64 = machine.affinities.iter().filter(|part| part.hot_pluggable).map(|part| part.range.size()).sum();
+    let hot: u64 = machine
+        .affinities
+        .iter()
+        .filter(|part| part.hot_pluggable)
+        .map(|part| part.range.size())
+        .sum();
     assert_eq!(hot, 3 << 30);
 }
 

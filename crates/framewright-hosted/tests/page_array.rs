@@ -19,12 +19,14 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let mut map = MapBuilder::new(&mut storage);
     map.add(0, 8 * GIB, MemoryKind::Conventional).expect("a range");
     let map = map.finish().expect("a map");
-    let platform = HostedPlatform::open(map, 2).and_then(|platform| platform.with_page_array(false, is_guarded));
+    let platform = HostedPlatform::open(map, 2)
+        .and_then(|platform| platform.with_page_array(false, is_guarded));
     let platform = platform.expect("a machine").leak();
     let topology = Topology::new(&mut []);
     let mut storage = EarlyStorage::new();
     // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it (invariant 1).
-    let early = unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let early =
+        unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("bring-up");
@@ -66,11 +68,16 @@ fn the_map_of_huge_pages_really_goes_back_to_the_system() {
 #[test]
 fn pages_of_the_command_line_never_cost_memory_for_their_map() {
     for policy in ["eager", "deferred"] {
-        let words = "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=1000";
+        let words =
+            "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=1000";
         let line = format!("memmap_init={policy} {words}");
         let manager = bring_up(false, &line);
         // 2536 of 4096 blocks have none, and nothing was ever written there that could have gone back since.
-        assert!(resident_mib(&manager) <= 128 - (2536 * 32) / 1024 + 1, "{policy}: {} MiB", resident_mib(&manager));
+        assert!(
+            resident_mib(&manager) <= 128 - (2536 * 32) / 1024 + 1,
+            "{policy}: {} MiB",
+            resident_mib(&manager)
+        );
         let before = resident_mib(&manager);
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));
         let filled = manager.fill_pools(&parameters, &HELPERS);

@@ -48,7 +48,11 @@ fn a_machine_of_24_tib_costs_what_is_touched() {
     assert_eq!(word(&platform, low).load(Ordering::Relaxed), 0);
     word(&platform, low).store(1, Ordering::Relaxed);
     word(&platform, high).store(2, Ordering::Relaxed);
-    assert_eq!(word(&platform, low).load(Ordering::Relaxed) + word(&platform, high).load(Ordering::Relaxed), 3);
+    assert_eq!(
+        word(&platform, low).load(Ordering::Relaxed)
+            + word(&platform, high).load(Ordering::Relaxed),
+        3
+    );
     let resident = platform.resident_bytes().unwrap();
     assert!((8192..=4 * MIB).contains(&resident), "{resident}");
 }
@@ -92,7 +96,9 @@ fn a_sparse_map_of_52_bits_is_compacted() {
 #[test]
 fn what_cannot_be_reserved_is_said() {
     let error = open(&[(0, 4000 * TIB)], 1).unwrap_err();
-    let HostedError::CannotReserve { needed_bytes, limit_bytes, .. } = &error else { panic!("{error}") };
+    let HostedError::CannotReserve { needed_bytes, limit_bytes, .. } = &error else {
+        panic!("{error}")
+    };
     assert_eq!(*needed_bytes, 4000 * TIB);
     assert!((GIB..128 * TIB).contains(limit_bytes), "{limit_bytes}");
     assert!(error.to_string().contains("can reserve at most"), "{error}");
@@ -119,7 +125,10 @@ fn memory_comes_and_goes() {
         PhysRange::new(TIB, TIB + 1),
     ] {
         // SAFETY: as above.
-        assert!(matches!(unsafe { platform.prefault(wrong, 0) }, Err(HostedError::NotMemory { .. })), "{wrong:?}");
+        assert!(
+            matches!(unsafe { platform.prefault(wrong, 0) }, Err(HostedError::NotMemory { .. })),
+            "{wrong:?}"
+        );
     }
     // SAFETY: as above.
     let odd = unsafe { platform.discard(PhysRange::new(MIB + 1, 2 * MIB)) };
@@ -139,7 +148,10 @@ fn threads_are_cpus_with_different_numbers() {
                     let token = platform.enter_cpu(index).unwrap();
                     assert_eq!(token.index(), index);
                     both.wait();
-                    assert!(matches!(platform.enter_cpu(1 - index), Err(HostedError::AlreadyCpu { .. })));
+                    assert!(matches!(
+                        platform.enter_cpu(1 - index),
+                        Err(HostedError::AlreadyCpu { .. })
+                    ));
                     let cpu = platform.pin();
                     let again = platform.pin();
                     assert_eq!((cpu.index(), again.index()), (index, index));
@@ -157,7 +169,9 @@ fn threads_are_cpus_with_different_numbers() {
     });
     let token = platform.enter_cpu(0).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| assert!(matches!(platform.enter_cpu(0), Err(HostedError::CpuTaken { cpu: 0 }))));
+        scope.spawn(|| {
+            assert!(matches!(platform.enter_cpu(0), Err(HostedError::CpuTaken { cpu: 0 })))
+        });
     });
     drop(token);
     drop(platform.enter_cpu(0).unwrap());
@@ -218,7 +232,9 @@ fn no_two_pinned_threads_share_a_number() {
             let (platform, users) = (&platform, &users);
             scope.spawn(move || {
                 for round in 0..500_u32 {
-                    let token = (round % 3 == 0).then(|| platform.enter_cpu(thread % 3)).and_then(Result::ok);
+                    let token = (round % 3 == 0)
+                        .then(|| platform.enter_cpu(thread % 3))
+                        .and_then(Result::ok);
                     let cpu = platform.pin();
                     let user = &users[cpu.index() as usize];
                     assert_eq!(user.fetch_add(1, Ordering::AcqRel), 0, "CPU {}", cpu.index());
@@ -275,7 +291,8 @@ fn the_barrier_orders_the_other_side() {
 fn cpus_lie_on_their_nodes() {
     let text = "memory 0 +64M usable\nnode 1 memory 0 +64M\nnode 1 cpus 7,9\nnode 3 cpus 2\n";
     let machine = Machine::parse("sparse", text).unwrap();
-    let platform = open(&[(0, 64 * MIB)], machine.cpu_count()).unwrap().with_cpu_nodes(&machine.cpu_nodes());
+    let platform =
+        open(&[(0, 64 * MIB)], machine.cpu_count()).unwrap().with_cpu_nodes(&machine.cpu_nodes());
     let node = |index| NodeId::new(index).unwrap();
     let nodes: Vec<_> = (0..platform.cpus()).map(|cpu| platform.cpu_node(cpu)).collect();
     assert_eq!(nodes, [node(3), node(1), node(1)], "in ascending order of CPU numbers");
@@ -290,8 +307,12 @@ fn a_made_up_machine_opens_and_lives_for_ever() {
     let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
     let mut map = MapBuilder::new(&mut ranges);
     machine.load(&mut map, &mut framewright::firmware::Topology::new(&mut claims)).unwrap();
-    let platform: &'static HostedPlatform = HostedPlatform::new(map.finish().unwrap(), machine.cpu_count()).unwrap();
+    let platform: &'static HostedPlatform =
+        HostedPlatform::new(map.finish().unwrap(), machine.cpu_count()).unwrap();
     check_linear(platform);
     assert_eq!(platform.init_threads(NodeId::ZERO), 2, "without nodes every CPU helps");
-    assert_eq!(platform.to_string(), "8191 MiB of memory in 10240 MiB of addresses (linear), 2 CPUs");
+    assert_eq!(
+        platform.to_string(),
+        "8191 MiB of memory in 10240 MiB of addresses (linear), 2 CPUs"
+    );
 }

@@ -27,12 +27,19 @@ fn machine() -> impl Strategy<Value = Machine> {
     (line(), ranges, affinities, cpus, vec(0..5_u32, 40), distances, vec(line(), 0..4)).prop_map(
         |(name, ranges, affinities, cpus, nodes, distances, notes)| Machine {
             name,
-            ranges: ranges.into_iter().map(|(range, kind)| MapRange { range, kind: MemoryKind::ALL[kind] }).collect(),
+            ranges: ranges
+                .into_iter()
+                .map(|(range, kind)| MapRange { range, kind: MemoryKind::ALL[kind] })
+                .collect(),
             affinities: affinities
                 .into_iter()
                 .map(|(range, node, hot_pluggable)| Affinity { range, node, hot_pluggable })
                 .collect(),
-            cpus: cpus.into_iter().zip(nodes).map(|(cpu, node)| CpuAffinity { cpu, node }).collect(),
+            cpus: cpus
+                .into_iter()
+                .zip(nodes)
+                .map(|(cpu, node)| CpuAffinity { cpu, node })
+                .collect(),
             distances,
             notes,
         },
@@ -60,10 +67,12 @@ enum Change {
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (any::<prop::sample::Index>(), 1..40_usize).prop_map(|(at, length)| Change::Remove(at, length)),
+        (any::<prop::sample::Index>(), 1..40_usize)
+            .prop_map(|(at, length)| Change::Remove(at, length)),
         (any::<prop::sample::Index>(), "[0-9a-fx +:>\\[\\]\\n\\r-]{1,4}|\\PC{1,3}")
             .prop_map(|(at, text)| Change::Insert(at, text)),
-        (any::<prop::sample::Index>(), 1..200_usize).prop_map(|(at, length)| Change::Repeat(at, length)),
+        (any::<prop::sample::Index>(), 1..200_usize)
+            .prop_map(|(at, length)| Change::Repeat(at, length)),
     ]
 }
 
@@ -103,7 +112,10 @@ fn check(text: &str) -> Result<(), TestCaseError> {
                 Ok(()) => drop(map.finish()),
                 Err(error) => {
                     let message = error.to_string();
-                    prop_assert!(!message.contains("no room") && !message.contains("affinity ranges"), "{message}");
+                    prop_assert!(
+                        !message.contains("no room") && !message.contains("affinity ranges"),
+                        "{message}"
+                    );
                 }
             }
         }

@@ -14,7 +14,8 @@ struct Tree(PathBuf);
 
 impl Tree {
     fn new(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let root =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(&root).unwrap();
         Self(root)
@@ -35,9 +36,15 @@ impl Tree {
 
     fn node(&self, node: u32, cpus: &str, distance: &str, blocks: std::ops::Range<u32>) -> &Self {
         self.file(&format!("sys/devices/system/node/node{node}/cpulist"), &format!("{cpus}\n"));
-        self.file(&format!("sys/devices/system/node/node{node}/distance"), &format!("{distance}\n"));
+        self.file(
+            &format!("sys/devices/system/node/node{node}/distance"),
+            &format!("{distance}\n"),
+        );
         for block in blocks {
-            self.file(&format!("sys/devices/system/node/node{node}/memory{block}/state"), "online\n");
+            self.file(
+                &format!("sys/devices/system/node/node{node}/memory{block}/state"),
+                "online\n",
+            );
         }
         self
     }
@@ -69,9 +76,14 @@ fn two_nodes(name: &str) -> Tree {
 #[test]
 fn firmware_map_and_sparse_nodes() {
     let tree = two_nodes("sparse");
-    tree.node(0, "0,2-3", "10 21", 0..16).node(2, "1", "21 10", 32..48).file("sys/devices/system/node/online", "0,2\n");
+    tree.node(0, "0,2-3", "10 21", 0..16)
+        .node(2, "1", "21 10", 32..48)
+        .file("sys/devices/system/node/online", "0,2\n");
     let machine = tree.read();
-    assert_eq!(pages(&machine), [(0, "DMA", 3998), (0, "DMA32", 0x8_0000 - 4096), (2, "Normal", 0x8_0000)]);
+    assert_eq!(
+        pages(&machine),
+        [(0, "DMA", 3998), (0, "DMA32", 0x8_0000 - 4096), (2, "Normal", 0x8_0000)]
+    );
     let cpus: Vec<_> = machine.cpus.iter().map(|cpu| (cpu.cpu, cpu.node)).collect();
     assert_eq!(cpus, [(0, 0), (1, 2), (2, 0)], "CPU 3 is offline");
     assert_eq!(machine.distances, [(0, 0, 10), (0, 2, 21), (2, 0, 21), (2, 2, 10)]);
@@ -89,7 +101,11 @@ fn a_block_of_two_nodes_goes_to_the_lower() {
     tree.node(0, "0", "10 20", 0..33).node(1, "1", "20 10", 32..48);
     let machine = tree.read();
     assert_eq!(pages(&machine)[2..], [(0, "Normal", 0x8000), (1, "Normal", 0x7_8000)]);
-    assert!(machine.notes.iter().any(|note| note.contains("1 memory blocks lie on two nodes")), "{:?}", machine.notes);
+    assert!(
+        machine.notes.iter().any(|note| note.contains("1 memory blocks lie on two nodes")),
+        "{:?}",
+        machine.notes
+    );
 }
 
 #[test]
@@ -102,19 +118,27 @@ fn without_blocks_sizes_decide() {
         );
     }
     let machine = tree.read();
-    let own = |node| pages(&machine).iter().filter(|zone| zone.0 == node).map(|zone| zone.2).sum::<u64>();
+    let own =
+        |node| pages(&machine).iter().filter(|zone| zone.0 == node).map(|zone| zone.2).sum::<u64>();
     let total = own(0) + own(1);
     assert!(own(0).abs_diff(total / 4) <= 512, "{} of {total}", own(0));
     assert!(machine.distances.is_empty(), "a distance of 10 to another node is refused");
     assert!(machine.notes.iter().any(|note| note.contains("distances are not used")));
-    assert_eq!(machine.cpus.len(), 3, "CPUs that no node names are taken from the list of those online");
+    assert_eq!(
+        machine.cpus.len(),
+        3,
+        "CPUs that no node names are taken from the list of those online"
+    );
 }
 
 #[test]
 fn worse_sources_are_used_when_better_ones_say_nothing() {
     let tree = Tree::new("worse");
     let error = Machine::from_system(&tree.0).unwrap_err();
-    assert!(matches!(&error, SourceError::NoSource { reasons, .. } if reasons.len() == 4), "{error}");
+    assert!(
+        matches!(&error, SourceError::NoSource { reasons, .. } if reasons.len() == 4),
+        "{error}"
+    );
 
     tree.file("proc/meminfo", "MemTotal:        4194304 kB\nMemFree: 1 kB\n");
     let machine = tree.read();
@@ -127,12 +151,19 @@ fn worse_sources_are_used_when_better_ones_say_nothing() {
     }
     let machine = tree.read();
     let ranges: Vec<_> = machine.ranges.iter().map(|entry| entry.range).collect();
-    assert_eq!(ranges, [PhysRange::new(0, 0x1000_0000), PhysRange::new(0x1_0000_0000, 0x1_0800_0000)]);
+    assert_eq!(
+        ranges,
+        [PhysRange::new(0, 0x1000_0000), PhysRange::new(0x1_0000_0000, 0x1_0800_0000)]
+    );
 
     tree.file("proc/iomem", "00000000-00000000 : System RAM\n00000000-00000000 : Reserved\n");
     let machine = tree.read();
     assert_eq!(machine.ranges.len(), 2);
-    assert!(machine.notes.iter().any(|note| note.contains("hidden from this user")), "{:?}", machine.notes);
+    assert!(
+        machine.notes.iter().any(|note| note.contains("hidden from this user")),
+        "{:?}",
+        machine.notes
+    );
 
     tree.file("proc/iomem", "00001000-0009fbff : System RAM\n00100000-7fffffff : System RAM\n");
     let machine = tree.read();

@@ -76,7 +76,8 @@ impl UnitCost {
 
     /// Whether so many units are known to be worth no helper.
     pub(crate) fn is_for_one(&self, units: u64) -> bool {
-        self.cost.load(Ordering::Relaxed) != 0 && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
+        self.cost.load(Ordering::Relaxed) != 0
+            && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
     }
 
     /// Units that take about `ns`, at least one, and what they take; nothing while that is not known.
@@ -92,7 +93,8 @@ impl UnitCost {
         // Helpers pay from two of their starts on.
         let small_units = divide(start_cost_ns.saturating_mul(2) / SMALL_PART, cost).unwrap_or(0);
         self.cost.store(cost, Ordering::Relaxed);
-        self.small.store(small_units.min(u64::MAX >> RUN_BITS) << RUN_BITS | RUNS, Ordering::Relaxed);
+        self.small
+            .store(small_units.min(u64::MAX >> RUN_BITS) << RUN_BITS | RUNS, Ordering::Relaxed);
     }
 }
 
@@ -138,7 +140,9 @@ mod tests {
                     cost.learn(units, ns, start_cost_ns);
                     assert_eq!(cost.needs_no_clock(0), units != 0 || cost.ns_of(1).is_some());
                     assert!(cost.sample(start_cost_ns).is_none_or(|(units, _)| units != 0));
-                    assert!(extremes.iter().all(|&units| cost.ns_of(units) >= cost.ns_of(units / 2)));
+                    assert!(
+                        extremes.iter().all(|&units| cost.ns_of(units) >= cost.ns_of(units / 2))
+                    );
                 }
             }
         }

@@ -57,11 +57,17 @@ impl fmt::Display for InvalidJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = crate::MAX_NODES;
         match self {
-            Self::RangeReversed { start, end } => write!(f, "range: ends at {end}, before its start {start}"),
-            Self::SizeOverflows { start, size } => write!(f, "size: {size} units from {start} end beyond 2^64"),
+            Self::RangeReversed { start, end } => {
+                write!(f, "range: ends at {end}, before its start {start}")
+            }
+            Self::SizeOverflows { start, size } => {
+                write!(f, "size: {size} units from {start} end beyond 2^64")
+            }
             Self::AlignZero => write!(f, "align: must not be 0"),
             Self::MaxThreadsZero => write!(f, "max_threads: must not be 0, the caller is one"),
-            Self::PlacementNode { node } => write!(f, "placement: node {node} is beyond the limit of {nodes} nodes"),
+            Self::PlacementNode { node } => {
+                write!(f, "placement: node {node} is beyond the limit of {nodes} nodes")
+            }
             Self::TooManyParts { count } => {
                 write!(f, "parts: {count} are more than the limit of {}", crate::MAX_PARTS)
             }
@@ -101,7 +107,9 @@ impl<E: fmt::Display> fmt::Display for JobError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(why) => write!(f, "no job: {why}"),
-            Self::Failed { error, range } => write!(f, "units {}..{}: {error}", range.start, range.end),
+            Self::Failed { error, range } => {
+                write!(f, "units {}..{}: {error}", range.start, range.end)
+            }
             Self::Cancelled { units } => write!(f, "cancelled after {units} units"),
         }
     }

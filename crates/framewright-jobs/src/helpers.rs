@@ -62,7 +62,8 @@ impl Desk {
         if vain == 0 {
             return true;
         }
-        let refrain = 1_u32.checked_shl(vain).map_or(MOST_REFRAIN, |jobs| (jobs - 1).min(MOST_REFRAIN));
+        let refrain =
+            1_u32.checked_shl(vain).map_or(MOST_REFRAIN, |jobs| (jobs - 1).min(MOST_REFRAIN));
         self.refrained.fetch_add(1, Ordering::Relaxed) >= refrain
     }
 

@@ -44,7 +44,11 @@ impl Grid {
     /// How many pieces there are.
     #[must_use]
     pub fn count(&self) -> u64 {
-        if self.start == self.end { 0 } else { (self.end - 1) / self.chunk - self.start / self.chunk + 1 }
+        if self.start == self.end {
+            0
+        } else {
+            (self.end - 1) / self.chunk - self.start / self.chunk + 1
+        }
     }
 
     /// Piece `index`, counted from 0 in ascending order.

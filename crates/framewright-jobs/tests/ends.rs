@@ -5,7 +5,8 @@ mod common;
 
 use common::{Log, joined};
 use framewright_jobs::{
-    Cancel, DoneCount, InvalidJob, Job, JobError, MAX_PARTS, NoHelpers, Part, Placement, Summary, Worker, WorkerStats,
+    Cancel, DoneCount, InvalidJob, Job, JobError, MAX_PARTS, NoHelpers, Part, Placement, Summary,
+    Worker, WorkerStats,
 };
 use framewright_testkit::HelperPool;
 use proptest::prelude::*;
@@ -16,7 +17,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks everything that is said of errors and undo.
-fn fail_and_undo(job: &Job<'_>, pool: &HelperPool, bad: &BTreeSet<u64>, size: u64) -> Result<Summary, JobError<u64>> {
+fn fail_and_undo(
+    job: &Job<'_>,
+    pool: &HelperPool,
+    bad: &BTreeSet<u64>,
+    size: u64,
+) -> Result<Summary, JobError<u64>> {
     let (good, failed) = (Log::default(), Log::default());
     let mut undone = Vec::new();
     let caller = std::thread::current().id();
@@ -81,12 +87,15 @@ fn alone_no_chunk_is_called_after_an_error() {
         log.add(range.clone());
         if range.start == 500 { Err("no") } else { Ok(()) }
     };
-    let result = Job::new(0..1000).min_chunk(10).run_or_undo(&NoHelpers, failing, |range| undone.push(range));
+    let result = Job::new(0..1000)
+        .min_chunk(10)
+        .run_or_undo(&NoHelpers, failing, |range| undone.push(range));
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 500..750 }));
     assert_eq!(log.sorted(), [0..250, 250..500, 500..750]);
     assert!(undone.len() == 1 && undone[0] == (0..500), "{undone:?}");
     // One call for all: nothing succeeded, nothing is undone.
-    let result = Job::new(0..7).run_or_undo(&NoHelpers, |_, _| Err("no"), |_| panic!("nothing to undo"));
+    let result =
+        Job::new(0..7).run_or_undo(&NoHelpers, |_, _| Err("no"), |_| panic!("nothing to undo"));
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 0..7 }));
 }
 
@@ -130,7 +139,11 @@ fn cancelling_stops_claims_and_undoes() {
     for guided in [false, true] {
         let (cancel, done, log) = (Cancel::new(), DoneCount::new(), Log::default());
         let mut undone = Vec::new();
-        let job = Job::new(0..1 << 40).min_chunk(1 << 4).max_threads(3).cancelled_by(&cancel).counting_in(&done);
+        let job = Job::new(0..1 << 40)
+            .min_chunk(1 << 4)
+            .max_threads(3)
+            .cancelled_by(&cancel)
+            .counting_in(&done);
         let job = if guided { job.guided() } else { job };
         let work = |range: Range<u64>, worker: &Worker<'_>| {
             log.add(range);
@@ -148,7 +161,8 @@ fn cancelling_stops_claims_and_undoes() {
         assert_eq!(undone, joined(chunks));
         // A token that is cancelled already stops a job before its first chunk, whatever its shape.
         for job in [Job::new(0..10), Job::new(0..10).min_chunk(1)] {
-            let result = job.cancelled_by(&cancel).run(&pool, |_, _| -> Result<(), ()> { panic!("called") });
+            let result =
+                job.cancelled_by(&cancel).run(&pool, |_, _| -> Result<(), ()> { panic!("called") });
             assert_eq!(result, Err(JobError::Cancelled { units: 0 }));
         }
     }
@@ -227,12 +241,24 @@ fn what_makes_no_sense_is_refused_and_named() {
     let nowhere = [part(0, 0, 5), part(64, 5, 8)];
     let many = vec![part(0, 0, 0); MAX_PARTS + 1];
     let cases = [
-        (Job::new(Range { start: 5, end: 3 }), InvalidJob::RangeReversed { start: 5, end: 3 }, "range"),
-        (Job::with_size(5, u64::MAX - 4), InvalidJob::SizeOverflows { start: 5, size: u64::MAX - 4 }, "size"),
+        (
+            Job::new(Range { start: 5, end: 3 }),
+            InvalidJob::RangeReversed { start: 5, end: 3 },
+            "range",
+        ),
+        (
+            Job::with_size(5, u64::MAX - 4),
+            InvalidJob::SizeOverflows { start: 5, size: u64::MAX - 4 },
+            "size",
+        ),
         (Job::new(0..5).align(0), InvalidJob::AlignZero, "align"),
         (Job::new(0..0).align(0), InvalidJob::AlignZero, "align"),
         (Job::new(0..5).max_threads(0), InvalidJob::MaxThreadsZero, "max_threads"),
-        (Job::new(0..5).placement(Placement::Node(64)), InvalidJob::PlacementNode { node: 64 }, "placement"),
+        (
+            Job::new(0..5).placement(Placement::Node(64)),
+            InvalidJob::PlacementNode { node: 64 },
+            "placement",
+        ),
         (Job::of_parts(&reversed), InvalidJob::PartReversed { index: 1 }, "parts"),
         (Job::of_parts(&crossing), InvalidJob::PartOutOfOrder { index: 1 }, "parts"),
         (Job::of_parts(&nowhere), InvalidJob::PartNode { index: 1, node: 64 }, "parts"),
@@ -244,7 +270,9 @@ fn what_makes_no_sense_is_refused_and_named() {
     }
     let empty = [part(0, 3, 3)];
     let nothing = Ok(Summary { threads: 0, chunks: 0, units: 0 });
-    for job in [Job::new(7..7), Job::with_size(u64::MAX, 0), Job::of_parts(&[]), Job::of_parts(&empty)] {
+    for job in
+        [Job::new(7..7), Job::with_size(u64::MAX, 0), Job::of_parts(&[]), Job::of_parts(&empty)]
+    {
         assert_eq!(job.run(&pool, never), nothing);
         assert_eq!(job.min_chunk(0).run(&pool, never), nothing);
     }

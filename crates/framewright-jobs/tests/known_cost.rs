@@ -5,7 +5,9 @@ mod common;
 
 use common::starved::Starved;
 use common::{Log, assert_covers};
-use framewright_jobs::{Cancel, DoneCount, Helpers, Job, JobError, NoHelpers, Part, UnitCost, WorkerStats};
+use framewright_jobs::{
+    Cancel, DoneCount, Helpers, Job, JobError, NoHelpers, Part, UnitCost, WorkerStats,
+};
 use framewright_testkit::HelperPool;
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -38,7 +40,12 @@ fn run(platform: &Starved, job: &Job<'_>, unit_ns: u64) -> Run {
     })
     .expect("nothing fails");
     let readings = platform.readings.load(Ordering::Relaxed) - before;
-    Run { readings, chunks: log.sorted(), woken: platform.take_woken().len(), at_once: at_once.into_inner() }
+    Run {
+        readings,
+        chunks: log.sorted(),
+        woken: platform.take_woken().len(),
+        at_once: at_once.into_inner(),
+    }
 }
 
 /// What is known when two units took `unit_ns` each, and two clock readings of 20 ns.
@@ -58,7 +65,11 @@ fn fifteen_of_sixteen_small_jobs_do_not_look_at_the_clock() {
         if turn % 16 == 0 {
             assert!((2..=3).contains(&seen.readings), "{seen:?}");
         } else {
-            assert_eq!((seen.readings, seen.chunks.len(), &seen.chunks[0]), (0, 1, &(50..150)), "turn {turn}");
+            assert_eq!(
+                (seen.readings, seen.chunks.len(), &seen.chunks[0]),
+                (0, 1, &(50..150)),
+                "turn {turn}"
+            );
         }
         // The readings themselves are some of it.
         let known = cost.ns_of(100).expect("it was taught");
@@ -71,7 +82,8 @@ fn nothing_known_is_as_without() {
     for (units, unit_ns) in [(100, 1), (100, 10), (1000, 20), (100_000, 3), (7, 100_000)] {
         let (cost, job) = (UnitCost::new(), Job::new(3..3 + units));
         let (with, without) = (Starved::new(2), Starved::new(2));
-        let (seen, expected) = (run(&with, &job.learning_in(&cost), unit_ns), run(&without, &job, unit_ns));
+        let (seen, expected) =
+            (run(&with, &job.learning_in(&cost), unit_ns), run(&without, &job, unit_ns));
         assert_eq!((&seen.chunks, seen.woken), (&expected.chunks, expected.woken));
         // One look more, at the end of the last chunk.
         assert!((expected.readings..=expected.readings + 1).contains(&seen.readings));
@@ -88,7 +100,10 @@ fn a_job_that_is_known_to_be_worth_helpers_asks_at_once() {
         assert_eq!(run(&Starved::new(9), &job, unit_ns).at_once, 0);
         // A platform on which nobody asked in vain.
         let seen = run(&Starved::new(9), &job, unit_ns);
-        assert!(seen.at_once == seen.woken && seen.woken.abs_diff(helpers) <= 1, "{seen:?}, not {helpers}");
+        assert!(
+            seen.at_once == seen.woken && seen.woken.abs_diff(helpers) <= 1,
+            "{seen:?}, not {helpers}"
+        );
     }
     // Between small and that it asks nobody, and looks at the clock once on its way.
     let cost = taught(100);
@@ -104,10 +119,16 @@ fn units_that_became_dear_are_found_out_after_fifteen_jobs_at_most() {
     let job = Job::new(0..100).learning_in(&cost);
     run(&platform, &job, 1);
     for _ in 0..15 {
-        assert_eq!((run(&platform, &job, 100_000).woken, cost.ns_of(1_000_000).is_some()), (0, true));
+        assert_eq!(
+            (run(&platform, &job, 100_000).woken, cost.ns_of(1_000_000).is_some()),
+            (0, true)
+        );
     }
     let sixteenth = run(&platform, &job, 100_000);
-    assert!(sixteenth.woken == 3 && sixteenth.at_once == 0 && sixteenth.chunks[0].end == 50, "{sixteenth:?}");
+    assert!(
+        sixteenth.woken == 3 && sixteenth.at_once == 0 && sixteenth.chunks[0].end == 50,
+        "{sixteenth:?}"
+    );
     // 10 ms is large, so that it asks although nobody came.
     assert_eq!(run(&platform, &job, 100_000).at_once, 3);
     // More units of the same are not small: the first such job finds out.
@@ -141,7 +162,9 @@ fn only_a_job_that_was_done_teaches() {
     for unit_ns in [1, 1_000, 100_000] {
         let cost = taught(unit_ns);
         let known = cost.ns_of(1 << 20);
-        let work = |range: Range<u64>| platform.now_ns.fetch_add((range.end - range.start) * 77, Ordering::Relaxed);
+        let work = |range: Range<u64>| {
+            platform.now_ns.fetch_add((range.end - range.start) * 77, Ordering::Relaxed)
+        };
         for size in [40_u64, 100_000] {
             let job = Job::new(0..size).learning_in(&cost);
             for _ in 0..20 {
@@ -165,9 +188,19 @@ fn only_a_job_that_was_done_teaches() {
                 }));
                 assert!(panicked.is_err());
                 // No units; a description that makes no sense; one call by what its fields say; no clock and no helpers.
-                assert!(Job::new(5..5).learning_in(&cost).run(&platform, |_, _| Ok::<_, ()>(())).is_ok());
+                assert!(
+                    Job::new(5..5)
+                        .learning_in(&cost)
+                        .run(&platform, |_, _| Ok::<_, ()>(()))
+                        .is_ok()
+                );
                 assert!(job.align(0).run(&platform, |_, _| Ok::<_, ()>(())).is_err());
-                assert!(job.max_threads(1).recording_in(&[]).run(&NoHelpers, |_, _| Ok::<_, ()>(())).is_ok());
+                assert!(
+                    job.max_threads(1)
+                        .recording_in(&[])
+                        .run(&NoHelpers, |_, _| Ok::<_, ()>(()))
+                        .is_ok()
+                );
             }
         }
         assert_eq!(cost.ns_of(1 << 20), known);
@@ -194,7 +227,8 @@ fn a_small_job_that_fails_leaves_nothing_to_undo() {
     let cost = taught(1);
     let undone = Log::default();
     let job = Job::new(10..110).learning_in(&cost);
-    let result = job.run_or_undo(&platform, |range, _| Err::<(), _>(range.end), |range| undone.add(range));
+    let result =
+        job.run_or_undo(&platform, |range, _| Err::<(), _>(range.end), |range| undone.add(range));
     assert_eq!(result, Err(JobError::Failed { error: 110, range: 10..110 }));
     assert_eq!(undone.len(), 0);
 }

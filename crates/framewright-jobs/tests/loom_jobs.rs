@@ -96,7 +96,12 @@ impl Cells {
 }
 
 /// Runs `test` with `helpers` helpers that serve up to `turns` times, and checks that no post is left with work.
-fn model(helpers: usize, turns: u32, preemptions: Option<usize>, test: impl Fn(&Platform) + Sync + Send + 'static) {
+fn model(
+    helpers: usize,
+    turns: u32,
+    preemptions: Option<usize>,
+    test: impl Fn(&Platform) + Sync + Send + 'static,
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(move || {

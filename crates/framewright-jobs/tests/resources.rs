@@ -18,7 +18,13 @@ struct ByHand {
 impl ByHand {
     fn new(longest_ns: u64) -> Self {
         let posts = [const { Post::new() }; 2];
-        Self { posts, desk: Desk::new(), now_ns: AtomicU64::new(1), longest_ns, events: Mutex::default() }
+        Self {
+            posts,
+            desk: Desk::new(),
+            now_ns: AtomicU64::new(1),
+            longest_ns,
+            events: Mutex::default(),
+        }
     }
 
     fn note(&self, event: &'static str, helper: usize) {
@@ -70,19 +76,20 @@ fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
     let helpers = ByHand::new(longest_ns);
     let (served, dearest) = (AtomicU64::new(0), AtomicU64::new(0));
     let first = [const { AtomicU64::new(0) }; 3];
-    let result = Job::new(0..10_000).min_chunk(min_chunk).guided().run(&helpers, |chunk, worker| {
-        // In the caller's first chunk both helpers come, one inside the other.
-        let next = served.fetch_add(1, Ordering::Relaxed);
-        if next < 2 {
-            assert!(helpers.posts[usize::try_from(next).unwrap()].serve());
-        }
-        let cost = (chunk.end - chunk.start) * UNIT_NS;
-        helpers.now_ns.fetch_add(cost, Ordering::Relaxed);
-        if first[worker.index() as usize].fetch_add(1, Ordering::Relaxed) != 0 {
-            dearest.fetch_max(cost, Ordering::Relaxed);
-        }
-        Ok::<_, Infallible>(())
-    });
+    let result =
+        Job::new(0..10_000).min_chunk(min_chunk).guided().run(&helpers, |chunk, worker| {
+            // In the caller's first chunk both helpers come, one inside the other.
+            let next = served.fetch_add(1, Ordering::Relaxed);
+            if next < 2 {
+                assert!(helpers.posts[usize::try_from(next).unwrap()].serve());
+            }
+            let cost = (chunk.end - chunk.start) * UNIT_NS;
+            helpers.now_ns.fetch_add(cost, Ordering::Relaxed);
+            if first[worker.index() as usize].fetch_add(1, Ordering::Relaxed) != 0 {
+                dearest.fetch_max(cost, Ordering::Relaxed);
+            }
+            Ok::<_, Infallible>(())
+        });
     assert_eq!(result.map(|summary| summary.units), Ok(10_000));
     dearest.into_inner()
 }

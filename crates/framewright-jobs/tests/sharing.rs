@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Log, assert_covers};
-use framewright_jobs::{Crew, Desk, Helpers, Job, JobError, Part, Placement, Post, Worker, WorkerStats};
+use framewright_jobs::{
+    Crew, Desk, Helpers, Job, JobError, Part, Placement, Post, Worker, WorkerStats,
+};
 use framewright_testkit::HelperPool;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -72,7 +74,11 @@ fn no_two_workers_have_one_number_at_a_time() {
 
 #[test]
 fn jobs_run_inside_jobs() {
-    fn nested(pool: &HelperPool, depth: u32, count: &AtomicU64) -> Result<(), JobError<Infallible>> {
+    fn nested(
+        pool: &HelperPool,
+        depth: u32,
+        count: &AtomicU64,
+    ) -> Result<(), JobError<Infallible>> {
         if depth == 0 {
             count.fetch_add(1, Ordering::Relaxed);
             return Ok(());
@@ -138,7 +144,9 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
     let platform = ByHand { posts: [Post::new(), Post::new()], desk: Desk::new() };
     let first = Mutex::new(Vec::new());
     let second = Mutex::new(Vec::new());
-    let log = |log: &Mutex<Vec<u32>>, worker: &Worker<'_>| log.lock().expect("nobody panicked").push(worker.index());
+    let log = |log: &Mutex<Vec<u32>>, worker: &Worker<'_>| {
+        log.lock().expect("nobody panicked").push(worker.index())
+    };
     // The first job has both helpers. One begins, in whose first chunk a second job begins.
     Job::new(0..40)
         .min_chunk(1)
@@ -177,7 +185,8 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
 #[test]
 fn a_worker_begins_with_the_part_of_its_node() {
     let pool = HelperPool::on_nodes(&[1, 2]);
-    let parts = [0, 1, 2].map(|node| Part { node, range: u64::from(node) * 1000..u64::from(node) * 1000 + 900 });
+    let parts = [0, 1, 2]
+        .map(|node| Part { node, range: u64::from(node) * 1000..u64::from(node) * 1000 + 900 });
     // Nobody goes on from his first chunk before all have one.
     let barrier = Barrier::new(3);
     let began = [const { AtomicBool::new(false) }; 3];

@@ -12,13 +12,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn a_small_job_touches_neither_helpers_nor_much_of_the_clock() {
-    for (units, unit_ns) in [(1, 1_000_000_000), (1000, 1), (1000, 20), (19_000, 1), (19, 1000), (2, 9000)] {
+    for (units, unit_ns) in
+        [(1, 1_000_000_000), (1000, 1), (1000, 20), (19_000, 1), (19, 1000), (2, 9000)]
+    {
         let platform = Starved::new(4);
-        assert_eq!(platform.run(&Job::new(0..units), |_| unit_ns), 0, "{units} units of {unit_ns} ns");
+        assert_eq!(
+            platform.run(&Job::new(0..units), |_| unit_ns),
+            0,
+            "{units} units of {unit_ns} ns"
+        );
         assert_eq!(platform.asked_allowance.load(Ordering::Relaxed), 0);
         let readings = platform.readings.load(Ordering::Relaxed) as u64;
         let total = units * unit_ns;
-        assert!(readings * 20 <= (total / 20).max(100), "{readings} readings in a job of {total} ns");
+        assert!(
+            readings * 20 <= (total / 20).max(100),
+            "{readings} readings in a job of {total} ns"
+        );
     }
     // One unit, or one thread: no clock at all.
     let platform = Starved::new(4);
@@ -32,7 +41,9 @@ fn a_small_job_touches_neither_helpers_nor_much_of_the_clock() {
 #[test]
 fn a_job_gets_as_many_helpers_as_pay() {
     // Two start costs for each: 1 ms is worth about 50.
-    for (total_us, least, most) in [(19, 0, 0), (25, 1, 1), (100, 4, 5), (1000, 45, 55), (100_000, 99, 99)] {
+    for (total_us, least, most) in
+        [(19, 0, 0), (25, 1, 1), (100, 4, 5), (1000, 45, 55), (100_000, 99, 99)]
+    {
         let platform = Starved::new(200);
         let woken = platform.run(&Job::new(0..total_us * 1000).max_threads(100), |_| 1);
         assert!((least..=most).contains(&woken), "{total_us} us: {woken} helpers");
@@ -86,8 +97,9 @@ fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
     // 40 us a unit: helpers are called after the first chunk. 20 ns: never.
     for (unit_ns, is_small) in [(20, true), (40_000, false)] {
         let platform = Starved::new(2);
-        let work =
-            |range: Range<u64>| platform.now_ns.fetch_add(unit_ns * (range.end - range.start), Ordering::Relaxed);
+        let work = |range: Range<u64>| {
+            platform.now_ns.fetch_add(unit_ns * (range.end - range.start), Ordering::Relaxed)
+        };
         let log = Log::default();
         let all = Job::new(10..110).align(3).run(&platform, |range, _| {
             work(range.clone());
@@ -105,9 +117,12 @@ fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
                 if range == *bad { Err("no") } else { Ok(()) }
             };
             // What chunks there are depends on times, which are the same again but for the clock's start.
-            let result = Job::new(10..110).align(3).run_or_undo(&platform, failing, |range| undone.push(range));
+            let result = Job::new(10..110)
+                .align(3)
+                .run_or_undo(&platform, failing, |range| undone.push(range));
             assert_eq!(result, Err(JobError::Failed { error: "no", range: bad.clone() }));
-            let succeeded: Vec<_> = std::iter::once(10..bad.start).filter(|range| !range.is_empty()).collect();
+            let succeeded: Vec<_> =
+                std::iter::once(10..bad.start).filter(|range| !range.is_empty()).collect();
             assert_eq!(undone, succeeded, "{bad:?} of {chunks:?}");
         }
     }
@@ -125,7 +140,9 @@ fn without_a_clock_helpers_are_called_at_once() {
 
 #[test]
 fn one_thread_without_a_smallest_chunk_is_one_call_unless_it_is_watched() {
-    let calls = |job: Job<'_>| job.run(&NoHelpers, |_, _| Ok::<_, Infallible>(())).expect("nothing fails").chunks;
+    let calls = |job: Job<'_>| {
+        job.run(&NoHelpers, |_, _| Ok::<_, Infallible>(())).expect("nothing fails").chunks
+    };
     assert_eq!(calls(Job::new(0..1 << 30)), 1);
     let cancel = Cancel::new();
     assert_eq!(calls(Job::new(0..1 << 30).cancelled_by(&cancel)), 64);
@@ -136,7 +153,9 @@ fn one_thread_without_a_smallest_chunk_is_one_call_unless_it_is_watched() {
 fn helpers_are_placed_as_wished() {
     let platform = Starved::new(6);
     let nodes = || platform.take_woken().into_iter().map(|(_, node)| node).collect::<Vec<_>>();
-    let run = |job: Job<'_>| job.run(&platform, |_, _| Ok::<_, Infallible>(())).map(|_| ()).expect("nothing fails");
+    let run = |job: Job<'_>| {
+        job.run(&platform, |_, _| Ok::<_, Infallible>(())).map(|_| ()).expect("nothing fails")
+    };
     let job = Job::new(0..64).min_chunk(16);
     run(job);
     assert_eq!(nodes(), [None; 3]);
@@ -181,7 +200,10 @@ fn the_start_of_helpers_is_measured() {
     let pool = framewright_testkit::HelperPool::new(2);
     let crew = pool.crew().expect("it has helpers");
     for _ in 0..50 {
-        Job::new(0..64).min_chunk(16).run(&pool, |_, _| Ok::<_, Infallible>(())).expect("nothing fails");
+        Job::new(0..64)
+            .min_chunk(16)
+            .run(&pool, |_, _| Ok::<_, Infallible>(()))
+            .expect("nothing fails");
     }
     let measured = crew.desk.start_cost_ns();
     assert!((1..1_000_000_000_000).contains(&measured), "{measured} ns");

@@ -25,12 +25,28 @@ struct Vector {
     last: Range<u64>,
 }
 
-const fn vector(job: (u64, u64, u64, u64, u32, u32), plan: (u32, Option<u64>, u64), ends: [(u64, u64); 2]) -> Vector {
+const fn vector(
+    job: (u64, u64, u64, u64, u32, u32),
+    plan: (u32, Option<u64>, u64),
+    ends: [(u64, u64); 2],
+) -> Vector {
     let (start, size, align, min_chunk, max_threads, slots) = job;
     let (threads, chunk, chunks) = plan;
     let [first, last] = ends;
     let (first, last) = (first.0..first.1, last.0..last.1);
-    Vector { start, size, align, min_chunk, max_threads, slots, threads, chunk, chunks, first, last }
+    Vector {
+        start,
+        size,
+        align,
+        min_chunk,
+        max_threads,
+        slots,
+        threads,
+        chunk,
+        chunks,
+        first,
+        last,
+    }
 }
 
 const VECTORS: [Vector; 9] = [
@@ -41,7 +57,11 @@ const VECTORS: [Vector; 9] = [
     ),
     vector((0, 4, 1, 2, 2, 8), (2, Some(2), 2), [(0, 2), (2, 4)]),
     vector((0, 10, 1, 0, 4, 8), (4, Some(1), 10), [(0, 1), (9, 10)]),
-    vector((1000, 3_276_800, 32_768, 32_768, 8, 7), (8, Some(131_072), 26), [(1000, 131_072), (3_276_800, 3_277_800)]),
+    vector(
+        (1000, 3_276_800, 32_768, 32_768, 8, 7),
+        (8, Some(131_072), 26),
+        [(1000, 131_072), (3_276_800, 3_277_800)],
+    ),
     vector((0, 1000, 1, 10, 8, 0), (1, Some(250), 4), [(0, 250), (750, 1000)]),
     vector((5, 3, 1, 10, 8, 8), (1, None, 1), [(5, 8), (5, 8)]),
     vector((0, 1000, 1, 10, 8, 2), (3, Some(83), 13), [(0, 83), (996, 1000)]),
@@ -55,7 +75,8 @@ fn the_plan_is_that_of_the_vectors() {
         let wanted = threads_wanted(v.size, v.align, v.min_chunk, v.max_threads);
         let threads = 1 + (wanted - 1).min(v.slots);
         assert_eq!(threads, v.threads);
-        let chunk = if wanted == 1 { u64::MAX } else { chunk_units(v.size, threads, v.align, v.min_chunk) };
+        let chunk =
+            if wanted == 1 { u64::MAX } else { chunk_units(v.size, threads, v.align, v.min_chunk) };
         assert_eq!((wanted > 1).then_some(chunk), v.chunk);
         let grid = Grid::new(v.start..v.start + v.size, chunk);
         assert_eq!(grid.count(), v.chunks);
@@ -74,7 +95,10 @@ fn jobs_are_cut_as_the_vectors_say() {
             let pool = HelperPool::new(v.slots as usize);
             let pool = if clock { pool } else { pool.without_clock() };
             let log = Log::default();
-            let job = Job::with_size(v.start, v.size).align(v.align).min_chunk(v.min_chunk).max_threads(v.max_threads);
+            let job = Job::with_size(v.start, v.size)
+                .align(v.align)
+                .min_chunk(v.min_chunk)
+                .max_threads(v.max_threads);
             // Twice, because a description is not used up.
             for _ in 0..2 {
                 let log = Log::default();
@@ -101,7 +125,10 @@ fn jobs_are_cut_as_the_vectors_say() {
 fn the_pool_of_slots_may_be_dry() {
     let v = &VECTORS[4];
     let log = Log::default();
-    let job = Job::with_size(v.start, v.size).align(v.align).min_chunk(v.min_chunk).max_threads(v.max_threads);
+    let job = Job::with_size(v.start, v.size)
+        .align(v.align)
+        .min_chunk(v.min_chunk)
+        .max_threads(v.max_threads);
     let done = job.run(&NoHelpers, |range, _| {
         log.add(range);
         Ok::<_, Infallible>(())
@@ -124,8 +151,14 @@ fn planning_has_an_answer_for_every_number() {
     }
     assert_eq!(chunk_units(100, 1, 64, 30), 64);
     let whole = Grid::new(0..u64::MAX, 0);
-    assert_eq!((whole.count(), whole.piece(u64::MAX - 1)), (u64::MAX, Some(u64::MAX - 1..u64::MAX)));
+    assert_eq!(
+        (whole.count(), whole.piece(u64::MAX - 1)),
+        (u64::MAX, Some(u64::MAX - 1..u64::MAX))
+    );
     assert_eq!(Grid::new(u64::MAX - 3..u64::MAX, 1 << 40).piece(0), Some(u64::MAX - 3..u64::MAX));
     let reversed = Range { start: 7, end: 5 };
-    assert_eq!((Grid::new(reversed.clone(), 1).count(), Grid::new(reversed, 1).piece(0)), (0, None));
+    assert_eq!(
+        (Grid::new(reversed.clone(), 1).count(), Grid::new(reversed, 1).piece(0)),
+        (0, None)
+    );
 }

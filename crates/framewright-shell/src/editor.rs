@@ -134,7 +134,8 @@ impl Editor {
             Escape::Sequence(number) => {
                 match byte {
                     b'0'..=b'9' => {
-                        let number = number.saturating_mul(10).saturating_add(u32::from(byte - b'0'));
+                        let number =
+                            number.saturating_mul(10).saturating_add(u32::from(byte - b'0'));
                         self.escape = Escape::Sequence(number);
                     }
                     // Other parameters mean nothing here.
@@ -313,7 +314,11 @@ impl Editor {
 
     /// Shows what is behind the cursor and leaves that where it is.
     fn show_tail(&self, out: &mut dyn Write) {
-        let tail = self.bytes().get(self.cursor..).and_then(|tail| str::from_utf8(tail).ok()).unwrap_or("");
+        let tail = self
+            .bytes()
+            .get(self.cursor..)
+            .and_then(|tail| str::from_utf8(tail).ok())
+            .unwrap_or("");
         self.show(out, format_args!("{tail}\x1b[K"));
         if !tail.is_empty() {
             self.show(out, format_args!("\x1b[{}D", tail.len()));
@@ -424,7 +429,10 @@ mod tests {
 
     #[test]
     fn a_pipe_is_taken_as_it_is() {
-        assert_eq!(lines(Editor::plain(), "a\tb\x7f \u{e4}\r\nc".as_bytes()), ["a\tb\x7f \u{e4}", "c"]);
+        assert_eq!(
+            lines(Editor::plain(), "a\tb\x7f \u{e4}\r\nc".as_bytes()),
+            ["a\tb\x7f \u{e4}", "c"]
+        );
         assert_eq!(lines(Editor::plain(), b"a\xff\nb\n"), ["!NotText", "b", "!End"]);
         assert_eq!(lines(Editor::plain(), b""), ["!End"]);
     }
@@ -433,8 +441,14 @@ mod tests {
     fn lines_that_are_too_long_are_refused_whole() {
         for editor in [Editor::terminal, Editor::plain] {
             let fits = "x".repeat(LONGEST_LINE);
-            assert_eq!(lines(editor(), std::format!("{fits}\nb\n").as_bytes()), [&fits, "b", "!End"]);
-            assert_eq!(lines(editor(), std::format!("{fits}y\nb\n").as_bytes()), ["!TooLong", "b", "!End"]);
+            assert_eq!(
+                lines(editor(), std::format!("{fits}\nb\n").as_bytes()),
+                [&fits, "b", "!End"]
+            );
+            assert_eq!(
+                lines(editor(), std::format!("{fits}y\nb\n").as_bytes()),
+                ["!TooLong", "b", "!End"]
+            );
             assert_eq!(lines(editor(), std::format!("{fits}y").as_bytes()), ["!TooLong"]);
         }
     }
@@ -471,8 +485,8 @@ mod tests {
     #[test]
     fn the_screen_shows_the_line() {
         let keys: [&[u8]; 14] = [
-            b"a", b"b", b" ", b"\x7f", b"\x1b[D", b"\x1b[C", b"\x01", b"\x05", b"\x15", b"\x0b", b"\x17", b"\x04",
-            b"\x1b[A", b"\x1b[B",
+            b"a", b"b", b" ", b"\x7f", b"\x1b[D", b"\x1b[C", b"\x01", b"\x05", b"\x15", b"\x0b",
+            b"\x17", b"\x04", b"\x1b[A", b"\x1b[B",
         ];
         let mut seed = 1_u64;
         for _ in 0..300 {
@@ -485,7 +499,9 @@ mod tests {
             let mut text = String::new();
             editor.prompt(&mut text);
             for step in 0..40 {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let key = keys[usize::try_from(seed >> 40).unwrap_or(0) % keys.len()];
                 // Ctrl-D on an empty line ends.
                 if key == b"\x04" && (editor.complete || editor.len == 0) {

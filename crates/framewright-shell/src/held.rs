@@ -69,20 +69,24 @@ impl<'a> Held<'a> {
             last.runs += 1;
             return Ok(());
         }
-        *self.room.get_mut(self.used).ok_or(Full)? = Run { handle, start: range.start, pages, runs: 1 };
+        *self.room.get_mut(self.used).ok_or(Full)? =
+            Run { handle, start: range.start, pages, runs: 1 };
         self.used += 1;
         Ok(())
     }
 
     /// Runs and pages under a handle, or under all.
     pub fn count(&self, handle: Option<u32>) -> (u64, u64) {
-        let runs = self.used().iter().filter(|run| handle.is_none_or(|handle| run.handle == handle));
+        let runs =
+            self.used().iter().filter(|run| handle.is_none_or(|handle| run.handle == handle));
         runs.fold((0, 0), |(runs, pages), run| (runs + run.runs, pages + run.runs * run.pages))
     }
 
     /// All handles, ascending, each once.
     pub fn handles(&self) -> impl Iterator<Item = u32> + '_ {
-        let after = |last: u32| self.used().iter().map(|run| run.handle).filter(move |&handle| handle > last).min();
+        let after = |last: u32| {
+            self.used().iter().map(|run| run.handle).filter(move |&handle| handle > last).min()
+        };
         core::iter::successors(after(0), move |&last| after(last))
     }
 
@@ -92,7 +96,11 @@ impl<'a> Held<'a> {
     }
 
     /// Frees what is under a handle, or under all; returns how many pages went back. What cannot go back stays, and the error is the first.
-    pub fn free<P: Platform>(&mut self, manager: &Manager<P>, handle: Option<u32>) -> Result<u64, FreeError> {
+    pub fn free<P: Platform>(
+        &mut self,
+        manager: &Manager<P>,
+        handle: Option<u32>,
+    ) -> Result<u64, FreeError> {
         let (mut freed, mut kept, mut result) = (0, 0, Ok(()));
         for index in 0..self.used {
             let Some(&run) = self.room.get(index) else { break };
@@ -112,7 +120,8 @@ impl<'a> Held<'a> {
             if done < run.runs
                 && let Some(place) = self.room.get_mut(kept)
             {
-                *place = Run { start: run.start.add(done * run.pages), runs: run.runs - done, ..run };
+                *place =
+                    Run { start: run.start.add(done * run.pages), runs: run.runs - done, ..run };
                 kept += 1;
             }
         }
@@ -134,7 +143,9 @@ impl<'a> Held<'a> {
 
     /// Forgets the run that begins at `start`, for who has freed it; nothing when there is no room for what is left on both its sides.
     pub fn forget(&mut self, start: Pfn) -> Result<(), Full> {
-        let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else { return Ok(()) };
+        let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else {
+            return Ok(());
+        };
         let Some(run) = self.room.get(index).copied() else { return Ok(()) };
         let before = (start.0 - run.start.0).checked_div(run.pages).unwrap_or(0);
         let behind = run.runs - before - 1;

@@ -80,7 +80,10 @@ impl Requests {
         }
         let line = self.line.get(..self.len).unwrap_or(&[]);
         let line = core::str::from_utf8(line).map_err(|_| "the request is no text")?;
-        let (number, path) = line.trim_end_matches('\r').split_once(' ').ok_or("a request is a number and a path")?;
+        let (number, path) = line
+            .trim_end_matches('\r')
+            .split_once(' ')
+            .ok_or("a request is a number and a path")?;
         let number = number.parse().map_err(|_| "a request begins with a number")?;
         if path.starts_with('/') { Ok((number, path)) } else { Err("a path begins with /") }
     }
@@ -103,7 +106,9 @@ impl Write for Lines<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for piece in text.split_inclusive('\n') {
             let mark = if self.at_start { "+" } else { "" };
-            if self.failed || self.out.write_str(mark).and_then(|()| self.out.write_str(piece)).is_err() {
+            if self.failed
+                || self.out.write_str(mark).and_then(|()| self.out.write_str(piece)).is_err()
+            {
                 self.failed = true;
                 return Err(fmt::Error);
             }
@@ -141,7 +146,10 @@ mod tests {
         let requests = &mut Requests::new();
         assert_eq!(ask(requests, b"7 /two\n8 /empty\r\n"), "=7\n+a\n+.7\n.7\n=8\n.8\n");
         assert_eq!(ask(requests, b"9 /open\n"), "=9\n+no end\n.9\n");
-        assert_eq!(ask(requests, b"1 /part\n2 /x\n"), "=1\n+x\n+y\n!1 in the middle\n=2\n!2 there is none\n");
+        assert_eq!(
+            ask(requests, b"1 /part\n2 /x\n"),
+            "=1\n+x\n+y\n!1 in the middle\n=2\n!2 there is none\n"
+        );
     }
 
     #[test]

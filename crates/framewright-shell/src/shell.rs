@@ -45,7 +45,12 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     /// A shell over `manager` and `files`, which usually hold its own and those of others. What it allocates it notes in `room`: a place for each group of
     /// neighbouring runs.
     #[must_use]
-    pub fn new(manager: &'a Manager<P>, files: FileSystem<'a>, host: &'a H, room: &'a mut [Run]) -> Self {
+    pub fn new(
+        manager: &'a Manager<P>,
+        files: FileSystem<'a>,
+        host: &'a H,
+        room: &'a mut [Run],
+    ) -> Self {
         Self { manager, files, host, held: Held::new(room), others: &[], status: 0, is_over: false }
     }
 
@@ -84,7 +89,10 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
 
     /// Says that a line was longer than [`LONGEST_LINE`] and not run.
     pub fn refuse_long_line(&mut self, errors: &mut dyn Write) {
-        self.refuse(format_args!("a line has at most {LONGEST_LINE} bytes; this one was not run"), errors);
+        self.refuse(
+            format_args!("a line has at most {LONGEST_LINE} bytes; this one was not run"),
+            errors,
+        );
     }
 
     /// The status of the last command.
@@ -112,7 +120,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     fn command(&mut self, words: &Words, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
         let mut room = [""; MOST_WORDS];
         let count = words.take(&mut room);
-        let Some((&name, arguments)) = room.get(..count).and_then(|words| words.split_first()) else {
+        let Some((&name, arguments)) = room.get(..count).and_then(|words| words.split_first())
+        else {
             self.refuse("there is no command before `>`", errors);
             return Failed::USAGE.0;
         };
@@ -122,7 +131,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         let mut text = Text::<MOST_REDIRECTED>::new();
         let done = self.dispatch(name, arguments, &mut Io { name, out: &mut text, errors });
         if text.is_overflown() {
-            let why = format_args!("{target}: a control file takes {MOST_REDIRECTED} bytes at most");
+            let why =
+                format_args!("{target}: a control file takes {MOST_REDIRECTED} bytes at most");
             return Io { name, out, errors }.fail(why).0;
         }
         if done.is_err() {

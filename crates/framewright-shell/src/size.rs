@@ -25,7 +25,8 @@ impl Size {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let (shift, unit) = units.into_iter().find(|(shift, _)| self.0 >> shift != 0).unwrap_or((10, "KiB"));
+        let (shift, unit) =
+            units.into_iter().find(|(shift, _)| self.0 >> shift != 0).unwrap_or((10, "KiB"));
         let tenths = (u128::from(self.0) * 10) >> shift;
         let mut text = crate::io::Text::<24>::new();
         let _ = if shift == 10 || tenths.is_multiple_of(10) || tenths >= 1000 {
@@ -44,9 +45,14 @@ mod tests {
 
     #[test]
     fn sizes_are_short() {
-        for (pages, text) in
-            [(0, "0 KiB"), (1, "4 KiB"), (512, "2 MiB"), (700, "2.7 MiB"), (1 << 18, "1 GiB"), (3 << 27, "1.5 TiB")]
-        {
+        for (pages, text) in [
+            (0, "0 KiB"),
+            (1, "4 KiB"),
+            (512, "2 MiB"),
+            (700, "2.7 MiB"),
+            (1 << 18, "1 GiB"),
+            (3 << 27, "1.5 TiB"),
+        ] {
             assert_eq!(format!("{}", Size::of_pages(pages)), text);
         }
         assert_eq!(format!("{:>8}|", Size::of_pages(1)), "   4 KiB|");

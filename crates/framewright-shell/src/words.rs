@@ -28,7 +28,9 @@ impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OpenQuote(quote) => write!(f, "there is no second {quote}"),
-            Self::NotSupported(sign) => write!(f, "`{sign}` means nothing here; put it in quotes to write it"),
+            Self::NotSupported(sign) => {
+                write!(f, "`{sign}` means nothing here; put it in quotes to write it")
+            }
             Self::Redirection => f.write_str("one file belongs behind `>`"),
             Self::OpenBackslash => f.write_str("nothing follows the backslash"),
             Self::TooLong => write!(f, "a command has at most {LONGEST_LINE} bytes"),
@@ -54,7 +56,8 @@ impl Words {
     }
 
     fn push(&mut self, text: &str) -> Result<(), SyntaxError> {
-        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(SyntaxError::TooLong)?;
+        let room =
+            self.bytes.get_mut(self.len..self.len + text.len()).ok_or(SyntaxError::TooLong)?;
         room.copy_from_slice(text.as_bytes());
         self.len += text.len();
         Ok(())
@@ -71,7 +74,8 @@ impl Words {
     }
 
     fn word(&self, index: usize) -> &str {
-        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let start =
+            index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let bytes = self.ends.get(index).and_then(|&end| self.bytes.get(start..end)).unwrap_or(&[]);
         // Only whole characters were put there.
         str::from_utf8(bytes).unwrap_or("")
@@ -92,7 +96,8 @@ impl Words {
 /// Takes the next command off `text`; `status` is what `$?` stands for. Nothing when no command is left. After an error what is left of the text is
 /// the rest behind the line.
 pub fn next(text: &mut &str, status: u8) -> Result<Option<Words>, SyntaxError> {
-    let mut parser = Parser { rest: text, words: Words::new(), in_word: false, wants_file: false, status };
+    let mut parser =
+        Parser { rest: text, words: Words::new(), in_word: false, wants_file: false, status };
     let result = parser.command();
     let Parser { rest, words, .. } = parser;
     match result {
@@ -231,7 +236,8 @@ mod tests {
                 Ok(Some(words)) => {
                     let mut room = [""; MOST_WORDS];
                     let count = words.take(&mut room);
-                    let mut all: Vec<String> = room[..count].iter().map(ToString::to_string).collect();
+                    let mut all: Vec<String> =
+                        room[..count].iter().map(ToString::to_string).collect();
                     all.extend(words.target().map(|file| std::format!(">{file}")));
                     commands.push(all);
                 }
@@ -250,7 +256,10 @@ mod tests {
             ("echo 1 > /f; x", &[&["echo", "1", ">/f"], &["x"]]),
             ("echo 1>>/f", &[&["echo", "1", ">/f"]]),
             (">/f echo 1", &[&["echo", "1", ">/f"]]),
-            ("echo 'a  b;#' \"c '$?' \\\" \\n\" d\\ e a#b # x", &[&["echo", "a  b;#", "c '7' \" \\n", "d e", "a#b"]]),
+            (
+                "echo 'a  b;#' \"c '$?' \\\" \\n\" d\\ e a#b # x",
+                &[&["echo", "a  b;#", "c '7' \" \\n", "d e", "a#b"]],
+            ),
             ("echo '' \"\"", &[&["echo", "", ""]]),
             ("echo $? $x $ '$?'", &[&["echo", "7", "$x", "$", "$?"]]),
             ("echo a\"b c\"'d'", &[&["echo", "ab cd"]]),

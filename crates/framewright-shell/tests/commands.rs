@@ -27,12 +27,17 @@ impl Bench {
         let ours = self.manager.files();
         let sources: [&dyn Source; 1] = [&ours];
         let before = self.manager.totals().allocated_pages - self.manager.cached_pages();
-        let mut shell = Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut self.room);
+        let mut shell =
+            Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut self.room);
         let (mut out, mut errors) = (String::new(), String::new());
         let status = shell.run(text, &mut out, &mut errors);
         assert_eq!(status, shell.status());
         shell.free_all();
-        assert_eq!(self.manager.totals().allocated_pages - self.manager.cached_pages(), before, "{text}");
+        assert_eq!(
+            self.manager.totals().allocated_pages - self.manager.cached_pages(),
+            before,
+            "{text}"
+        );
         self.manager.verify().expect("the tables are right");
         self.manager.platform().assert_quiet();
         (status, out, errors)
@@ -53,12 +58,23 @@ impl Bench {
 #[test]
 fn files_are_read_written_and_listed() {
     let mut bench = bench("");
-    assert_eq!(bench.says("echo 4096 > /proc/sys/vm/min_free_kbytes; cat /proc/sys/vm/min_free_kbytes"), "4096\n");
-    assert_eq!(bench.says("echo -n 5000 >> /proc/sys/vm/min_free_kbytes; cat /proc/sys/vm/min_free_kbytes"), "5000\n");
+    assert_eq!(
+        bench.says("echo 4096 > /proc/sys/vm/min_free_kbytes; cat /proc/sys/vm/min_free_kbytes"),
+        "4096\n"
+    );
+    assert_eq!(
+        bench
+            .says("echo -n 5000 >> /proc/sys/vm/min_free_kbytes; cat /proc/sys/vm/min_free_kbytes"),
+        "5000\n"
+    );
     assert_eq!(bench.says("ls"), "proc/\nsys/\n");
     let vm = "compact_memory\nlowmem_reserve_ratio\nmin_free_kbytes\nwatermark_scale_factor\n";
     assert_eq!(bench.says("ls /proc/sys/vm"), vm);
-    assert!(bench.says("ls -l /proc/sys/vm").starts_with("--w------- compact_memory\n-rw-r--r-- lowmem"));
+    assert!(
+        bench
+            .says("ls -l /proc/sys/vm")
+            .starts_with("--w------- compact_memory\n-rw-r--r-- lowmem")
+    );
     assert!(bench.says("cat /proc/buddyinfo").starts_with("Node 0, zone      DMA "));
     assert_eq!(bench.says("cat /proc/sys/vm/min_free_kbytes > /proc/sys/vm/min_free_kbytes"), "");
     for (text, status, error) in [
@@ -67,7 +83,11 @@ fn files_are_read_written_and_listed() {
         ("cat /proc/vmstat/x", 1, "cat: /proc/vmstat/x: Not a directory\n"),
         ("cat", 2, "cat: which file?\n"),
         ("echo x > /proc/vmstat", 1, "echo: /proc/vmstat: Permission denied\n"),
-        ("echo many > /proc/sys/vm/min_free_kbytes", 1, "echo: /proc/sys/vm/min_free_kbytes: Invalid argument\n"),
+        (
+            "echo many > /proc/sys/vm/min_free_kbytes",
+            1,
+            "echo: /proc/sys/vm/min_free_kbytes: Invalid argument\n",
+        ),
         ("ls -a", 2, "ls: -a: the one option is -l\n"),
         (
             "help > /proc/sys/vm/min_free_kbytes; ls -l / > /x",
@@ -79,7 +99,11 @@ fn files_are_read_written_and_listed() {
             1,
             "cat: /proc/sys/vm/min_free_kbytes: a control file takes 4096 bytes at most\n",
         ),
-        ("cat /nothing > /proc/sys/vm/min_free_kbytes", 1, "cat: /nothing: No such file or directory\n"),
+        (
+            "cat /nothing > /proc/sys/vm/min_free_kbytes",
+            1,
+            "cat: /nothing: No such file or directory\n",
+        ),
     ] {
         assert_eq!(bench.complains(text), (status, error.to_owned()), "{text}");
     }
@@ -106,7 +130,9 @@ fn statuses_are_those_of_shells() {
 #[test]
 fn memory_is_allocated_and_freed() {
     let mut bench = bench("page_owner=on");
-    let out = bench.says("alloc; alloc 3 10; alloc order=9 node=1 type=unmovable; held; free 2; free all; held");
+    let out = bench.says(
+        "alloc; alloc 3 10; alloc order=9 node=1 type=unmovable; held; free 2; free all; held",
+    );
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("1: 1 x 1 page, 4 KiB, first at 0x"), "{out}");
     assert!(lines[1].starts_with("2: 10 x 8 pages, 320 KiB, first at 0x"), "{out}");
@@ -122,7 +148,10 @@ fn memory_is_allocated_and_freed() {
     let held: Vec<&str> = out.lines().filter(|line| line.contains("runs")).collect();
     assert_eq!(
         held,
-        ["1: 4 runs, 8 pages, 32 KiB, first at 0x2000000", "1: 2 runs, 4 pages, 16 KiB, first at 0x2002000"]
+        [
+            "1: 4 runs, 8 pages, 32 KiB, first at 0x2000000",
+            "1: 2 runs, 4 pages, 16 KiB, first at 0x2002000"
+        ]
     );
     assert!(bench.says("alloc pages=3 zone=DMA zeroed align=4").contains("1 x 3 pages, 12 KiB"));
     assert!(bench.says("alloc 10 below=0x10000000 count=2").contains("2 x 1024 pages, 8 MiB"));
@@ -174,7 +203,8 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
     let mut bench = bench("");
     let ours = bench.manager.files();
     let sources: [&dyn Source; 1] = [&ours];
-    let mut shell = Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room);
+    let mut shell =
+        Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room);
     let (mut out, mut errors) = (String::new(), String::new());
     assert_eq!(shell.run("alloc 2 3 at=0x2000000", &mut out, &mut errors), 0);
     let second = framewright::units::PfnRange::new(0x2004, 0x2008);
@@ -188,7 +218,10 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
 #[test]
 fn workloads_run() {
     let mut bench = bench("");
-    assert_eq!(bench.says("memhog 100M"), "wrote to 100 MiB in 3 runs\n".replace('3', &bench_runs(100)));
+    assert_eq!(
+        bench.says("memhog 100M"),
+        "wrote to 100 MiB in 3 runs\n".replace('3', &bench_runs(100))
+    );
     assert!(bench.says("memhog 1M hold 3 untouched").starts_with("hold 1 MiB in 1 run\n"));
     for (text, status, expected) in [
         ("memhog", 2, "how much?"),
@@ -206,7 +239,10 @@ fn workloads_run() {
         assert!(found == status && errors.contains(expected), "{text}: {found}, {errors}");
     }
     let out = bench.says("sleep 2; stress 0 seed 5; alloc 2 7; stress 0");
-    assert!(out.contains(" operations: ") && out.contains("every page accounted for 1 times"), "{out}");
+    assert!(
+        out.contains(" operations: ") && out.contains("every page accounted for 1 times"),
+        "{out}"
+    );
 }
 
 /// Runs of powers of two that make so many MiB.
@@ -238,17 +274,22 @@ fn the_machine_is_shown() {
     let mut bench = bench("");
     let stat = bench.says("alloc 9; stat");
     assert!(
-        stat.contains("node  zone") && stat.contains("held here           2 MiB          512 pages in 1 run\n"),
+        stat.contains("node  zone")
+            && stat.contains("held here           2 MiB          512 pages in 1 run\n"),
         "{stat}"
     );
     let cpus = bench.says("cpus");
     assert_eq!(cpus.lines().count(), 3, "{cpus}");
-    assert!(cpus.contains("   0     0  node 0 DMA32") && cpus.contains("   1     1  node 1 Normal"), "{cpus}");
+    assert!(
+        cpus.contains("   0     0  node 0 DMA32") && cpus.contains("   1     1  node 1 Normal"),
+        "{cpus}"
+    );
     assert!(bench.says("verify").starts_with("verified: "));
     let help = bench.says("help");
-    for name in
-        ["alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "sleep", "stat", "stress"]
-    {
+    for name in [
+        "alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "sleep",
+        "stat", "stress",
+    ] {
         assert!(help.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {help}");
         assert!(bench.says(&format!("help {name}")).starts_with(name));
     }
@@ -282,7 +323,8 @@ impl Command for Pool {
 
     fn run(&self, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
         if let [number] = arguments {
-            let number = parse_number(number).map_err(|_| io.wrong(format_args!("{number}: a number")))?;
+            let number =
+                parse_number(number).map_err(|_| io.wrong(format_args!("{number}: a number")))?;
             self.0.store(number, Ordering::Relaxed);
         }
         Ok(writeln!(io.out, "{} in the pool", self.0.load(Ordering::Relaxed))?)
@@ -297,14 +339,18 @@ fn others_add_files_and_commands() {
     let sources: [&dyn Source; 2] = [&ours, &theirs];
     let commands: [&dyn Command; 1] = [&pool];
     let mut shell =
-        Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room).with_commands(&commands);
+        Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room)
+            .with_commands(&commands);
     let (mut out, mut errors) = (String::new(), String::new());
     shell.run(
         "pool; echo 7 > /proc/sys/vm/nr_pool; pool; pool 9; cat /proc/sys/vm/nr_pool; pool x; help pool",
         &mut out,
         &mut errors,
     );
-    assert_eq!(out, "3 in the pool\n7 in the pool\n9 in the pool\n9\npool [N]\n    show the pool or fill it\n");
+    assert_eq!(
+        out,
+        "3 in the pool\n7 in the pool\n9 in the pool\n9\npool [N]\n    show the pool or fill it\n"
+    );
     assert_eq!(errors, "pool: x: a number\n");
 }
 

@@ -121,7 +121,11 @@ fn huge_pages_are_reserved_used_and_freed() {
     assert!(bench.says("hugetlb 1G").starts_with("0 pages of 1.00 GiB"));
     assert!(bench.says("hugetlb 2M 3 1").ends_with(" rounds\n"));
     // As far as overcommit allows there is more, and it goes away again.
-    assert!(bench.says("echo 5 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 25").starts_with("25 pages"));
+    assert!(
+        bench
+            .says("echo 5 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 25")
+            .starts_with("25 pages")
+    );
     assert_eq!(bench.says("cat /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "20\n");
     let (status, _, errors) = bench.run("hugetlb 2M 26");
     assert!(status == 1 && errors.contains("26 pages: "), "{errors}");
@@ -138,14 +142,22 @@ fn pages_are_used_where_a_window_shows_them_and_a_wrong_window_is_found() {
     ] {
         let mut bench = bench();
         let machine = bench.host.machine;
-        let window = Arc::new(FakeWindow { machine, fault, shown: Mutex::default(), hidden: AtomicU32::new(0) });
+        let window = Arc::new(FakeWindow {
+            machine,
+            fault,
+            shown: Mutex::default(),
+            hidden: AtomicU32::new(0),
+        });
         bench.host.window = Some(window.clone());
         bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
         let (status, out, errors) = bench.run("hugetlb 2M 10");
         let hidden = window.hidden.load(Ordering::Relaxed);
         match error {
             None => {
-                assert!(status == 0 && out.contains(", used at addresses of their own"), "{out} {errors}");
+                assert!(
+                    status == 0 && out.contains(", used at addresses of their own"),
+                    "{out} {errors}"
+                );
                 assert_eq!(hidden, 2);
             }
             Some(error) => {
@@ -162,11 +174,21 @@ fn resizes_are_timed_and_say_what_they_led_to() {
     let out = bench.says("resize 2M 30; resize 2M 9 node 1; resize 2M 99999; resize 2M 0");
     let lines: Vec<&str> = out.lines().collect();
     let [all, node, most, none] = lines[..] else { panic!("{out}") };
-    assert!(all.starts_with("2.00 MiB: 30 pages to stay, 0 surplus, ") && all.ends_with(" ns"), "{out}");
-    assert!(node.starts_with("2.00 MiB: 24 pages to stay") && none.starts_with("2.00 MiB: 0 pages to stay"), "{out}");
-    let most = most.strip_prefix("2.00 MiB: ").and_then(|rest| rest.split_once(' ')).expect("a number").0;
+    assert!(
+        all.starts_with("2.00 MiB: 30 pages to stay, 0 surplus, ") && all.ends_with(" ns"),
+        "{out}"
+    );
+    assert!(
+        node.starts_with("2.00 MiB: 24 pages to stay")
+            && none.starts_with("2.00 MiB: 0 pages to stay"),
+        "{out}"
+    );
+    let most =
+        most.strip_prefix("2.00 MiB: ").and_then(|rest| rest.split_once(' ')).expect("a number").0;
     assert!((100..256).contains(&most.parse::<u32>().expect("a number")), "{out}");
-    for (text, status) in [("resize 2M", 2), ("resize 3M 1", 2), ("resize 2M -1", 2), ("resize 2M 1 node 9", 1)] {
+    for (text, status) in
+        [("resize 2M", 2), ("resize 3M 1", 2), ("resize 2M -1", 2), ("resize 2M 1 node 9", 1)]
+    {
         assert_eq!(bench.run(text).0, status, "{text}");
     }
 }
@@ -175,9 +197,12 @@ fn resizes_are_timed_and_say_what_they_led_to() {
 fn an_interrupt_gives_all_of_it_back() {
     let bench = bench();
     bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
-    for text in
-        ["hugetlb 2M 20; echo never", "page_fault1 9; echo never", "churn 100; echo never", "fragment 64M; echo never"]
-    {
+    for text in [
+        "hugetlb 2M 20; echo never",
+        "page_fault1 9; echo never",
+        "churn 100; echo never",
+        "fragment 64M; echo never",
+    ] {
         bench.host.looks.store(7, Ordering::Relaxed);
         let (status, out, errors) = bench.run(text);
         bench.host.looks.store(0, Ordering::Relaxed);
@@ -196,10 +221,13 @@ fn faults_are_counted_on_one_cpu_to_all() {
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines.len(), 2, "{out}");
         for (line, cpus) in lines.iter().zip(1..) {
-            let rest = line.strip_prefix(&format!("{name} cpus {cpus}: ")).unwrap_or_else(|| panic!("{line}"));
+            let rest = line
+                .strip_prefix(&format!("{name} cpus {cpus}: "))
+                .unwrap_or_else(|| panic!("{line}"));
             let (rate, rest) = rest.split_once(" iterations/s, deviation ").expect("a rate");
             assert!(
-                rate.parse::<u64>().expect("a number") > 0 && rest.ends_with(&format!(" %, {rounds} rounds")),
+                rate.parse::<u64>().expect("a number") > 0
+                    && rest.ends_with(&format!(" %, {rounds} rounds")),
                 "{line}"
             );
         }
@@ -228,15 +256,22 @@ fn churn_and_fragment_lose_nothing() {
     assert!(lines[1].starts_with("filled 64 MiB: "), "{out}");
     // All memory is full, so that nothing is whole, and half of each block is free.
     let full = lines[6];
-    assert!(full.starts_with("half freed, at random: ") && full.contains(", 0 KiB of it in whole blocks"), "{out}");
+    assert!(
+        full.starts_with("half freed, at random: ")
+            && full.contains(", 0 KiB of it in whole blocks"),
+        "{out}"
+    );
     // All is free again; what is split then, one free block a zone, stays so the next time.
     assert_eq!(lines[7].strip_prefix("all freed: "), lines[8].strip_prefix("before: "), "{out}");
     assert_eq!(lines[7], lines[11], "{out}");
     assert!(
-        lines[3].starts_with("all freed: 511 MiB free") && lines[7].starts_with("all freed: 511 MiB free"),
+        lines[3].starts_with("all freed: 511 MiB free")
+            && lines[7].starts_with("all freed: 511 MiB free"),
         "{out}"
     );
-    for text in ["churn", "churn x", "churn 1 seed", "fragment x", "fragment 1M 2M", "fragment 1M seed x"] {
+    for text in
+        ["churn", "churn x", "churn 1 seed", "fragment x", "fragment 1M 2M", "fragment 1M seed x"]
+    {
         assert_eq!(bench.run(text).0, 2, "{text}");
     }
     let (status, _, errors) = bench.run("fragment 1T");

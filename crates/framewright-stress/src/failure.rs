@@ -67,10 +67,15 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stamp { pfn, wanted, found } => {
-                write!(f, "pfn {pfn} belongs to two: its owner wrote {wanted:#x}, it holds {found:#x}")
+                write!(
+                    f,
+                    "pfn {pfn} belongs to two: its owner wrote {wanted:#x}, it holds {found:#x}"
+                )
             }
             Self::NotZero { pfn } => write!(f, "pfn {pfn} was allocated zeroed and is not zero"),
-            Self::NotAsAsked { request, range } => write!(f, "{range:?} is not what was asked for: {request:?}"),
+            Self::NotAsAsked { request, range } => {
+                write!(f, "{range:?} is not what was asked for: {request:?}")
+            }
             Self::Allocate { request, error } => write!(f, "{error}: {request:?}"),
             Self::Free { range, error } => write!(f, "{range:?} is held, but {error}"),
             Self::Drain(error) => write!(f, "a cache holds what it may not: {error}"),

@@ -43,9 +43,14 @@ impl fmt::Display for PileError {
             Self::Memory(error) => error.fmt(f),
             Self::Pool(error) => error.fmt(f),
             Self::Free(error) => error.fmt(f),
-            Self::Damaged(pfn) => write!(f, "pfn {pfn} does not hold what was written there: somebody else has it too"),
+            Self::Damaged(pfn) => write!(
+                f,
+                "pfn {pfn} does not hold what was written there: somebody else has it too"
+            ),
             Self::Window(error) => error.fmt(f),
-            Self::Tables(frames) => write!(f, "page tables of a window that shows nothing still have {frames} frames"),
+            Self::Tables(frames) => {
+                write!(f, "page tables of a window that shows nothing still have {frames} frames")
+            }
         }
     }
 }
@@ -76,7 +81,10 @@ impl<'a, P: Platform> Pile<'a, P> {
     #[must_use]
     pub fn new(manager: &'a Manager<P>, request: Request) -> Self {
         // What is not in the direct map cannot be written to.
-        let request = Request { max_address: request.max_address.min(manager.platform().direct_limit()), ..request };
+        let request = Request {
+            max_address: request.max_address.min(manager.platform().direct_limit()),
+            ..request
+        };
         Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
     }
 
@@ -117,7 +125,9 @@ impl<'a, P: Platform> Pile<'a, P> {
 
     fn platform(&self) -> &'a P {
         match self.spring {
-            Spring::Zones(manager, _) | Spring::Near(manager, _) | Spring::Pool(manager, ..) => manager.platform(),
+            Spring::Zones(manager, _) | Spring::Near(manager, _) | Spring::Pool(manager, ..) => {
+                manager.platform()
+            }
         }
     }
 
@@ -127,9 +137,13 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// [`PileError::Memory`], [`PileError::Pool`].
     pub fn add(&mut self) -> Result<(), PileError> {
         let start = match &self.spring {
-            Spring::Zones(manager, request) => manager.allocate(request).map_err(PileError::Memory)?.start,
+            Spring::Zones(manager, request) => {
+                manager.allocate(request).map_err(PileError::Memory)?.start
+            }
             Spring::Near(manager, order) => {
-                let start = manager.allocate_order(*order, MigrateType::Movable).map_err(PileError::Memory)?;
+                let start = manager
+                    .allocate_order(*order, MigrateType::Movable)
+                    .map_err(PileError::Memory)?;
                 if start.add(order.pages()).address() > manager.platform().direct_limit() {
                     // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
                     unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)?;
@@ -166,7 +180,9 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// [`PileError::Damaged`].
     pub fn check(&self) -> Result<(), PileError> {
         self.each(|start| {
-            let wrong = |&pfn: &u64| word(self.platform(), Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn);
+            let wrong = |&pfn: &u64| {
+                word(self.platform(), Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn)
+            };
             match (start.0..start.0 + self.pages_of_run()).find(wrong) {
                 Some(pfn) => Err(PileError::Damaged(Pfn(pfn))),
                 None => Ok(()),
@@ -221,9 +237,13 @@ impl<'a, P: Platform> Pile<'a, P> {
                 unsafe { manager.free(range) }.map_err(PileError::Free)
             }
             // SAFETY: as above (invariant 42).
-            Spring::Near(manager, order) => unsafe { manager.free_order(start, *order) }.map_err(PileError::Free),
+            Spring::Near(manager, order) => {
+                unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)
+            }
             // SAFETY: as above (invariant 42).
-            Spring::Pool(manager, size, _) => unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool),
+            Spring::Pool(manager, size, _) => {
+                unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool)
+            }
         }
     }
 

@@ -34,18 +34,28 @@ impl Shared {
     ///
     /// # Errors
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
-    pub fn account<P: Platform>(&self, manager: &Manager<P>, held_pages: u64) -> Result<Counts, Failure> {
+    pub fn account<P: Platform>(
+        &self,
+        manager: &Manager<P>,
+        held_pages: u64,
+    ) -> Result<Counts, Failure> {
         let counts = manager.verify().map_err(Failure::Tables)?;
         let nobodys = counts.map_pages + counts.isolated_pages + counts.reporting_pages;
-        let balanced = counts.present_pages == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
+        let balanced = counts.present_pages
+            == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
             && counts.managed_pages == counts.free_pages + counts.allocated_pages + nobodys;
         if counts != manager.totals() || !balanced {
             return Err(Failure::Counters);
         }
         let slots = *self.exchange.lock(manager.platform());
         let waiting: u64 = slots.iter().map(|held| held.range.pages()).sum();
-        let (held_pages, allocated_pages) = (held_pages + waiting + self.others_pages, in_use(manager));
-        if held_pages == allocated_pages { Ok(counts) } else { Err(Failure::Pages { held_pages, allocated_pages }) }
+        let (held_pages, allocated_pages) =
+            (held_pages + waiting + self.others_pages, in_use(manager));
+        if held_pages == allocated_pages {
+            Ok(counts)
+        } else {
+            Err(Failure::Pages { held_pages, allocated_pages })
+        }
     }
 
     /// Frees what waits for a new owner, empties all caches and accounts for everything. For the end, when no worker holds anything.
@@ -58,7 +68,8 @@ impl Shared {
             if !held.range.is_empty() {
                 held.check(manager.platform())?;
                 // SAFETY: a worker gave it up to the exchange, and it is out of that now (invariant 42).
-                unsafe { manager.free(held.range) }.map_err(|error| Failure::Free { range: held.range, error })?;
+                unsafe { manager.free(held.range) }
+                    .map_err(|error| Failure::Free { range: held.range, error })?;
             }
         }
         manager.drain().map_err(Failure::Drain)?;

@@ -28,7 +28,8 @@ pub struct Held {
 
 impl Held {
     /// Room for a run.
-    pub const NOTHING: Self = Self { range: PfnRange::new(0, 0), owner: 0, window: 1, is_whole: false };
+    pub const NOTHING: Self =
+        Self { range: PfnRange::new(0, 0), owner: 0, window: 1, is_whole: false };
 
     /// A run that was just allocated, not stamped yet.
     pub(crate) fn new(range: PfnRange, owner: u64) -> Self {
@@ -50,7 +51,9 @@ impl Held {
     /// Frames of it that have a stamp.
     fn stamped(self) -> impl Iterator<Item = Pfn> {
         let windows = self.range.start.0 / self.window..self.range.end.0.div_ceil(self.window);
-        let frame = move |window: u64| Pfn(window * self.window + (mix(self.owner ^ window) & (self.window - 1)));
+        let frame = move |window: u64| {
+            Pfn(window * self.window + (mix(self.owner ^ window) & (self.window - 1)))
+        };
         windows.map(frame).filter(move |&frame| self.range.contains(frame))
     }
 
@@ -75,7 +78,8 @@ impl Held {
     pub(crate) fn check<P: Platform>(self, platform: &P) -> Result<(), Failure> {
         for frame in self.stamped() {
             for place in [0, WORDS - 1] {
-                let (wanted, found) = (self.word(frame), word(platform, frame, place).load(Ordering::Relaxed));
+                let (wanted, found) =
+                    (self.word(frame), word(platform, frame, place).load(Ordering::Relaxed));
                 if found != wanted {
                     return Err(Failure::Stamp { pfn: frame, wanted, found });
                 }

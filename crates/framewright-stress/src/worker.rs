@@ -17,7 +17,8 @@ const BULK: usize = 48;
 /// The largest run that is asked for zeroed: clearing a GiB would take the time of a million other operations.
 const LARGEST_ZEROED_PAGES: u64 = 1024;
 /// Migrate types that requests name.
-const TYPES: [MigrateType; 3] = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
+const TYPES: [MigrateType; 3] =
+    [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
 
 /// What a worker is at: memory fills and empties in turns, so that both plenty and want are met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +54,12 @@ impl<'a, P: Platform> Worker<'a, P> {
     /// A worker that holds nothing yet and at most `room.len()` runs. The same seed makes the same choices; workers on one manager should have
     /// different ones.
     #[must_use]
-    pub fn new(manager: &'a Manager<P>, shared: &'a Shared, room: &'a mut [Held], seed: u64) -> Self {
+    pub fn new(
+        manager: &'a Manager<P>,
+        shared: &'a Shared,
+        room: &'a mut [Held],
+        seed: u64,
+    ) -> Self {
         Self {
             manager,
             shared,
@@ -116,7 +122,10 @@ impl<'a, P: Platform> Worker<'a, P> {
         match self.random.below(2048) {
             0 => self.drain(),
             1..5 => {
-                self.mood = self.random.choose(&[Mood::Grow, Mood::Churn, Mood::Shrink]).unwrap_or(Mood::Churn);
+                self.mood = self
+                    .random
+                    .choose(&[Mood::Grow, Mood::Churn, Mood::Shrink])
+                    .unwrap_or(Mood::Churn);
                 Ok(())
             }
             5 if self.random.one_in(4) => self.take_everything(),
@@ -126,7 +135,9 @@ impl<'a, P: Platform> Worker<'a, P> {
             }
             7..40 => self.call_wrongly(),
             40..160 => self.exchange(),
-            _ if self.count == 0 || self.room() > 2 && self.random.below(16) < self.mood.allocations() => {
+            _ if self.count == 0
+                || self.room() > 2 && self.random.below(16) < self.mood.allocations() =>
+            {
                 self.allocate()
             }
             _ => self.free(),
@@ -193,7 +204,11 @@ impl<'a, P: Platform> Worker<'a, P> {
     fn allocate(&mut self) -> Result<(), Failure> {
         match self.random.below(16) {
             0..7 => {
-                let order = self.random.choose(&[0, 0, 0, 0, 1, 2, 3, 9]).and_then(Order::new).unwrap_or(Order::PAGE);
+                let order = self
+                    .random
+                    .choose(&[0, 0, 0, 0, 1, 2, 3, 9])
+                    .and_then(Order::new)
+                    .unwrap_or(Order::PAGE);
                 self.allocate_order(order)
             }
             7..10 => {
@@ -218,7 +233,9 @@ impl<'a, P: Platform> Worker<'a, P> {
         let migrate_type = self.migrate_type();
         let request = Request { migrate_type, ..Request::new(order) };
         match self.manager.allocate_order(order, migrate_type) {
-            Ok(start) => self.keep_asked(&request, PfnRange { start, end: start.add(order.pages()) }),
+            Ok(start) => {
+                self.keep_asked(&request, PfnRange { start, end: start.add(order.pages()) })
+            }
             Err(error) => self.not_served(&request, error),
         }
     }
@@ -251,7 +268,11 @@ impl<'a, P: Platform> Worker<'a, P> {
     /// Any request that makes sense.
     fn request(&mut self) -> Request {
         let order = self.order();
-        let pages = if self.random.one_in(2) { order.pages() } else { 1 + self.random.below(order.pages()) };
+        let pages = if self.random.one_in(2) {
+            order.pages()
+        } else {
+            1 + self.random.below(order.pages())
+        };
         let mut request = Request {
             migrate_type: self.migrate_type(),
             reserves: self.random.one_in(4),
@@ -268,7 +289,8 @@ impl<'a, P: Platform> Worker<'a, P> {
             request.zone = self.random.choose(&ZoneKind::ALL).unwrap_or(ZoneKind::Normal);
         }
         if self.random.one_in(4) {
-            request.max_address = self.some_frame().address().saturating_add(self.random.below(4096));
+            request.max_address =
+                self.some_frame().address().saturating_add(self.random.below(4096));
         }
         let node = NodeId::new(self.random.index(self.manager.nodes().len())).unwrap_or_default();
         request.node = match self.random.below(8) {
@@ -282,7 +304,9 @@ impl<'a, P: Platform> Worker<'a, P> {
     /// A frame of some zone, perhaps in a hole.
     fn some_frame(&mut self) -> Pfn {
         let zones = self.manager.zones();
-        let span = zones.get(self.random.index(zones.len())).map_or(PfnRange::new(0, 1), |zone| zone.span());
+        let span = zones
+            .get(self.random.index(zones.len()))
+            .map_or(PfnRange::new(0, 1), |zone| zone.span());
         span.start.add(self.random.below(span.pages()))
     }
 
@@ -310,7 +334,10 @@ impl<'a, P: Platform> Worker<'a, P> {
     fn allocate_at(&mut self) -> Result<(), Failure> {
         let (order, migrate_type) = (self.order(), self.migrate_type());
         // Next to something that is held there is most in motion.
-        let near = self.random.choose(self.held.get(..self.count).unwrap_or(&[])).filter(|_| self.random.one_in(2));
+        let near = self
+            .random
+            .choose(self.held.get(..self.count).unwrap_or(&[]))
+            .filter(|_| self.random.one_in(2));
         let frame = near.map_or_else(|| self.some_frame(), |held| held.range.end);
         let start = Pfn(frame.0 & !(order.pages() - 1));
         let request = Request { migrate_type, align: order, ..Request::new(order) };
@@ -329,7 +356,11 @@ impl<'a, P: Platform> Worker<'a, P> {
     fn take_everything(&mut self) -> Result<(), Failure> {
         for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
             while self.room() > 2 {
-                let request = Request { reserves: true, migrate_type: self.migrate_type(), ..Request::new(order) };
+                let request = Request {
+                    reserves: true,
+                    migrate_type: self.migrate_type(),
+                    ..Request::new(order)
+                };
                 match self.manager.allocate(&request) {
                     Ok(range) => self.keep_asked(&request, range)?,
                     Err(error) => {
@@ -355,11 +386,14 @@ impl<'a, P: Platform> Worker<'a, P> {
         let held = self.remove(index);
         held.check(self.manager.platform())?;
         let range = held.range;
-        let order = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages() && held.is_whole);
+        let order = Order::for_pages(range.pages())
+            .filter(|order| order.pages() == range.pages() && held.is_whole);
         self.tally.frees += 1;
         let freed = match order {
             // SAFETY: this worker's alone since it allocated it or got it in exchange, and no longer among its runs (invariant 42).
-            Some(order) if !self.random.one_in(4) => unsafe { self.manager.free_order(range.start, order) },
+            Some(order) if !self.random.one_in(4) => unsafe {
+                self.manager.free_order(range.start, order)
+            },
             // SAFETY: as above (invariant 42).
             _ => unsafe { self.manager.free(range) },
         };
@@ -376,7 +410,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         part.check(self.manager.platform())?;
         self.tally.frees += 1;
         // SAFETY: a part of what is this worker's alone and no longer among its runs (invariant 42).
-        unsafe { self.manager.free(part.range) }.map_err(|error| Failure::Free { range: part.range, error })?;
+        unsafe { self.manager.free(part.range) }
+            .map_err(|error| Failure::Free { range: part.range, error })?;
         for rest in [held.part(range.start, start), held.part(end, range.end)] {
             if !rest.range.is_empty() {
                 self.insert(rest);
@@ -392,7 +427,10 @@ impl<'a, P: Platform> Worker<'a, P> {
         let beyond = Pfn(Pfn::containing(PHYSICAL_ADDRESS_END).0 - 1 - self.random.below(1000));
         let (what, refused) = match self.random.below(8) {
             0 => ("a request for no page", manager.allocate(&Request::pages(0)).is_err()),
-            1 => ("a run of more than 1 GiB", manager.allocate(&Request::pages(Order::MAX.pages() + 1)).is_err()),
+            1 => (
+                "a run of more than 1 GiB",
+                manager.allocate(&Request::pages(Order::MAX.pages() + 1)).is_err(),
+            ),
             2 => {
                 let request = Request { boundary_pages: 4, ..Request::pages(8) };
                 ("a boundary inside the run", manager.allocate(&request).is_err())
@@ -400,21 +438,34 @@ impl<'a, P: Platform> Worker<'a, P> {
             3 => {
                 let node = NodeChoice::Exact(NodeId::new(MAX_NODES - 1).unwrap_or_default());
                 let exists = manager.nodes().len() == MAX_NODES;
-                ("a node that is not", exists || manager.allocate(&Request { node, ..Request::pages(1) }).is_err())
+                (
+                    "a node that is not",
+                    exists || manager.allocate(&Request { node, ..Request::pages(1) }).is_err(),
+                )
             }
             4 => {
                 // SAFETY: names no frame.
-                ("freeing nothing", unsafe { manager.free(PfnRange { start: beyond, end: beyond }) }.is_err())
+                (
+                    "freeing nothing",
+                    unsafe { manager.free(PfnRange { start: beyond, end: beyond }) }.is_err(),
+                )
             }
             // SAFETY: no memory is there that anybody could have.
-            5 => ("freeing what is no memory", unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err()),
+            5 => (
+                "freeing what is no memory",
+                unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err(),
+            ),
             6 => {
                 let start = Pfn(beyond.0 | 1);
-                ("a place that is not aligned", manager.allocate_at(start, Order::BLOCK, MigrateType::Movable).is_err())
+                (
+                    "a place that is not aligned",
+                    manager.allocate_at(start, Order::BLOCK, MigrateType::Movable).is_err(),
+                )
             }
             _ => {
                 // A run that is held and a frame of the one before the first zone, or behind the last.
-                let end = manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
+                let end =
+                    manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
                 let range = PfnRange { start: Pfn(end.0 - 1), end: end.add(1) };
                 // SAFETY: the range is looked at as a whole before anything changes, and its end is not managed (invariant 13).
                 ("freeing past the end", unsafe { manager.free(range) }.is_err())

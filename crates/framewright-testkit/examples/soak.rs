@@ -17,8 +17,11 @@ struct Options {
 impl Options {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let mut options =
-            Self { seconds: 0, seed: clock.map_or(1, |time| u64::from(time.subsec_nanos())), threads: None };
+        let mut options = Self {
+            seconds: 0,
+            seed: clock.map_or(1, |time| u64::from(time.subsec_nanos())),
+            threads: None,
+        };
         let mut seconds = None;
         while let Some(word) = words.next() {
             let mut number = |name: &str| {
@@ -36,7 +39,10 @@ impl Options {
                             .ok_or("--threads takes 1 to 256")?,
                     );
                 }
-                word => seconds = Some(word.parse().map_err(|_| format!("not a number of seconds: {word}"))?),
+                word => {
+                    seconds =
+                        Some(word.parse().map_err(|_| format!("not a number of seconds: {word}"))?)
+                }
             }
         }
         options.seconds = seconds.ok_or("how many seconds?")?;
@@ -53,12 +59,16 @@ fn main() -> ExitCode {
         }
     };
     println!("seed {}", options.seed);
-    let host_cpus = std::thread::available_parallelism().map_or(2, |cpus| u32::try_from(cpus.get()).unwrap_or(2));
+    let host_cpus = std::thread::available_parallelism()
+        .map_or(2, |cpus| u32::try_from(cpus.get()).unwrap_or(2));
     // As many threads as the host has CPUs, so that they really run at once; and more, so that they are stopped anywhere.
-    let counts =
-        options.threads.map_or(vec![host_cpus.clamp(2, 64), host_cpus.min(20) * 3 + 2], |threads| vec![threads]);
-    let runs: Vec<(Shape, u32)> =
-        shapes().into_iter().flat_map(|shape| counts.iter().map(move |&threads| (shape.clone(), threads))).collect();
+    let counts = options
+        .threads
+        .map_or(vec![host_cpus.clamp(2, 64), host_cpus.min(20) * 3 + 2], |threads| vec![threads]);
+    let runs: Vec<(Shape, u32)> = shapes()
+        .into_iter()
+        .flat_map(|shape| counts.iter().map(move |&threads| (shape.clone(), threads)))
+        .collect();
     let time = Duration::from_secs(options.seconds) / u32::try_from(runs.len()).unwrap_or(1);
     for (number, (shape, threads)) in (0..).zip(runs) {
         let name = shape.name;

@@ -22,8 +22,8 @@ impl FakeFixture {
     /// When the pool has not even two frames.
     #[must_use]
     pub fn new(pool: FramePool) -> Self {
-        let paging =
-            FakePaging::new(pool.machine(), pool.ledger().clone(), &mut &pool).expect("two frames for the shared page");
+        let paging = FakePaging::new(pool.machine(), pool.ledger().clone(), &mut &pool)
+            .expect("two frames for the shared page");
         Self { paging, pool }
     }
 }

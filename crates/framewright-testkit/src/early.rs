@@ -31,6 +31,7 @@ impl FakeMachine {
     /// When there is no room for its arrays.
     #[must_use]
     pub fn early(&'static self, reserved: &[PhysRange]) -> EarlyAllocator<'static, Self> {
-        early_of(self, self.map(), self.topology(), reserved).unwrap_or_else(|error| panic!("{error}"))
+        early_of(self, self.map(), self.topology(), reserved)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 }

@@ -35,7 +35,10 @@ impl FrameLedger {
         ledger.generation += 1;
         let generation = ledger.generation;
         for frame in frames.start.0..frames.end.0 {
-            assert!(ledger.taken.insert(frame, generation).is_none(), "frame {frame:#x} was handed out twice");
+            assert!(
+                ledger.taken.insert(frame, generation).is_none(),
+                "frame {frame:#x} was handed out twice"
+            );
         }
     }
 
@@ -46,7 +49,10 @@ impl FrameLedger {
     pub fn free(&self, frames: PfnRange) {
         let mut ledger = lock(&self.inner);
         for frame in frames.start.0..frames.end.0 {
-            assert!(ledger.taken.remove(&frame).is_some(), "frame {frame:#x} came back but was not handed out");
+            assert!(
+                ledger.taken.remove(&frame).is_some(),
+                "frame {frame:#x} came back but was not handed out"
+            );
         }
     }
 
@@ -85,7 +91,8 @@ pub struct FramePool {
 impl Free {
     /// A single frame: the next free one in steps of `stride`, else any.
     fn single(&mut self, stride: usize) -> Option<usize> {
-        let strided = (self.next..self.frames.len()).step_by(stride).find(|&index| self.frames[index]);
+        let strided =
+            (self.next..self.frames.len()).step_by(stride).find(|&index| self.frames[index]);
         let index = strided.or_else(|| self.frames.iter().position(|&free| free))?;
         self.frames[index] = false;
         self.next = index;
@@ -95,7 +102,8 @@ impl Free {
     /// The lowest free run; the pool begins with frame `start`.
     fn run(&mut self, order: Order, start: Pfn) -> Option<usize> {
         let pages = usize::try_from(order.pages()).expect("an order fits the host");
-        let phase = usize::try_from(start.0.wrapping_neg() % order.pages()).expect("below an order");
+        let phase =
+            usize::try_from(start.0.wrapping_neg() % order.pages()).expect("below an order");
         let index = (phase..self.frames.len()).step_by(pages).find(|&first| {
             let run = self.frames.get(first..first + pages);
             run.is_some_and(|run| run.iter().all(|&free| free))
@@ -114,7 +122,14 @@ impl FramePool {
     pub unsafe fn new(machine: &'static FakeMachine, frames: PfnRange) -> Self {
         let count = usize::try_from(frames.pages()).expect("a pool of frames fits the host");
         let free = Mutex::new(Free { frames: vec![true; count], next: 0 });
-        Self { machine, frames, free, largest: Order::MAX, stride: 1, ledger: FrameLedger::default() }
+        Self {
+            machine,
+            frames,
+            free,
+            largest: Order::MAX,
+            stride: 1,
+            ledger: FrameLedger::default(),
+        }
     }
 
     /// Refuses orders above `largest`, as fragmented memory does.
@@ -172,7 +187,11 @@ impl FramePool {
             return None;
         }
         let mut free = lock(&self.free);
-        let index = if order == Order::PAGE { free.single(self.stride)? } else { free.run(order, self.frames.start)? };
+        let index = if order == Order::PAGE {
+            free.single(self.stride)?
+        } else {
+            free.run(order, self.frames.start)?
+        };
         drop(free);
         let start = self.frames.start.add(index as u64);
         self.ledger.take(PfnRange::new(start.0, start.0 + order.pages()));

@@ -69,7 +69,13 @@ impl HelperPool {
                 std::thread::spawn(move || shared.helper(index))
             })
             .collect();
-        Self { shared, threads, clock: Some(Instant::now()), allowance: usize::MAX, waits: AtomicUsize::new(0) }
+        Self {
+            shared,
+            threads,
+            clock: Some(Instant::now()),
+            allowance: usize::MAX,
+            waits: AtomicUsize::new(0),
+        }
     }
 
     /// The same without a clock.
@@ -120,7 +126,9 @@ impl Shared {
     }
 
     fn helper(&self, index: usize) {
-        let (Some(post), Some(helper)) = (self.posts.get(index), self.helpers.get(index)) else { return };
+        let (Some(post), Some(helper)) = (self.posts.get(index), self.helpers.get(index)) else {
+            return;
+        };
         NODE.set(self.nodes.get(index).copied().unwrap_or(0));
         loop {
             let mut gate = self.gate();
@@ -183,7 +191,8 @@ impl Helpers for HelperPool {
 
     fn resume_panic(&self, helper: usize) -> ! {
         let slot = self.shared.helpers.get(helper).map(|helper| &helper.panic);
-        let payload = slot.and_then(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let payload =
+            slot.and_then(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).take());
         resume_unwind(payload.unwrap_or_else(|| Box::new("a helper panicked without a payload")))
     }
 }

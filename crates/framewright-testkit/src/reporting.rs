@@ -150,7 +150,10 @@ impl FakeHost {
     pub fn handed_out(&self, range: PfnRange) {
         let mut state = self.state();
         for frame in frames(range) {
-            assert!(state.frames[frame] != OUT, "pfn {frame:#x} was handed out while the host may discard it");
+            assert!(
+                state.frames[frame] != OUT,
+                "pfn {frame:#x} was handed out while the host may discard it"
+            );
             state.frames[frame] = UNKNOWN;
         }
     }
@@ -225,7 +228,10 @@ impl FakeReportDevice {
             let heard = told.has(number);
             if discards {
                 let keeps_poison = self.host.traits.content == Content::Poison;
-                self.host.write(&[*range], if heard || keeps_poison { self.host.leaves() } else { JUNK });
+                self.host.write(
+                    &[*range],
+                    if heard || keeps_poison { self.host.leaves() } else { JUNK },
+                );
             }
             for frame in frames(range.whole_frames()) {
                 state.frames[frame] = if heard { DISCARDED } else { UNKNOWN };
@@ -261,7 +267,10 @@ unsafe impl ReportDevice for FakeReportDevice {
         }
         let mut bytes = 0;
         for range in ranges {
-            assert!(!range.is_empty() && range.whole_frames().to_phys() == *range, "{range:?} is not whole frames");
+            assert!(
+                !range.is_empty() && range.whole_frames().to_phys() == *range,
+                "{range:?} is not whole frames"
+            );
             bytes += range.size();
             let all: Vec<usize> = frames(range.whole_frames()).collect();
             for block in all.chunks(512) {

@@ -78,7 +78,9 @@ impl SteppedMachine {
         install();
         let handler: NonNull<dyn FnMut() + '_> = NonNull::from(handler);
         // SAFETY: only the lifetime changes; what is pending is taken back below, while the reference still lives.
-        let handler = unsafe { std::mem::transmute::<NonNull<dyn FnMut() + '_>, NonNull<dyn FnMut()>>(handler) };
+        let handler = unsafe {
+            std::mem::transmute::<NonNull<dyn FnMut() + '_>, NonNull<dyn FnMut()>>(handler)
+        };
         PENDING.set(Some(Pending { machine: self.inner, handler, countdown: instruction.max(1) }));
         let _end = End;
         set_trap_flag(true);
@@ -135,13 +137,18 @@ fn install() {
         action.sa_sigaction = function as usize;
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the action is complete, and its function is one of three arguments, as the flag says.
-        let result = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
+        let result =
+            unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
         assert_eq!(result, 0, "sigaction: {}", std::io::Error::last_os_error());
     });
 }
 
 /// One instruction is over. The host has taken the trap flag off for the time of this function.
-extern "C" fn on_trap(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_trap(
+    _signal: libc::c_int,
+    _info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     if let Some(count) = COUNT.get() {
         return COUNT.set(Some(count + 1));
     }

@@ -131,11 +131,18 @@ impl Traffic {
         let round = Round::new(self.threads as usize);
         let machine = manager.platform();
         let callers = machine.current_cpu();
-        assert!(machine.cpus() > self.threads, "{} CPUs are too few for {} threads", machine.cpus(), self.threads);
+        assert!(
+            machine.cpus() > self.threads,
+            "{} CPUs are too few for {} threads",
+            machine.cpus(),
+            self.threads
+        );
         thread::scope(|scope| {
             for (number, cpu) in (0..self.threads).zip((0..).filter(|&cpu| cpu != callers)) {
                 let (shared, round) = (&shared, &round);
-                scope.spawn(move || machine.run_on(cpu, || self.work(manager, shared, round, number, more)));
+                scope.spawn(move || {
+                    machine.run_on(cpu, || self.work(manager, shared, round, number, more))
+                });
             }
         });
         machine.assert_quiet();
@@ -217,7 +224,8 @@ impl Round {
             Ok(Err(failure)) => format!("thread {number}: {failure}"),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
+                let text =
+                    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
                 format!("thread {number}: {text}")
             }
         };

@@ -32,9 +32,13 @@ fn word(machine: &FakeMachine) -> u64 {
 fn each_machine_of_a_test_has_another_pattern() {
     let ours = |_| small().pattern();
     let seen: std::collections::BTreeSet<u8> = (1..PATTERNS.len()).map(ours).collect();
-    assert!(std::env::var("FRAMEWRIGHT_PATTERN").is_ok() || seen == PATTERNS[1..].iter().copied().collect());
+    assert!(
+        std::env::var("FRAMEWRIGHT_PATTERN").is_ok()
+            || seen == PATTERNS[1..].iter().copied().collect()
+    );
     for pattern in PATTERNS {
-        let machine = FakeMachine::builder().ram(PhysRange::new(0, 80 * MIB)).pattern(pattern).build();
+        let machine =
+            FakeMachine::builder().ram(PhysRange::new(0, 80 * MIB)).pattern(pattern).build();
         assert_eq!(machine.load(80 * MIB - 8), u64::from_ne_bytes([pattern; 8]));
         assert_eq!(machine.load(17 * MIB), word(machine));
     }
@@ -51,7 +55,8 @@ fn memory_is_poisoned_writable_and_linear() {
             builder = builder.scattered();
         }
         let machine = builder.build();
-        for address in [PAGE_SIZE, MIB, 16 * MIB - 8, 17 * MIB, 3 * GIB - 8, 4 * GIB, 12 * GIB - 8] {
+        for address in [PAGE_SIZE, MIB, 16 * MIB - 8, 17 * MIB, 3 * GIB - 8, 4 * GIB, 12 * GIB - 8]
+        {
             assert_eq!(machine.load(address), word(machine), "at {address:#x}");
             // SAFETY: nobody else uses this machine's memory.
             unsafe { machine.store(address, address) };
@@ -61,7 +66,8 @@ fn memory_is_poisoned_writable_and_linear() {
         assert!(!machine.is_poisoned(Pfn::containing(MIB)));
         let (low, high) = (machine.direct(4 * GIB), machine.direct(12 * GIB - 1));
         assert_eq!(high.addr().get() - low.addr().get(), (8 << 30) - 1);
-        let distance = machine.direct(17 * MIB).addr().get().abs_diff(machine.direct(15 * MIB).addr().get());
+        let distance =
+            machine.direct(17 * MIB).addr().get().abs_diff(machine.direct(15 * MIB).addr().get());
         assert_eq!(distance == 2 << 20, !scattered);
         assert_ne!(low.addr().get() % (2 << 20), 0, "nothing promises alignment above a page");
         // SAFETY: no use follows but one that must fail.
@@ -95,7 +101,10 @@ fn direct_refuses_what_is_not_usable() {
         .direct_limit(48 * MIB)
         .build();
     for address in [0, 0xa_0000, 32 * MIB] {
-        assert!(message(|| _ = machine.direct(address)).contains("not usable memory"), "{address:#x}");
+        assert!(
+            message(|| _ = machine.direct(address)).contains("not usable memory"),
+            "{address:#x}"
+        );
     }
     assert!(message(|| _ = machine.direct(48 * MIB)).contains("direct map's end 0x3000000"));
     machine.raise_direct_limit(u64::MAX);
@@ -106,12 +115,15 @@ fn direct_refuses_what_is_not_usable() {
 
 #[test]
 fn threads_are_cpus_of_their_own() {
-    let machine = FakeMachine::builder().ram(PhysRange::new(0, 4 * MIB)).cpus(1).cpus_on(1, 1).build();
+    let machine =
+        FakeMachine::builder().ram(PhysRange::new(0, 4 * MIB)).cpus(1).cpus_on(1, 1).build();
     assert_eq!(machine.current_cpu(), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(machine.current_cpu(), 1)).join().expect("CPU 1 was free");
         scope
-            .spawn(|| machine.run_on(1, || assert_eq!(machine.pin(), framewright::PinnedCpu::new(1))))
+            .spawn(|| {
+                machine.run_on(1, || assert_eq!(machine.pin(), framewright::PinnedCpu::new(1)))
+            })
             .join()
             .expect_err("the pin was left");
     });
@@ -166,7 +178,10 @@ fn pins_nest_and_misuse_is_caught() {
     unpin(machine, two);
     unpin(machine, one);
     assert!(message(|| unpin(machine, framewright::PinnedCpu::new(0))).contains("without pin"));
-    assert!(message(|| unpin(machine, framewright::PinnedCpu::new(1))).contains("unpin of CPU 1 on CPU 0"));
+    assert!(
+        message(|| unpin(machine, framewright::PinnedCpu::new(1)))
+            .contains("unpin of CPU 1 on CPU 0")
+    );
     machine.run_on(1, || assert_eq!(machine.current_cpu(), 1));
     assert_eq!(machine.current_cpu(), 0);
 }

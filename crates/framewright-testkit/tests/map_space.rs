@@ -1,7 +1,8 @@
 //! The fake page tables keep the contract of `MapSpace`, and the contract finds those that do not.
 
 use framewright::map_space::{
-    BlockNumber, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+    BlockNumber, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames,
+    Unflushed,
 };
 use framewright::units::{Order, PfnRange};
 use framewright_testkit::contract::{FakeFixture, contract_pool};
@@ -149,9 +150,14 @@ fn broken(defect: Defect) -> Broken {
 
 #[test]
 fn the_contract_finds_every_defect() {
-    for defect in
-        [Defect::NoFlush, Defect::HalfEvict, Defect::Leak, Defect::PrepareLoses, Defect::Boasts, Defect::MergeLoses]
-    {
+    for defect in [
+        Defect::NoFlush,
+        Defect::HalfEvict,
+        Defect::Leak,
+        Defect::PrepareLoses,
+        Defect::Boasts,
+        Defect::MergeLoses,
+    ] {
         let outcome = std::panic::catch_unwind(|| map_space_contract(|| broken(defect)));
         assert!(outcome.is_err(), "{defect:?} went unnoticed");
     }
@@ -178,7 +184,10 @@ fn a_frame_freed_before_its_flush_is_reported() {
     assert_eq!(again, first);
     let fault = fixture.store(1, address, 1).expect_err("stale");
     assert_eq!(fault, AccessFault::Stale { cpu: 1, address, frame });
-    assert!(fault.to_string().contains("CPU 1 reached 0xffff800000230000 through frame"), "{fault}");
+    assert!(
+        fault.to_string().contains("CPU 1 reached 0xffff800000230000 through frame"),
+        "{fault}"
+    );
 }
 
 #[test]
@@ -238,11 +247,15 @@ fn step() -> impl Strategy<Value = Step> {
     let range = (0u32..2, 0u32..64, 1u32..=64);
     prop_oneof![
         range.clone().prop_map(|(section, start, length)| Step::Populate(section, start, length)),
-        (range.clone(), any::<bool>())
-            .prop_map(|((section, start, length), prepare)| Step::Evict(section, start, length, prepare)),
-        (range, 0u64..12).prop_map(|((section, start, length), steps)| Step::Fail(section, start, length, steps)),
+        (range.clone(), any::<bool>()).prop_map(|((section, start, length), prepare)| Step::Evict(
+            section, start, length, prepare
+        )),
+        (range, 0u64..12).prop_map(|((section, start, length), steps)| Step::Fail(
+            section, start, length, steps
+        )),
         Just(Step::Flush),
-        (0u32..3, 0u32..128, any::<u64>()).prop_map(|(cpu, block, value)| Step::Store(cpu, block, value)),
+        (0u32..3, 0u32..128, any::<u64>())
+            .prop_map(|(cpu, block, value)| Step::Store(cpu, block, value)),
         (0u32..3, 0u32..128).prop_map(|(cpu, block)| Step::Load(cpu, block)),
     ]
 }
@@ -277,7 +290,9 @@ impl Run {
         match *step {
             Step::Populate(section, start, length) => {
                 let range = blocks(section, start, length);
-                trial.populate(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
+                trial
+                    .populate(range, &mut { pool }, &mut self.unflushed)
+                    .expect("the pool is large");
                 for block in range.start.0..range.end.0 {
                     self.model.present.entry(block).or_insert(None);
                 }
@@ -285,16 +300,26 @@ impl Run {
             Step::Evict(section, start, length, prepare) => {
                 let range = blocks(section, start, length);
                 if prepare {
-                    trial.prepare(range, &mut { pool }, &mut self.unflushed).expect("the pool is large");
+                    trial
+                        .prepare(range, &mut { pool }, &mut self.unflushed)
+                        .expect("the pool is large");
                     self.flush();
                 }
                 let trial = self.fixture.trial();
-                let before: Vec<u32> =
-                    self.model.present.keys().copied().filter(|&block| inside(range, block)).collect();
+                let before: Vec<u32> = self
+                    .model
+                    .present
+                    .keys()
+                    .copied()
+                    .filter(|&block| inside(range, block))
+                    .collect();
                 let left = trial.evict(range, &mut self.unflushed) as usize;
                 // What is left are the last: a large mapping is left whole, and a set that is full takes no more.
                 let full = (self.unflushed.room() as u64) < MAP_PAGES_PER_BLOCK;
-                assert!(left == 0 || !prepare && left == before.len() || full, "{left} of {before:?} were left");
+                assert!(
+                    left == 0 || !prepare && left == before.len() || full,
+                    "{left} of {before:?} were left"
+                );
                 for block in &before[..before.len() - left] {
                     self.model.present.remove(block);
                 }
@@ -322,13 +347,19 @@ impl Run {
                         stored.expect("present");
                         *known = Some(value);
                     }
-                    None => assert!(matches!(stored, Err(AccessFault::ReadOnly { .. })), "block {block}: {stored:?}"),
+                    None => assert!(
+                        matches!(stored, Err(AccessFault::ReadOnly { .. })),
+                        "block {block}: {stored:?}"
+                    ),
                 }
             }
             Step::Load(cpu, block) => {
                 let clean = !self.unflushed.is_stale();
-                let seen =
-                    self.fixture.paging.load(cpu, self.address(block)).expect("nothing is freed before its flush");
+                let seen = self
+                    .fixture
+                    .paging
+                    .load(cpu, self.address(block))
+                    .expect("nothing is freed before its flush");
                 match self.model.present.get(&block) {
                     Some(&Some(value)) if clean => assert_eq!(seen, value, "block {block}"),
                     None if clean => assert_eq!(seen, 0, "block {block}"),

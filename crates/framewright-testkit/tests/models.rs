@@ -40,7 +40,10 @@ fn right_answers_are_accepted() {
     model.freed(PfnRange::new(600, 700), true);
     model.freed(PfnRange::new(600, 601), false);
     model.freed(PfnRange::new(4095, 4097), false);
-    assert_eq!(model.allocated_runs(), [PfnRange::new(512, 600), PfnRange::new(700, 1024), PfnRange::new(7000, 7001)]);
+    assert_eq!(
+        model.allocated_runs(),
+        [PfnRange::new(512, 600), PfnRange::new(700, 1024), PfnRange::new(7000, 7001)]
+    );
     let total = model.total();
     assert_eq!((total.allocated, total.managed()), (88 + 324 + 1, 3584 + 3904));
     let (zone, found) = model.find(&Wanted { node: Some(node(1)), ..block }).expect("there is one");
@@ -63,12 +66,21 @@ fn wrong_answers_are_refused_with_a_reason() {
     assert!(refuse(&near, Some(Pfn(512))).contains("of zone DMA on node 0"));
     let mut model = two_zones();
     model.allocated(&wanted, Some(Pfn(512)));
-    assert!(message(|| model.clone().allocated(&wanted, Some(Pfn(512)))).contains("was Allocated, not Free"));
     assert!(
-        message(|| model.clone().freed(PfnRange::new(512, 1024), false)).contains("freeing pfn 0x200..0x400 failed")
+        message(|| model.clone().allocated(&wanted, Some(Pfn(512))))
+            .contains("was Allocated, not Free")
     );
-    assert!(message(|| model.clone().freed(PfnRange::new(512, 1025), true)).contains("pfn 0x400 of zone DMA was Free"));
-    assert!(message(|| model.allocated_at(PfnRange::new(4095, 4097), true)).contains("more than one"));
+    assert!(
+        message(|| model.clone().freed(PfnRange::new(512, 1024), false))
+            .contains("freeing pfn 0x200..0x400 failed")
+    );
+    assert!(
+        message(|| model.clone().freed(PfnRange::new(512, 1025), true))
+            .contains("pfn 0x400 of zone DMA was Free")
+    );
+    assert!(
+        message(|| model.allocated_at(PfnRange::new(4095, 4097), true)).contains("more than one")
+    );
 }
 
 #[test]

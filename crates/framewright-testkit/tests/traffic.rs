@@ -18,9 +18,13 @@ fn nothing_is_lost_and_nothing_is_given_twice() {
             let free = manager.totals().free_pages;
             let traffic = Traffic { threads, seed: number, held: 600, operations: 2000 };
             let done = traffic.run(&manager, &|_| start.elapsed() < TIME / 2);
-            let (tally, counts) = done.unwrap_or_else(|failure| panic!("{name}, {threads} threads: {failure}"));
+            let (tally, counts) =
+                done.unwrap_or_else(|failure| panic!("{name}, {threads} threads: {failure}"));
             assert_eq!(counts.free_pages, free, "{name}");
-            assert!(tally.allocations > 100 && tally.frees > 100 && tally.refusals > 0, "{name}: {tally}");
+            assert!(
+                tally.allocations > 100 && tally.frees > 100 && tally.refusals > 0,
+                "{name}: {tally}"
+            );
             println!("{name}, {threads} threads: {tally}");
             // SAFETY: the manager is not used any more, and nothing is held.
             unsafe { manager.platform().retire() };
@@ -47,6 +51,7 @@ fn pages_that_hold_descriptors_are_accounted_for() {
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("there is memory");
     let traffic = Traffic { threads: 2, seed: 5, held: 600, operations: 2000 };
-    let (tally, counts) = traffic.run(&manager, &|rounds| rounds < 4).unwrap_or_else(|failure| panic!("{failure}"));
+    let (tally, counts) =
+        traffic.run(&manager, &|rounds| rounds < 4).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(tally.allocations > 100 && counts.map_pages > 0, "{tally}: {counts:?}");
 }

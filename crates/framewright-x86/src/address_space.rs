@@ -45,8 +45,12 @@ impl fmt::Display for SpaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadPlace { base } => write!(f, "no window begins at {base:#x}"),
-            Self::Occupied { address } => write!(f, "virtual address {address:#x} is mapped already"),
-            Self::BadRange { address } => write!(f, "what begins at {address:#x} is not whole pages of the window"),
+            Self::Occupied { address } => {
+                write!(f, "virtual address {address:#x} is mapped already")
+            }
+            Self::BadRange { address } => {
+                write!(f, "what begins at {address:#x} is not whole pages of the window")
+            }
             Self::OutOfFrames => f.write_str("no frame left for the window's tables"),
         }
     }
@@ -118,7 +122,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     }
 
     fn checked_end(&self, address: u64, bytes: u64) -> Result<u64, SpaceError> {
-        let offset = address.checked_sub(self.base).filter(|&offset| offset < WINDOW_BYTES && bytes != 0);
+        let offset =
+            address.checked_sub(self.base).filter(|&offset| offset < WINDOW_BYTES && bytes != 0);
         let fits = offset.is_some_and(|offset| bytes <= WINDOW_BYTES - offset);
         if fits && address.is_multiple_of(MEDIUM) && bytes.is_multiple_of(MEDIUM) {
             Ok(address.wrapping_add(bytes))
@@ -130,14 +135,23 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     /// How much of what is left is shown by the next entry.
     fn piece(&self, address: u64, physical: u64, left: u64) -> PageSize {
         let aligned = address.is_multiple_of(LARGE) && physical.is_multiple_of(LARGE);
-        if self.largest == PageSize::Large && aligned && left >= LARGE { PageSize::Large } else { PageSize::Medium }
+        if self.largest == PageSize::Large && aligned && left >= LARGE {
+            PageSize::Large
+        } else {
+            PageSize::Medium
+        }
     }
 
     /// Shows `memory` at `address`, readable and writable, in pages as large as alignment allows. The memory is the caller's until [`unmap`](Self::unmap) has returned.
     ///
     /// # Errors
     /// [`SpaceError::BadRange`], [`SpaceError::Occupied`], [`SpaceError::OutOfFrames`]; nothing has changed then.
-    pub fn map(&mut self, address: u64, memory: PhysRange, frames: &mut dyn FrameSource) -> Result<(), SpaceError> {
+    pub fn map(
+        &mut self,
+        address: u64,
+        memory: PhysRange,
+        frames: &mut dyn FrameSource,
+    ) -> Result<(), SpaceError> {
         self.checked_end(address, memory.size())?;
         if !memory.start.is_multiple_of(MEDIUM) {
             return Err(SpaceError::BadRange { address });
@@ -168,7 +182,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
             if size == PageSize::Large {
                 pointers.set(index, page);
             } else {
-                let directory = self.below(pointers.get(index)).or_else(|| new_table(pointers, index));
+                let directory =
+                    self.below(pointers.get(index)).or_else(|| new_table(pointers, index));
                 directory.ok_or(SpaceError::OutOfFrames)?.set(index_of(at, 2), page);
             }
             done += size.bytes();
@@ -189,13 +204,15 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
             let occupied = if size == PageSize::Large || entry.is_page(3) {
                 entry.is_present()
             } else {
-                self.below(entry).is_some_and(|directory| directory.get(index_of(at, 2)).is_present())
+                self.below(entry)
+                    .is_some_and(|directory| directory.get(index_of(at, 2)).is_present())
             };
             if occupied {
                 return Err(SpaceError::Occupied { address: at });
             }
             let gib = at / LARGE;
-            if size == PageSize::Medium && !entry.is_present() && counted.replace(gib) != Some(gib) {
+            if size == PageSize::Medium && !entry.is_present() && counted.replace(gib) != Some(gib)
+            {
                 missing += 1;
             }
             done += size.bytes();
@@ -210,13 +227,20 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     ///
     /// # Errors
     /// [`SpaceError::BadRange`]; nothing has changed then.
-    pub fn unmap(&mut self, range: VirtualRange, give_back: &mut dyn FnMut(Pfn)) -> Result<u64, SpaceError> {
+    pub fn unmap(
+        &mut self,
+        range: VirtualRange,
+        give_back: &mut dyn FnMut(Pfn),
+    ) -> Result<u64, SpaceError> {
         let bytes = range.end.wrapping_sub(range.start);
         self.checked_end(range.start, bytes)?;
         for edge in [range.start, range.start + (bytes - 1)] {
-            let entry = self.pointers().map_or(Entry(0), |pointers| pointers.get(index_of(edge, 3)));
+            let entry =
+                self.pointers().map_or(Entry(0), |pointers| pointers.get(index_of(edge, 3)));
             let page = edge / LARGE * LARGE;
-            if entry.is_page(3) && (page < range.start || range.start + (bytes - 1) < page + (LARGE - 1)) {
+            if entry.is_page(3)
+                && (page < range.start || range.start + (bytes - 1) < page + (LARGE - 1))
+            {
                 return Err(SpaceError::BadRange { address: range.start });
             }
         }
@@ -281,7 +305,10 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
 
 impl<P: Platform, F> fmt::Debug for AddressSpace<P, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressSpace").field("base", &self.base).field("tables", &self.tables).finish_non_exhaustive()
+        f.debug_struct("AddressSpace")
+            .field("base", &self.base)
+            .field("tables", &self.tables)
+            .finish_non_exhaustive()
     }
 }
 

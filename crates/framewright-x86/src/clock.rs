@@ -30,12 +30,20 @@ pub trait Reference {
 ///
 /// A window of a tenth goes before and is thrown away: it pays for first accesses. Each end of the window is the closest of several pairs
 /// of readings, so an emulator that stops us in between does little harm.
-pub fn calibrate(reference: &mut dyn Reference, counter: &mut dyn FnMut() -> u64, window_us: u64) -> Option<u64> {
+pub fn calibrate(
+    reference: &mut dyn Reference,
+    counter: &mut dyn FnMut() -> u64,
+    window_us: u64,
+) -> Option<u64> {
     window(reference, counter, window_us / 10)?;
     window(reference, counter, window_us)
 }
 
-fn window(reference: &mut dyn Reference, counter: &mut dyn FnMut() -> u64, window_us: u64) -> Option<u64> {
+fn window(
+    reference: &mut dyn Reference,
+    counter: &mut dyn FnMut() -> u64,
+    window_us: u64,
+) -> Option<u64> {
     let (hz, mask) = (reference.hz(), reference.mask());
     let wanted = (hz.saturating_mul(window_us) / 1_000_000).max(1);
     let (start_ticks, start_count) = closest(reference, counter);
@@ -232,8 +240,11 @@ mod tests {
 
     #[test]
     fn the_rate_comes_out_right_across_a_wrap() {
-        for (hz, mask) in [(100_000_000, u64::from(u32::MAX)), (POWER_TIMER_HZ, 0xff_ffff), (INTERVAL_TIMER_HZ, 0xffff)]
-        {
+        for (hz, mask) in [
+            (100_000_000, u64::from(u32::MAX)),
+            (POWER_TIMER_HZ, 0xff_ffff),
+            (INTERVAL_TIMER_HZ, 0xffff),
+        ] {
             let rate = measure(hz, mask, true).expect("the reference runs");
             assert!(rate.abs_diff(3_000_000_000) < 3_000_000, "{rate} against {hz}");
         }

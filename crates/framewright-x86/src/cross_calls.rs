@@ -127,14 +127,18 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         mut notify: impl FnMut(u32),
         mut wait: impl FnMut(&dyn Fn() -> bool),
     ) -> u32 {
-        let Some(own) = self.places.get(me as usize) else { panic!("there is no CPU {me} to call from") };
+        let Some(own) = self.places.get(me as usize) else {
+            panic!("there is no CPU {me} to call from")
+        };
         // Nothing is ordered by this: who calls twice is one CPU.
         assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
         own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
         own.remaining.store(1, Ordering::Relaxed);
         let stay = Stay(own);
         let mut count = 0;
-        for (target, place) in targets.filter_map(|target| Some((target, self.places.get(target as usize)?))) {
+        for (target, place) in
+            targets.filter_map(|target| Some((target, self.places.get(target as usize)?)))
+        {
             let Some(word) = place.callers.get(me as usize / 64) else { continue };
             let bit = 1 << (me % 64);
             own.remaining.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +165,8 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
     /// Whether somebody wants something of CPU `me`. A hint, like every look at what others may change.
     #[must_use]
     pub fn is_wanted(&self, me: u32) -> bool {
-        let callers = self.places.get(me as usize).map(|place| place.callers.iter().take(CPUS.div_ceil(64)));
+        let callers =
+            self.places.get(me as usize).map(|place| place.callers.iter().take(CPUS.div_ceil(64)));
         callers.is_some_and(|mut callers| callers.any(|word| word.load(Ordering::Relaxed) != 0))
     }
 
@@ -172,7 +177,8 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         let mut served = false;
         for (first, word) in (0u32..).step_by(64).zip(&place.callers).take(CPUS.div_ceil(64)) {
             // Acquire pairs with the Release in `call`.
-            let mut callers = if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) };
+            let mut callers =
+                if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) };
             while callers != 0 {
                 let caller = first + callers.trailing_zeros();
                 callers &= callers - 1;

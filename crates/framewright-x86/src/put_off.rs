@@ -46,7 +46,10 @@ impl PutOff {
     /// By others, once they have changed translations: leaves word. False when the CPU is awake and has to be interrupted.
     #[must_use = "a CPU that is awake has to be told"]
     pub fn leave_word(&self) -> bool {
-        matches!(self.0.compare_exchange(ASLEEP, BEHIND, Ordering::SeqCst, Ordering::SeqCst), Ok(_) | Err(BEHIND))
+        matches!(
+            self.0.compare_exchange(ASLEEP, BEHIND, Ordering::SeqCst, Ordering::SeqCst),
+            Ok(_) | Err(BEHIND)
+        )
     }
 }
 

@@ -69,13 +69,20 @@ pub enum PvhError {
 impl fmt::Display for PvhError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { what, address } => write!(f, "PVH: the {what} at {address:#x} cannot be read"),
+            Self::Unreadable { what, address } => {
+                write!(f, "PVH: the {what} at {address:#x} cannot be read")
+            }
             Self::WrongMagic { found } => {
                 write!(f, "PVH: the start information begins with {found:#x} instead of {MAGIC:#x}")
             }
-            Self::TooMany { what, count, most } => write!(f, "PVH: {count} {what}, at most {most} are believed"),
+            Self::TooMany { what, count, most } => {
+                write!(f, "PVH: {count} {what}, at most {most} are believed")
+            }
             Self::NoRoom { what, length, left } => {
-                write!(f, "PVH: there is no room to copy {length} bytes of {what} ({left} are left)")
+                write!(
+                    f,
+                    "PVH: there is no room to copy {length} bytes of {what} ({left} are left)"
+                )
             }
             Self::EndlessCommandLine => {
                 write!(f, "PVH: the command line is longer than {MAX_COMMAND_LINE_BYTES} bytes")
@@ -124,7 +131,9 @@ impl<'a> StartInfo<'a> {
     /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any length.
     #[must_use]
     pub const fn storage_bytes(memory_entries: usize) -> usize {
-        memory_entries * MEMORY_ENTRY_BYTES + MAX_MODULES as usize * MODULE_BYTES + MAX_COMMAND_LINE_BYTES
+        memory_entries * MEMORY_ENTRY_BYTES
+            + MAX_MODULES as usize * MODULE_BYTES
+            + MAX_COMMAND_LINE_BYTES
     }
 
     /// Copies the start information at `address` and all that it refers to into `storage`, of
@@ -132,7 +141,11 @@ impl<'a> StartInfo<'a> {
     ///
     /// # Errors
     /// See [`PvhError`].
-    pub fn read(memory: &impl PhysicalMemory, address: u64, storage: &'a mut [u8]) -> Result<Self, PvhError> {
+    pub fn read(
+        memory: &impl PhysicalMemory,
+        address: u64,
+        storage: &'a mut [u8],
+    ) -> Result<Self, PvhError> {
         let unreadable = PvhError::Unreadable { what: "start information", address };
         let mut storage = Storage::new(storage);
         let mut head = [0; VERSION_1_BYTES];
@@ -157,7 +170,11 @@ impl<'a> StartInfo<'a> {
             (VERSION_0_BYTES, (0, 0))
         };
         let list = (wide(&head, 16)?, number(&head, 12)?);
-        let entries = Array { what: "memory-map entries", each: MEMORY_ENTRY_BYTES, most: MAX_MEMORY_ENTRIES };
+        let entries = Array {
+            what: "memory-map entries",
+            each: MEMORY_ENTRY_BYTES,
+            most: MAX_MEMORY_ENTRIES,
+        };
         let (memory_map, memory_map_range) = entries.read(memory, map, &mut storage)?;
         let modules = Array { what: "modules", each: MODULE_BYTES, most: MAX_MODULES };
         let (modules, module_list_range) = modules.read(memory, list, &mut storage)?;

@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use framewright::firmware::{LOCAL_DISTANCE, MemoryAffinity, REMOTE_DISTANCE, Topology};
-use framewright_x86::acpi::{Signature, Tables, count_cpus, hpet_address, power_timer, read_topology};
+use framewright_x86::acpi::{
+    Signature, Tables, count_cpus, hpet_address, power_timer, read_topology,
+};
 use proptest::prelude::*;
 
 /// Reads everything there is and checks what must hold whatever the bytes are.
@@ -36,15 +38,24 @@ fn read_everything(memory: &Memory) {
 }
 
 fn tables() -> Vec<Vec<u8>> {
-    let apics: Vec<_> =
-        (0..4).map(|cpu| local_apic(cpu, 1)).chain((4..8).map(|cpu| local_x2apic(cpu + 300, 1))).collect();
+    let apics: Vec<_> = (0..4)
+        .map(|cpu| local_apic(cpu, 1))
+        .chain((4..8).map(|cpu| local_x2apic(cpu + 300, 1)))
+        .collect();
     let affinities: Vec<_> = (0..4u8)
         .map(|cpu| cpu_affinity(cpu, u32::from(cpu % 3), 1))
         .chain((304..308).map(|cpu| x2apic_affinity(cpu, cpu % 5, 1)))
-        .chain((0..5).map(|domain| memory_affinity(u64::from(domain) << 30, 1 << 30, domain, 1 | (domain & 1) << 1)))
+        .chain((0..5).map(|domain| {
+            memory_affinity(u64::from(domain) << 30, 1 << 30, domain, 1 | (domain & 1) << 1)
+        }))
         .collect();
-    let rows =
-        [[10, 20, 20, 20, 20], [20, 10, 20, 20, 20], [20, 20, 10, 20, 20], [20, 20, 20, 10, 20], [20, 20, 20, 20, 10]];
+    let rows = [
+        [10, 20, 20, 20, 20],
+        [20, 10, 20, 20, 20],
+        [20, 20, 10, 20, 20],
+        [20, 20, 20, 10, 20],
+        [20, 20, 20, 20, 10],
+    ];
     let mut clock = vec![0; 100];
     clock[8..16].copy_from_slice(&0xfed0_0000u64.to_le_bytes());
     vec![

@@ -21,7 +21,8 @@ fn read(memory: &Memory, check: impl FnOnce(&Topology<'_>)) -> Result<(), AcpiEr
     let mut storage = [MemoryAffinity::EMPTY; 64];
     let mut topology = Topology::new(&mut storage);
     let mut copies = room();
-    let result = Tables::open(memory, RSDP, &mut copies).and_then(|tables| read_topology(&tables, &mut topology));
+    let result = Tables::open(memory, RSDP, &mut copies)
+        .and_then(|tables| read_topology(&tables, &mut topology));
     check(&topology);
     result
 }
@@ -31,7 +32,9 @@ fn cpus(topology: &Topology<'_>) -> Vec<u32> {
 }
 
 fn claims(topology: &Topology<'_>) -> Vec<(u64, u64, usize, bool)> {
-    let claim = |claim: &MemoryAffinity| (claim.range.start, claim.range.end, claim.node.index(), claim.hot_pluggable);
+    let claim = |claim: &MemoryAffinity| {
+        (claim.range.start, claim.range.end, claim.node.index(), claim.hot_pluggable)
+    };
     topology.memory().iter().map(claim).collect()
 }
 
@@ -79,33 +82,49 @@ fn two_nodes_come_out_through_both_roots() {
 
 #[test]
 fn without_affinities_there_is_one_node() {
-    read(&firmware(Root::Xsdt, &[madt(&[local_apic(0, 1), local_apic(5, 1), local_apic(6, 0)])]), |topology| {
-        assert_eq!(cpus(topology), [2]);
-        assert!(topology.memory().is_empty());
-    })
+    read(
+        &firmware(Root::Xsdt, &[madt(&[local_apic(0, 1), local_apic(5, 1), local_apic(6, 0)])]),
+        |topology| {
+            assert_eq!(cpus(topology), [2]);
+            assert!(topology.memory().is_empty());
+        },
+    )
     .expect("the table is right");
-    read(&firmware(Root::Rsdt, &[]), |topology| assert_eq!(cpus(topology), [1])).expect("no table is no fault");
+    read(&firmware(Root::Rsdt, &[]), |topology| assert_eq!(cpus(topology), [1]))
+        .expect("no table is no fault");
 }
 
 #[test]
 fn only_enabled_cpus_count() {
     // Disabled, online-capable, and the number that stands for all.
-    let entries =
-        [local_apic(0, 1), local_apic(1, 0), local_apic(2, 2), local_apic(0xff, 1), local_x2apic(u32::MAX, 1)];
+    let entries = [
+        local_apic(0, 1),
+        local_apic(1, 0),
+        local_apic(2, 2),
+        local_apic(0xff, 1),
+        local_x2apic(u32::MAX, 1),
+    ];
     let memory = firmware(Root::Xsdt, &[madt(&entries)]);
     read(&memory, |topology| assert_eq!(cpus(topology), [1])).expect("the table is right");
     let mut copies = room();
     let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
     let madt = tables.find(Signature::MADT).expect("is right").expect("is there");
-    let listed: Vec<_> = framewright_x86::acpi::cpus(madt).expect("long enough").flatten().collect();
-    let seen: Vec<_> = listed.iter().map(|cpu| (cpu.apic_id, cpu.enabled, cpu.online_capable)).collect();
+    let listed: Vec<_> =
+        framewright_x86::acpi::cpus(madt).expect("long enough").flatten().collect();
+    let seen: Vec<_> =
+        listed.iter().map(|cpu| (cpu.apic_id, cpu.enabled, cpu.online_capable)).collect();
     assert_eq!(seen, [(0, true, false), (1, false, false), (2, false, true)]);
 }
 
 #[test]
 fn cpus_beyond_eight_bits_and_cpus_listed_twice() {
     let tables = [
-        madt(&[local_apic(7, 1), local_x2apic(7, 1), local_x2apic(0x400, 1), local_x2apic(0x401, 0)]),
+        madt(&[
+            local_apic(7, 1),
+            local_x2apic(7, 1),
+            local_x2apic(0x400, 1),
+            local_x2apic(0x401, 0),
+        ]),
         srat(
             3,
             &[
@@ -131,7 +150,8 @@ fn cpus_beyond_eight_bits_and_cpus_listed_twice() {
 
 #[test]
 fn the_first_revision_has_domains_of_eight_bits() {
-    let affinities = [cpu_affinity(0, 0xabcd_ef03, ENABLED), memory_affinity(0, GIB, 0x1234_0005, ENABLED)];
+    let affinities =
+        [cpu_affinity(0, 0xabcd_ef03, ENABLED), memory_affinity(0, GIB, 0x1234_0005, ENABLED)];
     let domains = |revision| {
         let mut seen = Vec::new();
         let tables = [madt(&[local_apic(0, 1)]), srat(revision, &affinities)];
@@ -184,8 +204,10 @@ fn sparse_domains_become_dense_nodes_and_keep_their_distances() {
 fn distances_may_know_fewer_domains_than_there_are() {
     let mut tables = two_nodes();
     tables[2] = slit(&[&[10]]);
-    read(&firmware(Root::Xsdt, &tables), |topology| assert_eq!(topology.distance(node(0), node(1)), 20))
-        .expect("the tables are right");
+    read(&firmware(Root::Xsdt, &tables), |topology| {
+        assert_eq!(topology.distance(node(0), node(1)), 20)
+    })
+    .expect("the tables are right");
 }
 
 /// Expects `fault` in the tables, one node, and `cpu_count` CPUs.
@@ -243,7 +265,11 @@ fn malformed_tables_leave_one_node_with_all_cpus() {
         4,
         Signature::SRAT,
         112 + 120,
-        Fault::Contradiction(TopologyError::OverlappingNodes { first: node(0), second: node(1), range: overlap }),
+        Fault::Contradiction(TopologyError::OverlappingNodes {
+            first: node(0),
+            second: node(1),
+            range: overlap,
+        }),
     );
 
     let short = Fault::WrongLength { length: 40, least: 48, most: 1 << 20 };
@@ -260,12 +286,17 @@ fn distances_refused(tables: &[Vec<u8>], offset: usize, fault: Fault) {
     let known = |topology: &Topology<'_>| (cpus(topology), claims(topology));
     let mut without = None;
     let others: Vec<_> = tables.iter().filter(|table| table[..4] != *b"SLIT").cloned().collect();
-    read(&firmware(Root::Xsdt, &others), |topology| without = Some(known(topology))).expect("the others are right");
+    read(&firmware(Root::Xsdt, &others), |topology| without = Some(known(topology)))
+        .expect("the others are right");
     let error = read(&firmware(Root::Xsdt, tables), |topology| {
         assert_eq!(Some(known(topology)), without, "{fault:?}");
         for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let expected = if from == to { 10 } else { 20 };
-            assert_eq!(topology.distance(node(from), node(to)), expected, "{fault:?}: from {from} to {to}");
+            assert_eq!(
+                topology.distance(node(from), node(to)),
+                expected,
+                "{fault:?}: from {from} to {to}"
+            );
         }
     })
     .expect_err("the distances are wrong");
@@ -277,7 +308,11 @@ fn malformed_distances_leave_the_nodes() {
     let [madt, srat, slit] = two_nodes();
     let with_slit = |slit: Vec<u8>| vec![madt.clone(), srat.clone(), slit];
     let bad = |from, to, distance| {
-        Fault::Contradiction(TopologyError::BadDistance { from: node(from), to: node(to), distance })
+        Fault::Contradiction(TopologyError::BadDistance {
+            from: node(from),
+            to: node(to),
+            distance,
+        })
     };
     distances_refused(&with_slit(patched(slit.clone(), 44, &[11])), 44, bad(0, 0, 11));
     // What came before the fault is forgotten, too.
@@ -297,7 +332,8 @@ fn malformed_distances_leave_the_nodes() {
 fn faults_that_cost_the_nodes_are_named_before_those_of_distances() {
     let [madt, srat, slit] = two_nodes();
     let tables = [madt, patched(srat, 49, &[0]), patched(slit, 44, &[11])];
-    let fault = Fault::WrongEntryLength { kind: 0, length: 0, least: 2, left: tables[1].len() - 48 };
+    let fault =
+        Fault::WrongEntryLength { kind: 0, length: 0, least: 2, left: tables[1].len() - 48 };
     refused(&tables, 4, Signature::SRAT, 48, fault);
 }
 
@@ -315,7 +351,9 @@ fn malformed_cpus() {
 
 #[test]
 fn too_many_of_anything_is_refused() {
-    let many: Vec<_> = (0..65).map(|domain| memory_affinity(u64::from(domain) * GIB, GIB, domain, ENABLED)).collect();
+    let many: Vec<_> = (0..65)
+        .map(|domain| memory_affinity(u64::from(domain) * GIB, GIB, domain, ENABLED))
+        .collect();
     let offset = 48 + 64 * 40;
     let fault = Fault::Contradiction(TopologyError::TooManyDomains { domain: 64 });
     refused(&[madt(&[local_apic(0, 1)]), srat(2, &many)], 1, Signature::SRAT, offset, fault);
@@ -325,7 +363,13 @@ fn too_many_of_anything_is_refused() {
 
     let cpus: Vec<_> = (0..8193).map(|cpu| x2apic_affinity(cpu, 0, 1)).collect();
     let fault = Fault::TooManyEntries { most: 8192 };
-    refused(&[madt(&[local_apic(0, 1)]), srat(2, &cpus)], 1, Signature::SRAT, 48 + 8192 * 24, fault);
+    refused(
+        &[madt(&[local_apic(0, 1)]), srat(2, &cpus)],
+        1,
+        Signature::SRAT,
+        48 + 8192 * 24,
+        fault,
+    );
 }
 
 #[test]
@@ -341,7 +385,8 @@ fn as_many_cpus_as_are_believed_are_placed_at_once() {
 #[test]
 fn malformed_roots_name_the_place() {
     let open = |memory: &Memory| {
-        let error = Tables::open(memory, RSDP, &mut room()).map(|_| ()).expect_err("the root is wrong");
+        let error =
+            Tables::open(memory, RSDP, &mut room()).map(|_| ()).expect_err("the root is wrong");
         (error.table, error.offset, error.fault)
     };
     let good = firmware(Root::Xsdt, &two_nodes());
@@ -353,7 +398,10 @@ fn malformed_roots_name_the_place() {
     assert_eq!(open(&Memory::default()).2, Fault::Unreadable { length: 20 });
     assert_eq!(open(&changed(&|rsdp| rsdp[0] = b'r')).2, Fault::WrongSignature);
     assert_eq!(open(&changed(&|rsdp| rsdp[8] ^= 1)).1, 8);
-    assert_eq!(open(&changed(&|rsdp| rsdp[33] ^= 1)), (Signature::RSDP, 32, Fault::WrongChecksum { sum: 1 }));
+    assert_eq!(
+        open(&changed(&|rsdp| rsdp[33] ^= 1)),
+        (Signature::RSDP, 32, Fault::WrongChecksum { sum: 1 })
+    );
     assert_eq!(open(&changed(&|rsdp| rsdp.truncate(30))).2, Fault::Unreadable { length: 36 });
     let length = |length: u64| Fault::WrongLength { length, least: 36, most: 4096 };
     assert_eq!(open(&changed(&|rsdp| rsdp[20] = 35)).2, length(35));

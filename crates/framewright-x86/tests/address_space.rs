@@ -109,9 +109,11 @@ fn rig(largest: PageSize) -> Rig {
         // SAFETY: the frame was just taken for this.
         unsafe { pool.machine().store(root + 8 * index, 0) };
     }
-    let cpus: &'static Cpus = Box::leak(Box::new(Cpus { memory, root, remembered: Mutex::default() }));
+    let cpus: &'static Cpus =
+        Box::leak(Box::new(Cpus { memory, root, remembered: Mutex::default() }));
     // SAFETY: the root is of this rig alone.
-    let space = unsafe { AddressSpace::new(pool.machine(), cpus, root, BASE, largest) }.expect("an empty window");
+    let space = unsafe { AddressSpace::new(pool.machine(), cpus, root, BASE, largest) }
+        .expect("an empty window");
     Rig { pool, cpus, space, resting: pool.outstanding() }
 }
 
@@ -126,7 +128,10 @@ impl Rig {
         let (pool, cpus) = (self.pool, self.cpus);
         let range = VirtualRange { start, end: start.wrapping_add(bytes) };
         let done = self.space.unmap(range, &mut |frame| {
-            assert!(!cpus.lock().tables.contains(&frame.address()), "a table that a CPU may still walk is given away");
+            assert!(
+                !cpus.lock().tables.contains(&frame.address()),
+                "a table that a CPU may still walk is given away"
+            );
             pool.free_runs(&[PfnRange::new(frame.0, frame.0 + 1)]);
         });
         if done.is_ok() {
@@ -160,7 +165,8 @@ fn pages_of_both_sizes_come_and_go() {
     rig.map(at - MEDIUM, PhysRange::new(8 * MEDIUM, 10 * MEDIUM), 9).expect("there is room");
     assert_eq!((rig.translate(at), rig.tables()), (Some((9 * MEDIUM, PageSize::Medium)), 3));
     // Not aligned alike: in pieces.
-    rig.map(BASE + 2 * LARGE, PhysRange::new(LARGE + MEDIUM, 2 * LARGE + MEDIUM), 9).expect("there is room");
+    rig.map(BASE + 2 * LARGE, PhysRange::new(LARGE + MEDIUM, 2 * LARGE + MEDIUM), 9)
+        .expect("there is room");
     assert_eq!(rig.translate(BASE + 2 * LARGE), Some((LARGE + MEDIUM, PageSize::Medium)));
     assert_eq!(rig.cpus.lock().flushes, 0, "what comes needs no flush");
     assert_eq!(rig.unmap(BASE, 4 * LARGE), Ok(3 * LARGE));
@@ -202,12 +208,17 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     }
     let occupied = |address| Err(SpaceError::Occupied { address });
     assert_eq!(rig.map(BASE, PhysRange::new(0, 2 * LARGE), 9), occupied(BASE + LARGE));
-    assert_eq!(rig.map(BASE + LARGE + MEDIUM, PhysRange::new(0, MEDIUM), 9), occupied(BASE + LARGE + MEDIUM));
+    assert_eq!(
+        rig.map(BASE + LARGE + MEDIUM, PhysRange::new(0, MEDIUM), 9),
+        occupied(BASE + LARGE + MEDIUM)
+    );
     // Two directories are missing, and one frame is there.
     let across = PhysRange::new(MEDIUM, 3 * MEDIUM);
     assert_eq!(rig.map(BASE + 4 * LARGE - MEDIUM, across, 1), Err(SpaceError::OutOfFrames));
     assert_eq!((rig.tables(), rig.translate(BASE + 4 * LARGE - MEDIUM)), (1, None));
-    for (start, bytes) in [(BASE + LARGE, MEDIUM), (BASE, LARGE + MEDIUM), (BASE + 2 * LARGE - MEDIUM, LARGE)] {
+    for (start, bytes) in
+        [(BASE + LARGE, MEDIUM), (BASE, LARGE + MEDIUM), (BASE + 2 * LARGE - MEDIUM, LARGE)]
+    {
         assert_eq!(rig.unmap(start, bytes).map(|_| ()), bad(start), "{start:#x} {bytes:#x}");
     }
     assert_eq!(rig.translate(BASE + LARGE), Some((LARGE, PageSize::Large)));
@@ -217,7 +228,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         (1 << 50, SpaceError::BadPlace { base: 1 << 50 }),
     ] {
         // SAFETY: it is refused.
-        let refused = unsafe { AddressSpace::new(rig.pool.machine(), rig.cpus, rig.cpus.root, base, PageSize::Large) };
+        let refused = unsafe {
+            AddressSpace::new(rig.pool.machine(), rig.cpus, rig.cpus.root, base, PageSize::Large)
+        };
         assert_eq!(refused.err(), Some(expected));
     }
     assert_eq!(rig.unmap(BASE, WINDOW), Ok(LARGE));

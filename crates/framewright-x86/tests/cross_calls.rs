@@ -36,7 +36,12 @@ impl Machine {
         }
     }
 
-    fn call(&self, me: u32, targets: impl Iterator<Item = u32>, function: &(dyn Fn() + Sync)) -> u32 {
+    fn call(
+        &self,
+        me: u32,
+        targets: impl Iterator<Item = u32>,
+        function: &(dyn Fn() + Sync),
+    ) -> u32 {
         let notify = |target: u32| self.notices[target as usize].store(true, Ordering::Release);
         self.calls.call(me, targets, function, notify, |done| {
             if !done() {
@@ -58,8 +63,9 @@ fn all_call_all_and_each_is_called_once() {
                     // On our stack, gone when the call is over.
                     let called = [const { AtomicU32::new(0) }; CPUS];
                     // All others, or some of them; some named twice, some that are not there.
-                    let targets: Vec<u32> =
-                        (0..5).filter(|&cpu| cpu != me && (round % 3 == 0 || (cpu + round) % 2 == 0)).collect();
+                    let targets: Vec<u32> = (0..5)
+                        .filter(|&cpu| cpu != me && (round % 3 == 0 || (cpu + round) % 2 == 0))
+                        .collect();
                     let named = targets.iter().copied().chain([900]);
                     let count = machine.call(me, named, &|| {
                         called[ME.get() as usize].fetch_add(round + 1, Ordering::Relaxed);
@@ -67,7 +73,11 @@ fn all_call_all_and_each_is_called_once() {
                     assert_eq!(count as usize, targets.len());
                     for (cpu, called) in (0u32..).zip(&called) {
                         let expected = if targets.contains(&cpu) { round + 1 } else { 0 };
-                        assert_eq!(called.load(Ordering::Relaxed), expected, "CPU {cpu} in round {round} of CPU {me}");
+                        assert_eq!(
+                            called.load(Ordering::Relaxed),
+                            expected,
+                            "CPU {cpu} in round {round} of CPU {me}"
+                        );
                     }
                 }
                 machine.finished.fetch_add(1, Ordering::AcqRel);
@@ -132,7 +142,10 @@ fn two_callers_share_a_notice() {
 #[test]
 fn nobody_to_call_is_no_wait() {
     let calls = CrossCalls::<2>::new();
-    assert_eq!(calls.call(0, [5].into_iter(), &|| panic!("nobody is there"), |_| panic!(), |_| panic!()), 0);
+    assert_eq!(
+        calls.call(0, [5].into_iter(), &|| panic!("nobody is there"), |_| panic!(), |_| panic!()),
+        0
+    );
 }
 
 #[test]
@@ -144,7 +157,9 @@ fn a_call_inside_a_call_is_refused() {
         &|| (),
         |_| (),
         |_| {
-            let again = catch_unwind(AssertUnwindSafe(|| calls.call(0, [1].into_iter(), &|| (), |_| (), |_| ())));
+            let again = catch_unwind(AssertUnwindSafe(|| {
+                calls.call(0, [1].into_iter(), &|| (), |_| (), |_| ())
+            }));
             assert!(again.is_err());
             calls.serve(1, |_| ());
         },

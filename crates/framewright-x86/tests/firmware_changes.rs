@@ -5,7 +5,9 @@ mod common;
 use common::*;
 use framewright::firmware::{MemoryAffinity, Topology};
 use framewright_x86::PhysicalMemory;
-use framewright_x86::acpi::{Fault, Signature, Tables, hpet_address, power_timer, read_topology, visit_cpus};
+use framewright_x86::acpi::{
+    Fault, Signature, Tables, hpet_address, power_timer, read_topology, visit_cpus,
+};
 use framewright_x86::pvh::{MAGIC, PvhError, StartInfo};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -49,7 +51,10 @@ fn tables() -> Vec<Vec<u8>> {
     vec![
         madt(&[local_apic(0, 1), local_apic(1, 1), local_x2apic(300, 1)]),
         table(b"SSDT", 1, &[7; 5000]),
-        srat(3, &[cpu_affinity(0, 0, 1), x2apic_affinity(300, 1, 1), memory_affinity(0, 1 << 30, 1, 1)]),
+        srat(
+            3,
+            &[cpu_affinity(0, 0, 1), x2apic_affinity(300, 1, 1), memory_affinity(0, 1 << 30, 1, 1)],
+        ),
         slit(&[&[10, 21], &[21, 10]]),
         table(b"HPET", 1, &clock),
         table(b"FACP", 3, &clock),
@@ -61,7 +66,8 @@ fn acpi_tables_are_read_once() {
     for root in [Root::Rsdt, Root::Xsdt] {
         let memory = Hostile::new(firmware(root, &tables()));
         let mut copies = room();
-        let tables = Tables::open(&memory, RSDP, &mut copies).expect("they were right when they were read");
+        let tables =
+            Tables::open(&memory, RSDP, &mut copies).expect("they were right when they were read");
         let mut storage = [MemoryAffinity::EMPTY; 8];
         let mut topology = Topology::new(&mut storage);
         read_topology(&tables, &mut topology).expect("they were right when they were read");
@@ -88,7 +94,10 @@ fn too_little_room_for_tables_is_an_error_that_says_so() {
             Err(error) => assert!(matches!(error.fault, Fault::NoRoom { .. }), "{error}"),
             Ok(tables) => match read_topology(&tables, &mut topology) {
                 Err(error) => assert!(matches!(error.fault, Fault::NoRoom { .. }), "{error}"),
-                Ok(()) => complete += u32::from(hpet_address(&tables).is_ok() && power_timer(&tables).is_ok()),
+                Ok(()) => {
+                    complete +=
+                        u32::from(hpet_address(&tables).is_ok() && power_timer(&tables).is_ok())
+                }
             },
         }
     }
@@ -112,15 +121,20 @@ fn start_information_is_read_once() {
     memory.pieces.insert(0x9000, [0x50_0000u64, 0x1234, 0, 0].map(u64::to_le_bytes).concat());
     for room in [0, 40, 80, 90] {
         let mut copies = vec![0; room];
-        let refused = StartInfo::read(&memory, 0x1000, &mut copies).map(|_| ()).expect_err("too little room");
+        let refused =
+            StartInfo::read(&memory, 0x1000, &mut copies).map(|_| ()).expect_err("too little room");
         assert!(matches!(refused, PvhError::NoRoom { .. }), "{refused}");
     }
     let memory = Hostile::new(memory);
     let mut copies = [0; 4096];
-    let info = StartInfo::read(&memory, 0x1000, &mut copies).expect("it was right when it was read");
+    let info =
+        StartInfo::read(&memory, 0x1000, &mut copies).expect("it was right when it was read");
     for _ in 0..2 {
         assert_eq!(info.command_line(), Ok("mem=1G stress=3"));
-        assert_eq!(info.memory_map().map(|entry| entry.size_bytes).collect::<Vec<_>>(), [0x9_f000, 1 << 30]);
+        assert_eq!(
+            info.memory_map().map(|entry| entry.size_bytes).collect::<Vec<_>>(),
+            [0x9_f000, 1 << 30]
+        );
         assert_eq!(info.modules().count(), 1);
     }
     assert_eq!(memory.most_reads(), 1, "a byte was read again");

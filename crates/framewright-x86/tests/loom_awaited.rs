@@ -41,7 +41,8 @@ impl Machine {
 
     fn wake(&self) {
         self.awaited.wake(|cpu| {
-            let caller = CALLERS.iter().position(|&caller| caller == cpu).expect("a CPU that waits");
+            let caller =
+                CALLERS.iter().position(|&caller| caller == cpu).expect("a CPU that waits");
             self.bells[caller].notify();
         });
     }

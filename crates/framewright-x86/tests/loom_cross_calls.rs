@@ -29,7 +29,9 @@ struct Cpu {
 impl Cpu {
     fn sleep(&self) {
         self.machine.bells[self.me].wait();
-        self.machine.calls.serve(self.me as u32, |caller| self.machine.bells[caller as usize].notify());
+        self.machine
+            .calls
+            .serve(self.me as u32, |caller| self.machine.bells[caller as usize].notify());
     }
 
     /// Has `target` call a function, with plain memory in both directions.
@@ -42,11 +44,17 @@ impl Cpu {
             self.machine.served[target as usize].fetch_add(1, Ordering::Relaxed);
         };
         let notify = |target: u32| self.machine.bells[target as usize].notify();
-        let count = self.machine.calls.call(self.me as u32, [target].into_iter(), &function, notify, |done| {
-            if !done() {
-                self.sleep();
-            }
-        });
+        let count = self.machine.calls.call(
+            self.me as u32,
+            [target].into_iter(),
+            &function,
+            notify,
+            |done| {
+                if !done() {
+                    self.sleep();
+                }
+            },
+        );
         assert_eq!((count, back.read()), (1, 8));
     }
 

@@ -1,7 +1,9 @@
 //! Tables built over pretended memory, walked and compared with a model.
 
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_x86::page_table::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory, translate};
+use framewright_x86::page_table::{
+    Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory, translate,
+};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -45,12 +47,15 @@ fn the_largest_pages_that_fit_are_used() {
     let mut mapped = Mapped::default();
     // One small page before a medium, one medium before a large, and the same behind.
     let range = PhysRange::new(LARGE - MEDIUM - PAGE_SIZE, 2 * LARGE + MEDIUM + PAGE_SIZE);
-    tables.map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped).expect("there is room");
+    tables
+        .map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped)
+        .expect("there is room");
     assert_eq!((mapped.small, mapped.medium, mapped.large), (2, 2, 1));
     assert_eq!(mapped.bytes(), range.size());
     // Pointers; directories of the first and the third GiB; a lowest table in each.
     assert_eq!(mapped.tables, 5);
-    let (physical, size, access) = translate(&frames, tables.root(), DIRECT + LARGE + 12345).expect("is mapped");
+    let (physical, size, access) =
+        translate(&frames, tables.root(), DIRECT + LARGE + 12345).expect("is mapped");
     assert_eq!((physical, size, access), (LARGE + 12345, PageSize::Large, Access::DATA));
 }
 
@@ -58,11 +63,20 @@ fn the_largest_pages_that_fit_are_used() {
 fn rights_are_found_as_they_were_given() {
     let mut frames = Frames::new(100);
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
-    let all = [Access::CODE, Access::CONSTANTS, Access::DATA, Access::DEVICE, Access { global: false, ..Access::DATA }];
+    let all = [
+        Access::CODE,
+        Access::CONSTANTS,
+        Access::DATA,
+        Access::DEVICE,
+        Access { global: false, ..Access::DATA },
+    ];
     for (address, access) in (0..).step_by(4096).zip(all) {
         let page = PhysRange::with_size(address + 4096, PAGE_SIZE);
         tables.map(&mut frames, address, page, access, &mut Mapped::default()).expect("is free");
-        assert_eq!(translate(&frames, tables.root(), address), Some((page.start, PageSize::Small, access)));
+        assert_eq!(
+            translate(&frames, tables.root(), address),
+            Some((page.start, PageSize::Small, access))
+        );
     }
     // An entry above forbids for all below it.
     let pointers = frames.read(tables.root(), 0).address();
@@ -84,7 +98,11 @@ fn addresses_that_do_not_match_force_small_pages() {
     assert_eq!(translate(&frames, tables.root(), 0), None);
     assert_eq!(
         translate(&frames, tables.root(), PAGE_SIZE),
-        Some((0, PageSize::Small, Access { write: false, execute: true, global: true, device: false }))
+        Some((
+            0,
+            PageSize::Small,
+            Access { write: false, execute: true, global: true, device: false }
+        ))
     );
 }
 
@@ -98,12 +116,23 @@ fn what_is_mapped_stays_as_it_is() {
     };
     map(MEDIUM, PhysRange::new(0, MEDIUM), Access::CONSTANTS).expect("is free");
     let taken = Err(MapFault::Occupied { address: MEDIUM });
-    assert_eq!(map(MEDIUM, PhysRange::new(MEDIUM, 2 * MEDIUM), Access::DATA), taken, "a page by a page");
+    assert_eq!(
+        map(MEDIUM, PhysRange::new(MEDIUM, 2 * MEDIUM), Access::DATA),
+        taken,
+        "a page by a page"
+    );
     assert_eq!(map(MEDIUM, PhysRange::new(0, PAGE_SIZE), Access::DATA), taken, "a page by a table");
     map(2 * MEDIUM, PhysRange::new(0, PAGE_SIZE), Access::DATA).expect("is free");
     let taken = Err(MapFault::Occupied { address: 2 * MEDIUM });
-    assert_eq!(map(2 * MEDIUM, PhysRange::new(0, MEDIUM), Access::DATA), taken, "a table by a page");
-    assert_eq!(translate(&frames, tables.root(), MEDIUM), Some((0, PageSize::Medium, Access::CONSTANTS)));
+    assert_eq!(
+        map(2 * MEDIUM, PhysRange::new(0, MEDIUM), Access::DATA),
+        taken,
+        "a table by a page"
+    );
+    assert_eq!(
+        translate(&frames, tables.root(), MEDIUM),
+        Some((0, PageSize::Medium, Access::CONSTANTS))
+    );
 }
 
 #[test]
@@ -112,8 +141,9 @@ fn bad_ranges_and_empty_stores_are_errors() {
     let mut frames = Frames::new(2);
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there is one");
     let mut mapped = Mapped::default();
-    let mut map =
-        |address, start, end| tables.map(&mut frames, address, PhysRange { start, end }, Access::DATA, &mut mapped);
+    let mut map = |address, start, end| {
+        tables.map(&mut frames, address, PhysRange { start, end }, Access::DATA, &mut mapped)
+    };
     assert_eq!(map(0, 0, PAGE_SIZE), Err(MapFault::OutOfFrames { address: 0 }));
     for (address, start, end) in [
         (1, 0, PAGE_SIZE),
@@ -134,18 +164,26 @@ fn the_last_page_of_each_half_can_be_mapped() {
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
     for address in [(1 << 47) - PAGE_SIZE, u64::MAX - PAGE_SIZE + 1] {
         let range = PhysRange::new(PAGE_SIZE, 2 * PAGE_SIZE);
-        tables.map(&mut frames, address, range, Access::DATA, &mut Mapped::default()).expect("there is room");
+        tables
+            .map(&mut frames, address, range, Access::DATA, &mut Mapped::default())
+            .expect("there is room");
         assert!(translate(&frames, tables.root(), address).is_some());
     }
 }
 
 /// Ranges near the boundaries that matter, in frames, ascending and apart.
 fn ranges() -> impl Strategy<Value = Vec<PhysRange>> {
-    let point = (0u64..4, prop_oneof![Just(0i64), -3i64..4, (-2i64..3).prop_map(|n| n * 512), -700i64..700])
+    let point = (
+        0u64..4,
+        prop_oneof![Just(0i64), -3i64..4, (-2i64..3).prop_map(|n| n * 512), -700i64..700],
+    )
         .prop_map(|(gib, offset)| (gib << 18).saturating_add_signed(offset));
     prop::collection::btree_set(point, 2..9).prop_map(|points| {
         let points: Vec<_> = points.into_iter().collect();
-        points.chunks_exact(2).map(|pair| PhysRange::new(pair[0] * PAGE_SIZE, pair[1] * PAGE_SIZE)).collect()
+        points
+            .chunks_exact(2)
+            .map(|pair| PhysRange::new(pair[0] * PAGE_SIZE, pair[1] * PAGE_SIZE))
+            .collect()
     })
 }
 

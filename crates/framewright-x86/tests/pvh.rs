@@ -36,7 +36,8 @@ fn memory(head: &Head, line: &[u8]) -> Memory {
         bytes.extend(head.entries.to_le_bytes());
         bytes.extend([0; 4]);
     }
-    let entry = |start: u64, size: u64, kind: u64| [start, size, kind].map(u64::to_le_bytes).concat();
+    let entry =
+        |start: u64, size: u64, kind: u64| [start, size, kind].map(u64::to_le_bytes).concat();
     let mut memory = Memory::default();
     memory.pieces.insert(AT, bytes);
     memory.pieces.insert(MAP, [entry(0x10_0000, 0x700_0000, 1), entry(u64::MAX, 2, 99)].concat());
@@ -55,7 +56,11 @@ fn everything_comes_out() {
     assert_eq!(
         info.memory_map().collect::<Vec<_>>(),
         [
-            MemoryEntry { start: 0x10_0000, size_bytes: 0x700_0000, kind: MemoryKind::Conventional },
+            MemoryEntry {
+                start: 0x10_0000,
+                size_bytes: 0x700_0000,
+                kind: MemoryKind::Conventional
+            },
             MemoryEntry { start: u64::MAX, size_bytes: 2, kind: MemoryKind::Reserved },
         ]
     );
@@ -80,7 +85,9 @@ fn version_0_has_no_map_and_absent_parts_are_absent() {
 
 #[test]
 fn malformed_information_says_what_is_wrong() {
-    let refused = |memory: &Memory| StartInfo::read(memory, AT, &mut room()).map(|_| ()).expect_err("is wrong");
+    let refused = |memory: &Memory| {
+        StartInfo::read(memory, AT, &mut room()).map(|_| ()).expect_err("is wrong")
+    };
     let unreadable = |what, address| PvhError::Unreadable { what, address };
     assert_eq!(refused(&Memory::default()), unreadable("start information", AT));
     let mut wrong = memory(&HEAD, b"\0");
@@ -89,11 +96,20 @@ fn malformed_information_says_what_is_wrong() {
     let mut short = memory(&HEAD, b"\0");
     short.pieces.get_mut(&AT).expect("is there").truncate(55);
     assert_eq!(refused(&short), unreadable("start information", AT));
-    assert_eq!(refused(&memory(&Head { entries: 3, ..HEAD }, b"\0")), unreadable("memory-map entries", MAP));
-    assert_eq!(refused(&memory(&Head { modules: 2, ..HEAD }, b"\0")), unreadable("modules", MODULES));
+    assert_eq!(
+        refused(&memory(&Head { entries: 3, ..HEAD }, b"\0")),
+        unreadable("memory-map entries", MAP)
+    );
+    assert_eq!(
+        refused(&memory(&Head { modules: 2, ..HEAD }, b"\0")),
+        unreadable("modules", MODULES)
+    );
     let many = PvhError::TooMany { what: "memory-map entries", count: u32::MAX, most: 4096 };
     assert_eq!(refused(&memory(&Head { entries: u32::MAX, ..HEAD }, b"\0")), many);
-    assert_eq!(refused(&memory(&HEAD, &[b'a'; MAX_COMMAND_LINE_BYTES + 100])), PvhError::EndlessCommandLine);
+    assert_eq!(
+        refused(&memory(&HEAD, &[b'a'; MAX_COMMAND_LINE_BYTES + 100])),
+        PvhError::EndlessCommandLine
+    );
     assert_eq!(refused(&memory(&HEAD, b"memory ends here")), unreadable("command line", LINE));
     let text = memory(&HEAD, b"ab\xff\0");
     let mut copies = room();

@@ -51,7 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let image = PhysRange::with_size(RAM_START, 1 << 20);
     let mut storage = EarlyStorage::new();
     // SAFETY: `RAM` beyond the image is used by nobody but who gets it from here.
-    let early = unsafe { EarlyAllocator::with_reserved(&Board, &mut storage, map, &topology, &[image]) }?;
+    let early =
+        unsafe { EarlyAllocator::with_reserved(&Board, &mut storage, map, &topology, &[image]) }?;
 
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };

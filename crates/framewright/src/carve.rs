@@ -43,7 +43,11 @@ impl<'a, P: Platform> Carver<'a, P> {
     }
 
     /// `count` values, each made by `make(index)`.
-    pub(crate) fn values<T>(&mut self, count: usize, mut make: impl FnMut(usize) -> T) -> &'static mut [T] {
+    pub(crate) fn values<T>(
+        &mut self,
+        count: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> &'static mut [T] {
         let first = self.place::<T>(count);
         for index in 0..count {
             // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and 3).

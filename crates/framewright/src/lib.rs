@@ -130,7 +130,8 @@ pub mod units;
 pub mod zone;
 
 pub use manager::{
-    AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, Reclaim, ReferenceError, Request, Shortage,
+    AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, Reclaim, ReferenceError,
+    Request, Shortage,
 };
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;

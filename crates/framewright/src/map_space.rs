@@ -126,13 +126,19 @@ struct Changed {
 }
 
 impl Changed {
-    const NOTHING: Self =
-        Self { ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES], len: 0, anywhere: false, tables: false };
+    const NOTHING: Self = Self {
+        ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES],
+        len: 0,
+        anywhere: false,
+        tables: false,
+    };
 
     fn add(&mut self, blocks: BlockRange) {
         let last = self.len.checked_sub(1).and_then(|index| self.ranges.get_mut(index));
-        if let Some(last) = last.filter(|last| last.start <= blocks.end && blocks.start <= last.end) {
-            *last = BlockRange { start: last.start.min(blocks.start), end: last.end.max(blocks.end) };
+        if let Some(last) = last.filter(|last| last.start <= blocks.end && blocks.start <= last.end)
+        {
+            *last =
+                BlockRange { start: last.start.min(blocks.start), end: last.end.max(blocks.end) };
         } else if let Some(next) = self.ranges.get_mut(self.len) {
             *next = blocks;
             self.len += 1;
@@ -239,7 +245,10 @@ impl Default for Unflushed {
 
 impl fmt::Debug for Unflushed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unflushed").field("runs", &self.runs.len).field("changed", &self.changed()).finish()
+        f.debug_struct("Unflushed")
+            .field("runs", &self.runs.len)
+            .field("changed", &self.changed())
+            .finish()
     }
 }
 
@@ -414,7 +423,9 @@ mod tests {
         unflushed.mark_changed(BlockRange::new(2, 5));
         assert_eq!(unflushed.changed(), Some(&[BlockRange::new(2, 9)][..]));
         assert!(unflushed.is_stale() && !unflushed.has_tables());
-        assert!(unflushed.push_table_from(BlockRange::new(2, 3), Pfn(77)) && unflushed.has_tables());
+        assert!(
+            unflushed.push_table_from(BlockRange::new(2, 3), Pfn(77)) && unflushed.has_tables()
+        );
         for range in 1..8 {
             unflushed.mark_changed(BlockRange::new(100 * range, 100 * range + 1));
         }

@@ -21,20 +21,35 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("init_on_free=1", "clear memory when it is freed"),
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
-    ("memmap_init=POLICY", "when page descriptors begin: eager, deferred (the default) or on-demand"),
+    (
+        "memmap_init=POLICY",
+        "when page descriptors begin: eager, deferred (the default) or on-demand",
+    ),
     (
         "memmap_init_threads=N",
         "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
     ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
-    ("movable_node", "keep what cannot be moved out of hot-pluggable memory, as long as there is other"),
+    (
+        "movable_node",
+        "keep what cannot be moved out of hot-pluggable memory, as long as there is other",
+    ),
     ("numa=off", "one node, whatever firmware says"),
     ("page_alloc.shuffle=1", "hand free blocks out in random order"),
     ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
-    ("page_reporting.pace=adaptive", "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace"),
-    ("page_reporting.page_reporting_delay_ms=N", "time between passes of free page reporting, 2000 if unset"),
+    (
+        "page_reporting.pace=adaptive",
+        "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace",
+    ),
+    (
+        "page_reporting.page_reporting_delay_ms=N",
+        "time between passes of free page reporting, 2000 if unset",
+    ),
     ("page_reporting.pools=1", "report free pages of huge-page pools to the hypervisor, too"),
-    ("page_reporting.page_reporting_order=N", "the smallest order that is reported to the hypervisor, 0 to 18"),
+    (
+        "page_reporting.page_reporting_order=N",
+        "the smallest order that is reported to the hypervisor, 0 to 18",
+    ),
     (
         "pages=inside",
         "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
@@ -229,7 +244,9 @@ impl Parameters {
                 self.policy = policy.ok_or("memmap_init= is eager, deferred or on-demand")?;
             }
             "memmap_init_threads" => match value.parse() {
-                Ok(0) | Err(_) => return Err("memmap_init_threads= takes a number of threads, at least 1"),
+                Ok(0) | Err(_) => {
+                    return Err("memmap_init_threads= takes a number of threads, at least 1");
+                }
                 Ok(threads) => self.memmap_init_threads = Some(threads),
             },
             "pages" => match value {
@@ -246,20 +263,33 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
-            "page_alloc.shuffle" => self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?,
-            "page_alloc.shuffle_seed" => {
-                self.shuffle_seed = Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+            "page_alloc.shuffle" => {
+                self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?
             }
-            "page_owner" => self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?,
-            "page_poison" => self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?,
-            "init_on_alloc" => self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?,
-            "init_on_free" => self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?,
+            "page_alloc.shuffle_seed" => {
+                self.shuffle_seed =
+                    Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+            }
+            "page_owner" => {
+                self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?
+            }
+            "page_poison" => {
+                self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?
+            }
+            "init_on_alloc" => {
+                self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?
+            }
+            "init_on_free" => {
+                self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?
+            }
             "careful" => {
                 self.careful = match (value.parse(), parse_bool(value)) {
                     (Ok(0), _) | (Err(_), Some(false)) => None,
                     (Ok(seed), _) => Some(seed),
                     (Err(_), Some(true)) => Some(CAREFUL_SEED),
-                    (Err(_), None) => return Err("careful= is on, off, or a number to begin chance with"),
+                    (Err(_), None) => {
+                        return Err("careful= is on, off, or a number to begin chance with");
+                    }
                 };
             }
             _ => return self.set_reporting(name, value),
@@ -270,22 +300,36 @@ impl Parameters {
     fn set_reporting(&mut self, name: &str, value: &str) -> Result<bool, &'static str> {
         match name.strip_prefix("page_reporting.") {
             Some("page_reporting_order") => {
-                let order = parse_number(value).and_then(|order| u8::try_from(order).ok()).and_then(Order::new);
-                self.reporting.order = Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
+                let order = parse_number(value)
+                    .and_then(|order| u8::try_from(order).ok())
+                    .and_then(Order::new);
+                self.reporting.order =
+                    Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
             }
             Some("page_reporting_delay_ms") => {
-                let delay_ms = parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
+                let delay_ms =
+                    parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
                 self.reporting.delay_ms = delay_ms;
             }
-            Some("pools") => self.reporting.pools = parse_bool(value).ok_or("pools= is on or off")?,
-            Some("pace") => self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?,
-            _ => return self.huge_pages.set(name, value).map_or(Ok(false), |read| read.map(|()| true)),
+            Some("pools") => {
+                self.reporting.pools = parse_bool(value).ok_or("pools= is on or off")?
+            }
+            Some("pace") => {
+                self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?
+            }
+            _ => {
+                return self
+                    .huge_pages
+                    .set(name, value)
+                    .map_or(Ok(false), |read| read.map(|()| true));
+            }
         }
         Ok(true)
     }
 
     fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
-        const FORM: &str = "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
+        const FORM: &str =
+            "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
         let at = value.find(['$', '#', '!']).ok_or(FORM)?;
         let kind = match value.as_bytes()[at] {
             b'$' => MemoryKind::Reserved,
@@ -381,7 +425,10 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     }
     let number = u64::from_str_radix(&rest[..digits], radix).map_err(|_| SizeError::TooLarge)?;
     let unit = &rest[digits..];
-    let letter = unit.strip_suffix("iB").or_else(|| unit.strip_suffix('B')).filter(|letter| !letter.is_empty());
+    let letter = unit
+        .strip_suffix("iB")
+        .or_else(|| unit.strip_suffix('B'))
+        .filter(|letter| !letter.is_empty());
     let shift = match letter.unwrap_or(unit) {
         "" => 0,
         "K" | "k" => 10,
@@ -409,8 +456,9 @@ mod tests {
 
     #[test]
     fn known_parameters_are_set_and_the_last_counts() {
-        let (parameters, problems) =
-            parse(" numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside");
+        let (parameters, problems) = parse(
+            " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside",
+        );
         assert_eq!(problems, []);
         assert!(!parameters.numa);
         assert_eq!(parameters.memory_limit, Some(512 << 20));
@@ -421,11 +469,13 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_wrong_is_listed_and_ignored() {
-        let (parameters, problems) =
-            parse("quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all");
+        let (parameters, problems) = parse(
+            "quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all",
+        );
         assert_eq!(parameters.memory_limit, None);
         assert_eq!(parameters.watermark_scale_factor, 10);
-        let words: Vec<_> = problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
+        let words: Vec<_> =
+            problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
         let expected = [
             ("quiet", false),
             ("mem=12Q", true),
@@ -445,8 +495,16 @@ mod tests {
              page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
         );
         assert_eq!(problems, []);
-        let reporting = ReportingParameters { order: Order::new(10), delay_ms: 16, pace: Pace::Fixed, pools: true };
-        assert_eq!((parameters.reporting, parameters.shuffle, parameters.shuffle_seed), (reporting, true, Some(77)));
+        let reporting = ReportingParameters {
+            order: Order::new(10),
+            delay_ms: 16,
+            pace: Pace::Fixed,
+            pools: true,
+        };
+        assert_eq!(
+            (parameters.reporting, parameters.shuffle, parameters.shuffle_seed),
+            (reporting, true, Some(77))
+        );
         let defaults = Parameters::default();
         assert_eq!(
             defaults.reporting,
@@ -485,12 +543,18 @@ mod tests {
             (false, ["0", "n", "N", "no", "f", "false", "off", "Off", "of"]),
         ] {
             for value in values {
-                let line =
-                    std::format!("page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}");
+                let line = std::format!(
+                    "page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}"
+                );
                 let (parameters, problems) = parse(&line);
                 assert_eq!(problems, [], "{value}");
-                let Parameters { page_owner, page_poison, init_on_alloc, init_on_free, .. } = parameters;
-                assert_eq!([page_owner, page_poison, init_on_alloc, init_on_free], [on; 4], "{value}");
+                let Parameters { page_owner, page_poison, init_on_alloc, init_on_free, .. } =
+                    parameters;
+                assert_eq!(
+                    [page_owner, page_poison, init_on_alloc, init_on_free],
+                    [on; 4],
+                    "{value}"
+                );
             }
         }
         for value in ["", "2", "o", "oh", "maybe", "-1", "\u{e9}"] {
@@ -500,7 +564,11 @@ mod tests {
                 assert_eq!(parse(&line).1.len(), expected, "{line}");
             }
         }
-        assert_eq!(parse("page_poison").1.len(), 1, "a switch without a value is malformed in Linux, too");
+        assert_eq!(
+            parse("page_poison").1.len(),
+            1,
+            "a switch without a value is malformed in Linux, too"
+        );
         for (line, seed) in [
             ("careful=on", Some(CAREFUL_SEED)),
             ("careful=12345", Some(12_345)),
@@ -519,9 +587,19 @@ mod tests {
         let clearing = aids("init_on_alloc=1 init_on_free=1");
         assert!(clearing.init_on_alloc && clearing.init_on_free && !clearing.page_owner);
         let poison = aids("init_on_alloc=1 page_poison=1 init_on_free=1");
-        assert!(!poison.init_on_alloc && !poison.init_on_free && poison.page_poison && !poison.poison_sparsely);
+        assert!(
+            !poison.init_on_alloc
+                && !poison.init_on_free
+                && poison.page_poison
+                && !poison.poison_sparsely
+        );
         let careful = aids("careful=8 init_on_free=1");
-        assert!(careful.page_owner && careful.page_poison && careful.poison_sparsely && !careful.init_on_free);
+        assert!(
+            careful.page_owner
+                && careful.page_poison
+                && careful.poison_sparsely
+                && !careful.init_on_free
+        );
         assert_eq!(careful.placement_seed, Some(8));
         assert!(!aids("careful=8 page_poison=1").poison_sparsely);
         assert!(!aids("").watch());
@@ -535,7 +613,8 @@ mod tests {
         let mut map = MapBuilder::new(&mut storage);
         assert!(map.add(0, 64 << 20, MemoryKind::Conventional).is_ok());
         assert!(parameters.apply(&mut map).is_ok());
-        let kinds: Vec<_> = map.ranges().iter().map(|range| (range.range.end, range.kind)).collect();
+        let kinds: Vec<_> =
+            map.ranges().iter().map(|range| (range.range.end, range.kind)).collect();
         let expected = [
             (4 << 20, MemoryKind::Conventional),
             (5 << 20, MemoryKind::Reserved),

@@ -38,7 +38,11 @@ fn give_back(dma: Dma<'_, FakeMachine>, start: PhysAddr, pages: usize) -> Result
 }
 
 /// [`Dma::dma_dealloc`] of the same.
-fn dealloc(dma: Dma<'_, FakeMachine>, (paddr, vaddr): (PhysAddr, NonNull<u8>), pages: usize) -> i32 {
+fn dealloc(
+    dma: Dma<'_, FakeMachine>,
+    (paddr, vaddr): (PhysAddr, NonNull<u8>),
+    pages: usize,
+) -> i32 {
     // SAFETY: as above (invariant 42).
     unsafe { dma.dma_dealloc(paddr, vaddr, pages) }
 }
@@ -51,18 +55,23 @@ fn any_count_is_zeroed_every_time() {
     // Twice, so that the second round gets what the first left dirty.
     for _ in 0..2 {
         let counts = [1, 2, 3, 5, 8, 17, 100, 511, 512, 513, 1000];
-        let taken: Vec<_> =
-            counts.iter().map(|&pages| (take(dma, machine, pages).expect("there is memory"), pages)).collect();
+        let taken: Vec<_> = counts
+            .iter()
+            .map(|&pages| (take(dma, machine, pages).expect("there is memory"), pages))
+            .collect();
         let pages: usize = counts.iter().sum();
         assert_eq!(in_use(&manager), pages as u64, "exactly what was asked for is in use");
         for (index, &(start, pages)) in taken.iter().enumerate() {
             let end = start + pages as u64 * PAGE_SIZE;
-            let apart =
-                taken[..index].iter().all(|&(other, count)| end <= other || other + count as u64 * PAGE_SIZE <= start);
+            let apart = taken[..index]
+                .iter()
+                .all(|&(other, count)| end <= other || other + count as u64 * PAGE_SIZE <= start);
             assert!(apart, "{pages} pages at {start:#x} overlap others");
         }
         check(&manager);
-        taken.iter().for_each(|&(start, pages)| give_back(dma, start, pages).expect("it is in use"));
+        taken
+            .iter()
+            .for_each(|&(start, pages)| give_back(dma, start, pages).expect("it is in use"));
         check(&manager);
         assert_eq!(settled(&manager), before);
     }
@@ -132,7 +141,9 @@ fn memory_that_is_not_in_use_is_refused() {
     let (dma, before) = (Dma::new(&manager), settled(&manager));
     let (start, vaddr) = dma.dma_alloc(3, BufferDirection::Both);
     assert_eq!(dealloc(dma, (start, vaddr), 3), 0);
-    for (paddr, pages) in [(start, 3), (start, 0), (0, 1), (1 << 40, 1), (u64::MAX, 1), (start, usize::MAX)] {
+    for (paddr, pages) in
+        [(start, 3), (start, 0), (0, 1), (1 << 40, 1), (u64::MAX, 1), (start, usize::MAX)]
+    {
         assert_ne!(dealloc(dma, (paddr, vaddr), pages), 0, "{pages} pages at {paddr:#x}");
     }
     check(&manager);
@@ -210,14 +221,18 @@ impl Registers {
 #[test]
 fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     let machine = FakeMachine::builder().ram(mib(1, 65)).cpus(2).build();
-    assert!(MACHINE.set(machine).is_ok() && MANAGER.set(bring_up(machine)).is_ok(), "this test alone uses them");
+    assert!(
+        MACHINE.set(machine).is_ok() && MANAGER.set(bring_up(machine)).is_ok(),
+        "this test alone uses them"
+    );
     let manager = MANAGER.get().expect("just set");
     let before = settled(manager);
 
     let registers = NonNull::from(Box::leak(Box::new(Registers::rng())));
     let device = || {
         // SAFETY: the block is as large as a header, was initialised, and is never freed.
-        unsafe { MmioTransport::new(registers.cast::<VirtIOHeader>(), REGISTER_BYTES) }.expect("a device")
+        unsafe { MmioTransport::new(registers.cast::<VirtIOHeader>(), REGISTER_BYTES) }
+            .expect("a device")
     };
     for _ in 0..3 {
         let driver = VirtIORng::<FakeHal, _>::new(device()).expect("the driver comes up");
@@ -226,7 +241,10 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
         for offset in [Registers::QUEUE_DESC_LOW, Registers::QUEUE_DEVICE_LOW] {
             // SAFETY: a block of registers.
             let address = unsafe { Registers::address(registers, offset) };
-            assert!(address.is_multiple_of(PAGE_SIZE) && machine.is_usable(address), "{address:#x}");
+            assert!(
+                address.is_multiple_of(PAGE_SIZE) && machine.is_usable(address),
+                "{address:#x}"
+            );
         }
         check(manager);
         drop(driver);

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use x86_64::structures::paging::mapper::{OffsetPageTable, Translate};
 use x86_64::structures::paging::{
-    FrameAllocator, FrameDeallocator, Mapper, Page, PageSize, PageTable, PageTableFlags, PhysFrame, Size1GiB, Size2MiB,
-    Size4KiB,
+    FrameAllocator, FrameDeallocator, Mapper, Page, PageSize, PageTable, PageTableFlags, PhysFrame,
+    Size1GiB, Size2MiB, Size4KiB,
 };
 use x86_64::{PhysAddr, VirtAddr};
 
@@ -35,7 +35,10 @@ fn takes_all<S: PageSize>(manager: &Fake) -> usize {
         let start = frame.start_address().as_u64();
         assert!(start.is_multiple_of(S::SIZE), "{frame:?} is not aligned");
         let last = start + S::SIZE - 4096;
-        assert!(manager.platform().is_usable(start) && manager.platform().is_usable(last), "{frame:?} is not RAM");
+        assert!(
+            manager.platform().is_usable(start) && manager.platform().is_usable(last),
+            "{frame:?} is not RAM"
+        );
         assert!(starts.insert(start), "{frame:?} was handed out twice");
         let pages = starts.len() as u64 * (S::SIZE / 4096);
         assert_eq!(in_use(manager), pages);
@@ -43,7 +46,10 @@ fn takes_all<S: PageSize>(manager: &Fake) -> usize {
     check(manager);
     assert!(take::<S>(manager).is_none(), "exhaustion lasts");
     for &start in &starts {
-        give(manager, PhysFrame::<S>::from_start_address(PhysAddr::new(start)).expect("it is aligned"));
+        give(
+            manager,
+            PhysFrame::<S>::from_start_address(PhysAddr::new(start)).expect("it is aligned"),
+        );
     }
     check(manager);
     assert_eq!(settled(manager), before);
@@ -78,8 +84,9 @@ fn sizes_live_side_by_side() {
     let small = take::<Size4KiB>(&manager).expect("a page");
     let huge = take::<Size2MiB>(&manager).expect("a huge page");
     let gigantic = take::<Size1GiB>(&manager).expect("a gigantic page");
-    let inside =
-        |start: PhysAddr| (gigantic.start_address()..gigantic.start_address() + Size1GiB::SIZE).contains(&start);
+    let inside = |start: PhysAddr| {
+        (gigantic.start_address()..gigantic.start_address() + Size1GiB::SIZE).contains(&start)
+    };
     assert!(!inside(small.start_address()) && !inside(huge.start_address()));
     assert_eq!(in_use(&manager), 1 + 512 + (1 << 18));
     check(&manager);
@@ -101,7 +108,10 @@ fn a_large_frame_comes_back_in_pieces() {
             give(&manager, PhysFrame::<Size2MiB>::containing_address(start));
         } else {
             for page in 0..512 {
-                give(&manager, PhysFrame::<Size4KiB>::containing_address(start + page * Size4KiB::SIZE));
+                give(
+                    &manager,
+                    PhysFrame::<Size4KiB>::containing_address(start + page * Size4KiB::SIZE),
+                );
             }
         }
     }
@@ -130,7 +140,8 @@ fn a_mapper_builds_its_tables_from_the_manager() {
     let manager = bring_up(machine);
     let before = settled(&manager);
     let mut frames = &manager;
-    let show = |frame: PhysFrame| machine.direct(frame.start_address().as_u64()).cast::<PageTable>();
+    let show =
+        |frame: PhysFrame| machine.direct(frame.start_address().as_u64()).cast::<PageTable>();
 
     let root: PhysFrame = frames.allocate_frame().expect("a page");
     // SAFETY: the frame is ours, and an empty table is a value.
@@ -187,7 +198,9 @@ fn what_the_direct_map_does_not_show_yet_is_left_alone() {
     assert!(take::<Size2MiB>(&manager).is_none());
     check(&manager);
     machine.raise_direct_limit(2 << 30);
-    assert!(take::<Size2MiB>(&manager).is_some_and(|frame| frame.start_address().as_u64() >= 64 << 20));
+    assert!(
+        take::<Size2MiB>(&manager).is_some_and(|frame| frame.start_address().as_u64() >= 64 << 20)
+    );
     assert_eq!(in_use(&manager), pages + 512);
     check(&manager);
 }
@@ -202,6 +215,8 @@ fn tables_are_unmovable() {
     let start = Pfn::containing(frame.start_address().as_u64());
     let state = manager.block_state(BlockNumber::containing(start)).expect("a block");
     assert_eq!(state.migrate_type(), MigrateType::Unmovable);
-    manager.give_back(PfnRange::new(start.0, start.0 + 512)).expect("who wants an error calls the manager");
+    manager
+        .give_back(PfnRange::new(start.0, start.0 + 512))
+        .expect("who wants an error calls the manager");
     check(&manager);
 }

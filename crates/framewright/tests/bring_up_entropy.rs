@@ -22,7 +22,11 @@ fn boot(machine: Builder, line: &str) -> (Option<ShuffleSeed>, u64, Vec<String>)
     let parameters = parameters(line);
     let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
     let mut lines = Lines(Vec::new());
-    let intake = report::Intake { map: machine.map(), topology: machine.topology(), parameters: &parameters };
+    let intake = report::Intake {
+        map: machine.map(),
+        topology: machine.topology(),
+        parameters: &parameters,
+    };
     report::bring_up(&mut lines, &intake, &manager);
     lines.0.retain(|line| line.contains("shuffle"));
     (manager.shuffle_seed(), machine.calls().entropy, lines.0)
@@ -39,7 +43,10 @@ fn the_shuffle_begins_with_entropy_where_there_is_some() {
     assert!(log[0].contains("no entropy") && log[0].contains("guessed"), "{log:?}");
     let (seed, calls, log) = boot(machine().no_clock(), on);
     assert_eq!((seed, calls, log.len()), (Some(ShuffleSeed::Address), 1, 1));
-    assert!(log[0].contains("neither entropy nor a clock") && log[0].contains("same at every boot"), "{log:?}");
+    assert!(
+        log[0].contains("neither entropy nor a clock") && log[0].contains("same at every boot"),
+        "{log:?}"
+    );
 }
 
 #[test]

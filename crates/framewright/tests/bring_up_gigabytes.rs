@@ -13,8 +13,9 @@ use framewright_testkit::{FakeArray, FakeMachine};
 fn pc(gibibytes: u64, nodes: u64) -> &'static FakeMachine {
     let share = gibibytes * 1024 / nodes;
     // Low memory is counted first, then what is above 4 GiB.
-    let place =
-        |start: u64, end: u64| [mib(start.min(2048), end.min(2048)), mib(start.max(2048) + 2048, end.max(2048) + 2048)];
+    let place = |start: u64, end: u64| {
+        [mib(start.min(2048), end.min(2048)), mib(start.max(2048) + 2048, end.max(2048) + 2048)]
+    };
     let low = [PhysRange::new(0, 0x9_fc00), PhysRange::new(0x10_0000, (2 << 30) - 0x2_1000)];
     let mut machine = FakeMachine::builder().ram(low[0]).ram(low[1]).ram(gib(4, gibibytes + 2));
     for node in 0..nodes {
@@ -22,7 +23,9 @@ fn pc(gibibytes: u64, nodes: u64) -> &'static FakeMachine {
             machine = machine.node(part, usize::try_from(node).expect("small"));
         }
     }
-    (0..nodes).fold(machine, |machine, node| machine.cpus_on(usize::try_from(node).expect("small"), 1)).build()
+    (0..nodes)
+        .fold(machine, |machine, node| machine.cpus_on(usize::try_from(node).expect("small"), 1))
+        .build()
 }
 
 /// Whole GiB that memory has, each within one range and one node: the most that there can be.
@@ -30,7 +33,9 @@ fn whole(map: MemoryMap<'_>, topology: &Topology<'_>, node: Option<usize>) -> u6
     let owned = |gibibyte: u64| {
         let range = gib(gibibyte, gibibyte + 1);
         let owner = topology.owner(range.start);
-        map.ranges().iter().any(|entry| entry.kind.is_usable() && entry.range.intersection(range) == range)
+        map.ranges()
+            .iter()
+            .any(|entry| entry.kind.is_usable() && entry.range.intersection(range) == range)
             && owner.end >= range.end
             && node.is_none_or(|node| owner.node.index() == node)
     };
@@ -39,7 +44,8 @@ fn whole(map: MemoryMap<'_>, topology: &Topology<'_>, node: Option<usize>) -> u6
 
 /// Free blocks of 1 GiB after bring-up, in all or on a node.
 fn free(manager: &Fake, node: Option<usize>) -> u64 {
-    let zones = manager.views().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
+    let zones =
+        manager.views().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
     zones.map(|zone| u64::from(zone.free_blocks()[9])).sum()
 }
 
@@ -48,7 +54,8 @@ fn up(machine: &'static FakeMachine, line: &str, policy: &str) -> Fake {
         FakeArray::install_with(machine, true, false);
     }
     let line = format!("{line} memmap_init={policy}");
-    let manager = bring_up_with(machine, &[], &parameters(&line)).unwrap_or_else(|error| panic!("{error}"));
+    let manager =
+        bring_up_with(machine, &[], &parameters(&line)).unwrap_or_else(|error| panic!("{error}"));
     manager.initialise_deferred(&NoHelpers);
     check(&manager);
     manager
@@ -74,10 +81,13 @@ fn no_page_of_1_gib_is_lost_to_tables() {
 
 #[test]
 fn tables_stay_near_unless_each_gib_counts() {
-    let node_of = |manager: &Fake, range: PhysRange| manager.platform().topology().owner(range.start).node;
+    let node_of =
+        |manager: &Fake, range: PhysRange| manager.platform().topology().owner(range.start).node;
     let all_near = |manager: &Fake| {
         let tables = manager.views().filter(|zone| !zone.table_memory().is_empty());
-        tables.map(|zone| (zone.id().node, zone.table_memory())).all(|(node, range)| node_of(manager, range) == node)
+        tables
+            .map(|zone| (zone.id().node, zone.table_memory()))
+            .all(|(node, range)| node_of(manager, range) == node)
     };
     // Node 1 has nothing but whole GiB: with the last of them wanted its tables go to node 0.
     let near = up(pc(8, 2), "hugepagesz=1G hugepages=3", "eager");
@@ -92,7 +102,8 @@ fn tables_stay_near_unless_each_gib_counts() {
     let plain = up(pc(8, 2), "", "eager");
     assert!(all_near(&plain));
     let node_0 = NodeId::new(0).expect("a node");
-    let high = plain.zones().iter().rev().find(|zone| zone.id().node == node_0).expect("it has memory");
+    let high =
+        plain.zones().iter().rev().find(|zone| zone.id().node == node_0).expect("it has memory");
     assert!(high.table_memory().start >= 4 << 30);
 }
 

@@ -8,14 +8,29 @@ use framewright_testkit::{FakeArray, FakeMachine};
 
 /// The map of a WSL 2 guest of 8 GiB: holes in low memory, a gap below 4 GiB, and one hot-pluggable affinity range a node.
 fn hyper_v() -> &'static FakeMachine {
-    let low = [(0, 0x9_fc00), (0x10_0000, 0xf1_0000), (0x100_0000, 0x1f0_0000), (0x200_0000, 0xf7ff_0000)];
+    let low = [
+        (0, 0x9_fc00),
+        (0x10_0000, 0xf1_0000),
+        (0x100_0000, 0x1f0_0000),
+        (0x200_0000, 0xf7ff_0000),
+    ];
     let ram = low.map(|(start, end)| PhysRange::new(start, end));
     let machine = ram.into_iter().fold(FakeMachine::builder(), |machine, range| machine.ram(range));
-    machine.ram(gib(4, 8)).hot_pluggable_node(gib(0, 4), 0).hot_pluggable_node(gib(4, 8), 1).cpus(2).build()
+    machine
+        .ram(gib(4, 8))
+        .hot_pluggable_node(gib(0, 4), 0)
+        .hot_pluggable_node(gib(4, 8), 1)
+        .cpus(2)
+        .build()
 }
 
 fn tables(manager: &Fake) -> Vec<PhysRange> {
-    manager.zones().iter().map(|zone| zone.table_memory()).filter(|tables| !tables.is_empty()).collect()
+    manager
+        .zones()
+        .iter()
+        .map(|zone| zone.table_memory())
+        .filter(|tables| !tables.is_empty())
+        .collect()
 }
 
 #[test]
@@ -23,7 +38,8 @@ fn a_machine_with_nothing_but_hot_pluggable_memory_boots() {
     for line in ["", "movable_node"] {
         let machine = hyper_v();
         FakeArray::install_with(machine, true, false);
-        let manager = bring_up_with(machine, &[], &parameters(line)).unwrap_or_else(|error| panic!("{error}"));
+        let manager = bring_up_with(machine, &[], &parameters(line))
+            .unwrap_or_else(|error| panic!("{error}"));
         manager.initialise_deferred(&framewright_jobs::NoHelpers);
         check(&manager);
         let totals = manager.totals();
@@ -33,9 +49,17 @@ fn a_machine_with_nothing_but_hot_pluggable_memory_boots() {
 
 #[test]
 fn movable_node_keeps_tables_out_of_nodes_that_may_go() {
-    let machine =
-        || FakeMachine::builder().ram(gib(0, 2)).node(gib(0, 1), 0).hot_pluggable_node(gib(1, 2), 1).cpus(1).build();
-    let may_go = |manager: &Fake| tables(manager).iter().any(|tables| !tables.intersection(gib(1, 2)).is_empty());
+    let machine = || {
+        FakeMachine::builder()
+            .ram(gib(0, 2))
+            .node(gib(0, 1), 0)
+            .hot_pluggable_node(gib(1, 2), 1)
+            .cpus(1)
+            .build()
+    };
+    let may_go = |manager: &Fake| {
+        tables(manager).iter().any(|tables| !tables.intersection(gib(1, 2)).is_empty())
+    };
     let near = bring_up_with(machine(), &[], &parameters("")).expect("bring-up");
     let far = bring_up_with(machine(), &[], &parameters("movable_node")).expect("bring-up");
     assert!(may_go(&near) && !may_go(&far));
@@ -49,7 +73,8 @@ fn movable_node_keeps_tables_out_of_nodes_that_may_go() {
     // Where the rest has no room, they go there after all.
     let tight = FakeMachine::builder().ram(mib(0, 32)).ram(gib(1, 2)).node(mib(0, 1024), 0);
     let tight = tight.hot_pluggable_node(gib(1, 2), 1).cpus(1).build();
-    let manager = bring_up_with(tight, &[mib(0, 32)], &parameters("movable_node")).expect("bring-up");
+    let manager =
+        bring_up_with(tight, &[mib(0, 32)], &parameters("movable_node")).expect("bring-up");
     assert!(may_go(&manager));
 }
 

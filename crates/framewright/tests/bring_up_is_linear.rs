@@ -14,11 +14,13 @@ fn calls(cpus: u32, nodes: u32) -> u64 {
         let ram = gib(u64::from(of), u64::from(of) + 1);
         machine.ram(ram).node(ram, node(of))
     });
-    let machine = (0..cpus).fold(machine, |machine, cpu| machine.cpus_on(node(cpu % nodes), 1)).build();
+    let machine =
+        (0..cpus).fold(machine, |machine, cpu| machine.cpus_on(node(cpu % nodes), 1)).build();
     let parameters = Parameters::default();
     let early = machine.early(&[]);
     let before = machine.calls().cpu_node;
-    let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns: None }).expect("bring-up");
+    let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns: None })
+        .expect("bring-up");
     let calls = machine.calls().cpu_node - before;
     check(&manager);
     // Each CPU's cache is on its own node all the same.

@@ -15,7 +15,8 @@ fn node(index: usize) -> NodeId {
 
 /// A machine of two nodes, whose second has `extra` only if somebody adds it: another machine's map does not have it.
 fn with_extra(extra: PhysRange) -> (&'static FakeMachine, &'static FakeMachine) {
-    let small = || FakeMachine::builder().ram(mib(0, 256)).node(mib(0, 256), 0).node(mib(256, 4096), 1);
+    let small =
+        || FakeMachine::builder().ram(mib(0, 256)).node(mib(0, 256), 0).node(mib(256, 4096), 1);
     (small().ram(extra).build(), small().build())
 }
 
@@ -25,7 +26,8 @@ fn memory_that_was_added_reaches_the_manager() {
     let (machine, firmware) = with_extra(extra);
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
-    let mut early = early_of(machine, firmware.map(), machine.topology(), &[]).expect("a small map");
+    let mut early =
+        early_of(machine, firmware.map(), machine.topology(), &[]).expect("a small map");
     // SAFETY: the machine has that memory, and nobody uses it.
     unsafe { early.add_memory(extra, node(1), false) }.expect("node 1 is declared");
     let manager = Manager::bring_up(early, &input).expect("bring-up");
@@ -36,7 +38,8 @@ fn memory_that_was_added_reaches_the_manager() {
     assert_eq!(of_node_1.map(|zone| zone.present_pages()).sum::<u64>(), extra.size() / PAGE_SIZE);
     assert_eq!(manager.nodes()[1].span, extra.whole_frames());
     // The tables of node 1's zone lie in what was added, and count as reserved there.
-    let zone = manager.zones().iter().find(|zone| zone.id().node == node(1)).expect("it has memory");
+    let zone =
+        manager.zones().iter().find(|zone| zone.id().node == node(1)).expect("it has memory");
     assert_eq!(zone.table_memory().intersection(extra), zone.table_memory());
     assert_eq!(zone.reserved_pages(), zone.table_memory().size() / PAGE_SIZE);
 }
@@ -65,12 +68,16 @@ fn a_failed_bring_up_gives_the_allocator_back_for_another_try() {
     let before = early.reserved().to_vec();
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
-    let BringUpFailed { error, mut early } = Manager::bring_up(early, &input).err().expect("there is one page");
+    let BringUpFailed { error, mut early } =
+        Manager::bring_up(early, &input).err().expect("there is one page");
     assert!(matches!(error, BringUpError::NoRoomForTables { .. }), "{error}");
     assert_eq!(early.reserved(), before);
     // SAFETY: nobody used what was allocated.
     unsafe { early.free(held) }.expect("allocated");
     let manager = Manager::bring_up(early, &input).expect("now there is room");
     check(&manager);
-    assert!(manager.totals().free_pages > 0 && manager.zones().iter().all(|zone| zone.span().start >= Pfn(1)));
+    assert!(
+        manager.totals().free_pages > 0
+            && manager.zones().iter().all(|zone| zone.span().start >= Pfn(1))
+    );
 }

@@ -28,7 +28,10 @@ fn taken(start: u64, end: u64) -> Region {
 /// 8 MiB on node 0.
 fn plain() -> (Early, &'static FakePlatform) {
     let platform = FakePlatform::leak(BASE, END - BASE);
-    (Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap(), platform)
+    (
+        Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap(),
+        platform,
+    )
 }
 
 /// Node 0 has the lower 4 MiB, node 1 the upper.
@@ -74,7 +77,8 @@ fn memory_is_what_is_present_with_node_and_flags() {
         (range(BASE + 4 * MIB, BASE + 5 * MIB), MemoryKind::Persistent),
         (range(BASE + 5 * MIB, END), Conventional),
     ];
-    let topology = topology(&[(range(0, BASE + 6 * MIB), 0, false), (range(BASE + 6 * MIB, END), 1, true)]);
+    let topology =
+        topology(&[(range(0, BASE + 6 * MIB), 0, false), (range(BASE + 6 * MIB, END), 1, true)]);
     let early = Early::new(platform, map(&kinds), &topology).unwrap();
     assert_eq!(
         early.memory(),
@@ -96,7 +100,8 @@ fn memory_is_what_is_present_with_node_and_flags() {
 fn claims_that_agree_are_one_region() {
     // Frames that firmware gave to no node fall to the node below them, in a range of their own that joins.
     let platform = FakePlatform::leak(BASE, END - BASE);
-    let topology = topology(&[(range(BASE, BASE + MIB), 2, false), (range(BASE + 3 * MIB, END), 2, false)]);
+    let topology =
+        topology(&[(range(BASE, BASE + MIB), 2, false), (range(BASE + 3 * MIB, END), 2, false)]);
     let early = Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology).unwrap();
     assert_eq!(early.memory(), [region(BASE, END, Some(2), RegionFlags::NONE)]);
 }
@@ -111,11 +116,17 @@ fn reservations_join_fill_gaps_and_keep_what_is_there() {
     let (mut early, _) = plain();
     early.reserve(range(BASE + 0x100, BASE + 0x200)).unwrap();
     early.reserve(range(BASE + 0x300, BASE + 0x400)).unwrap();
-    assert_eq!(reserved(&early), [taken(BASE + 0x100, BASE + 0x200), taken(BASE + 0x300, BASE + 0x400)]);
+    assert_eq!(
+        reserved(&early),
+        [taken(BASE + 0x100, BASE + 0x200), taken(BASE + 0x300, BASE + 0x400)]
+    );
     // Touching below, touching above, and the gap between two.
     early.reserve(range(BASE + 0x400, BASE + 0x410)).unwrap();
     early.reserve(range(BASE + 0xf0, BASE + 0x100)).unwrap();
-    assert_eq!(reserved(&early), [taken(BASE + 0xf0, BASE + 0x200), taken(BASE + 0x300, BASE + 0x410)]);
+    assert_eq!(
+        reserved(&early),
+        [taken(BASE + 0xf0, BASE + 0x200), taken(BASE + 0x300, BASE + 0x410)]
+    );
     early.reserve(range(BASE + 0x180, BASE + 0x380)).unwrap();
     assert_eq!(reserved(&early), [taken(BASE + 0xf0, BASE + 0x410)]);
     // Inside, equal, empty, inverted: nothing new.
@@ -138,7 +149,11 @@ fn reservations_join_fill_gaps_and_keep_what_is_there() {
 #[test]
 fn an_overlapped_reservation_keeps_its_node_and_flags() {
     let (mut early, _) = plain();
-    let request = EarlyRequest { no_init: true, max_address: BASE + 0x3000, ..EarlyRequest::new(0x1000, 0x1000) };
+    let request = EarlyRequest {
+        no_init: true,
+        max_address: BASE + 0x3000,
+        ..EarlyRequest::new(0x1000, 0x1000)
+    };
     assert_eq!(early.allocate(&request).unwrap(), range(BASE + 0x2000, BASE + 0x3000));
     early.reserve(range(BASE + 0x1000, BASE + 0x4000)).unwrap();
     assert_eq!(
@@ -175,11 +190,17 @@ fn freeing_affects_the_intersection_alone() {
     early.reserve(range(BASE + 0x5000, BASE + 0x6000)).unwrap();
     // A hole in one.
     early.free(range(BASE + 0x1400, BASE + 0x1800)).unwrap();
-    assert_eq!(reserved(&early)[..2], [taken(BASE + 0x1000, BASE + 0x1400), taken(BASE + 0x1800, BASE + 0x2000)]);
+    assert_eq!(
+        reserved(&early)[..2],
+        [taken(BASE + 0x1000, BASE + 0x1400), taken(BASE + 0x1800, BASE + 0x2000)]
+    );
     // The end of one, all of one, the start of one.
     early.free(range(BASE + 0x1c00, BASE + 0x5400)).unwrap();
-    let rest =
-        [taken(BASE + 0x1000, BASE + 0x1400), taken(BASE + 0x1800, BASE + 0x1c00), taken(BASE + 0x5400, BASE + 0x6000)];
+    let rest = [
+        taken(BASE + 0x1000, BASE + 0x1400),
+        taken(BASE + 0x1800, BASE + 0x1c00),
+        taken(BASE + 0x5400, BASE + 0x6000),
+    ];
     assert_eq!(reserved(&early), rest);
     // What only touches is not affected.
     assert_eq!(
@@ -209,7 +230,8 @@ fn freed_memory_is_allocated_again() {
 #[test]
 fn frame_0_stays_reserved() {
     let platform = FakePlatform::leak(0, MIB);
-    let mut early = Early::new(platform, map(&[(range(0, MIB), Conventional)]), &topology(&[])).unwrap();
+    let mut early =
+        Early::new(platform, map(&[(range(0, MIB), Conventional)]), &topology(&[])).unwrap();
     early.add_memory(range(0, PAGE_SIZE), node(0), false).unwrap();
     assert_eq!(early.memory()[0].range.start, 0);
     assert_eq!(early.free(range(0, PAGE_SIZE)), Err(EarlyError::FrameZero));
@@ -226,7 +248,10 @@ fn frame_0_stays_reserved() {
     // An empty allocator knows of frame 0 too.
     let mut early = Early::empty(platform, &topology(&[]));
     early.add_memory(range(0, 2 * PAGE_SIZE), node(0), false).unwrap();
-    assert_eq!(early.allocate(&EarlyRequest::new(PAGE_SIZE, 0)).unwrap(), range(PAGE_SIZE, 2 * PAGE_SIZE));
+    assert_eq!(
+        early.allocate(&EarlyRequest::new(PAGE_SIZE, 0)).unwrap(),
+        range(PAGE_SIZE, 2 * PAGE_SIZE)
+    );
     assert!(early.allocate(&EarlyRequest::new(1, 1)).is_err());
 }
 
@@ -238,7 +263,10 @@ fn alignment_0_is_a_cache_line_and_others_are_powers_of_two() {
     assert_eq!(early.allocate(&EarlyRequest::new(3, 2)).unwrap(), range(END - 14, END - 11));
     let before = sets(&early);
     for align_bytes in [3, 65, 0xfff, u64::MAX] {
-        assert_eq!(early.allocate(&EarlyRequest::new(8, align_bytes)), Err(EarlyError::BadAlignment { align_bytes }));
+        assert_eq!(
+            early.allocate(&EarlyRequest::new(8, align_bytes)),
+            Err(EarlyError::BadAlignment { align_bytes })
+        );
     }
     assert_eq!(early.allocate(&EarlyRequest::new(0, 3)), Err(EarlyError::ZeroSize));
     assert_eq!(early.allocate(&EarlyRequest::new(0, 0)), Err(EarlyError::ZeroSize));
@@ -253,14 +281,19 @@ fn sizes_and_alignments_of_any_height_are_ordinary_errors() {
         early.set_bottom_up(bottom_up);
         for size in [1, END - BASE, END - BASE + 1, 1 << 52, 1 << 63, u64::MAX] {
             for align in [1, 1 << 51, 1 << 52, 1 << 63] {
-                for (min_address, max_address) in [(0, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0), (END, BASE)] {
-                    let request = EarlyRequest { min_address, max_address, ..EarlyRequest::new(size, align) };
+                for (min_address, max_address) in
+                    [(0, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0), (END, BASE)]
+                {
+                    let request =
+                        EarlyRequest { min_address, max_address, ..EarlyRequest::new(size, align) };
                     match early.allocate(&request) {
                         Ok(got) => {
                             assert!(align == 1 && size <= END - BASE && max_address == u64::MAX);
                             early.free(got).unwrap();
                         }
-                        Err(error) => assert!(matches!(error, EarlyError::OutOfMemory { .. }), "{error}"),
+                        Err(error) => {
+                            assert!(matches!(error, EarlyError::OutOfMemory { .. }), "{error}")
+                        }
                     }
                     assert_eq!(sets(&early), before);
                 }
@@ -306,8 +339,11 @@ fn an_allocation_stays_inside_one_region() {
 #[test]
 fn limits_bind_and_the_lower_one_is_dropped_last() {
     let (mut early, _) = plain();
-    let middle =
-        EarlyRequest { min_address: BASE + 0x4000, max_address: BASE + 0x8000, ..EarlyRequest::new(0x2000, 0) };
+    let middle = EarlyRequest {
+        min_address: BASE + 0x4000,
+        max_address: BASE + 0x8000,
+        ..EarlyRequest::new(0x2000, 0)
+    };
     assert_eq!(early.allocate(&middle).unwrap().start, BASE + 0x6000);
     assert_eq!(early.allocate(&middle).unwrap().start, BASE + 0x4000);
     assert_eq!(early.allocate(&middle).unwrap().start, BASE + 0x2000);
@@ -323,7 +359,11 @@ fn limits_bind_and_the_lower_one_is_dropped_last() {
         })
     );
     // Limits that exclude one another leave the upper one.
-    let crossed = EarlyRequest { min_address: END, max_address: BASE + 0x9000, ..EarlyRequest::new(0x1000, 0) };
+    let crossed = EarlyRequest {
+        min_address: END,
+        max_address: BASE + 0x9000,
+        ..EarlyRequest::new(0x1000, 0)
+    };
     assert_eq!(early.allocate(&crossed).unwrap().start, BASE + 0x8000);
     early.set_bottom_up(true);
     let high = EarlyRequest { min_address: BASE + 0x9001, ..EarlyRequest::new(0x10, 0x10) };
@@ -340,7 +380,10 @@ fn nodes_fall_back_within_the_limits_before_the_lower_limit_falls() {
     assert_eq!(early.allocate(&on(NodeChoice::Any)).unwrap().start, END - MIB);
     // Node 0 has room only below the limit: a preferred node gives way before the limit does, an exact one after it.
     let limited = |choice| EarlyRequest { min_address: half - MIB, ..on(choice) };
-    assert_eq!(early.allocate(&limited(NodeChoice::Preferred(node(0)))).unwrap().start, END - 2 * MIB);
+    assert_eq!(
+        early.allocate(&limited(NodeChoice::Preferred(node(0)))).unwrap().start,
+        END - 2 * MIB
+    );
     assert_eq!(early.allocate(&limited(NodeChoice::Exact(node(0)))).unwrap().start, half - 3 * MIB);
     // A node without memory.
     assert!(matches!(
@@ -371,18 +414,23 @@ fn movable_node_keeps_hot_pluggable_memory_for_those_who_ask_and_unaccepted_is_f
     let any = EarlyRequest { hot_pluggable: true, ..EarlyRequest::new(0x1000, 0) };
     assert_eq!(early.allocate(&any).unwrap().start, BASE + 2 * MIB - 0x1000);
     // Neither kind of memory has so much; the unaccepted has.
-    assert!(early.allocate(&EarlyRequest { min_address: BASE + MIB, ..EarlyRequest::new(MIB, 0) }).is_err());
+    assert!(
+        early
+            .allocate(&EarlyRequest { min_address: BASE + MIB, ..EarlyRequest::new(MIB, 0) })
+            .is_err()
+    );
     // Hot-pluggable memory is handed over, unaccepted is not.
     let runs = free_runs(&early);
-    let expected =
-        [frames(BASE, BASE + MIB - 0x1000), frames(BASE + MIB, BASE + 2 * MIB - 0x1000)].map(|run| (run, node(0)));
+    let expected = [frames(BASE, BASE + MIB - 0x1000), frames(BASE + MIB, BASE + 2 * MIB - 0x1000)]
+        .map(|run| (run, node(0)));
     assert_eq!(runs, expected);
 }
 
 #[test]
 fn hot_pluggable_memory_is_memory_and_under_movable_node_a_last_resort() {
     let kinds = [(range(BASE, BASE + MIB), Conventional), (range(BASE + MIB, END), HotPluggable)];
-    let start = || Early::new(FakePlatform::leak(BASE, END - BASE), map(&kinds), &topology(&[])).unwrap();
+    let start =
+        || Early::new(FakePlatform::leak(BASE, END - BASE), map(&kinds), &topology(&[])).unwrap();
     let page = EarlyRequest::new(0x1000, 0);
     assert_eq!(start().allocate(&page).unwrap().end, END);
     let mut early = start();
@@ -403,11 +451,17 @@ fn memory_is_cleared_unless_asked_not_to() {
     assert!(platform.is_full_of(cleared, 0));
     assert!(platform.is_full_of(range(cleared.end, END), DIRT));
     assert!(platform.is_full_of(range(BASE, cleared.start), DIRT));
-    let raw = early.allocate(&EarlyRequest { zeroed: false, ..EarlyRequest::new(0x2345, 0) }).unwrap();
+    let raw =
+        early.allocate(&EarlyRequest { zeroed: false, ..EarlyRequest::new(0x2345, 0) }).unwrap();
     assert!(platform.is_full_of(raw, DIRT));
-    let marked = early.allocate(&EarlyRequest { no_init: true, ..EarlyRequest::new(0x40, 0) }).unwrap();
+    let marked =
+        early.allocate(&EarlyRequest { no_init: true, ..EarlyRequest::new(0x40, 0) }).unwrap();
     assert!(platform.is_full_of(marked, 0));
-    assert!(early.reserved().contains(&Region { range: marked, node: Some(node(0)), flags: RegionFlags::NO_INIT }));
+    assert!(early.reserved().contains(&Region {
+        range: marked,
+        node: Some(node(0)),
+        flags: RegionFlags::NO_INIT
+    }));
 }
 
 #[test]
@@ -432,7 +486,11 @@ fn what_is_touched_lies_below_the_direct_limit() {
     let before = sets(&early);
     assert!(matches!(
         early.reserve(range(BASE + 2 * MIB, BASE + 3 * MIB)),
-        Err(EarlyError::NoRoomToGrow { set: SetName::Reserved, regions: 128, needed_bytes: 0x2000 })
+        Err(EarlyError::NoRoomToGrow {
+            set: SetName::Reserved,
+            regions: 128,
+            needed_bytes: 0x2000
+        })
     ));
     assert_eq!(sets(&early), before);
     platform.set_limit(BASE + 2 * MIB);
@@ -444,9 +502,14 @@ fn what_is_touched_lies_below_the_direct_limit() {
 fn the_last_addresses_work() {
     let top = PHYSICAL_ADDRESS_END;
     let platform = FakePlatform::leak(top - MIB, MIB);
-    let mut early = Early::new(platform, map(&[(range(top - MIB, top), Conventional)]), &topology(&[])).unwrap();
+    let mut early =
+        Early::new(platform, map(&[(range(top - MIB, top), Conventional)]), &topology(&[]))
+            .unwrap();
     assert_eq!(early.allocate(&EarlyRequest::new(0x1000, 0)).unwrap(), range(top - 0x1000, top));
-    assert_eq!(early.allocate(&EarlyRequest::new(u64::MAX, 1)).unwrap_err().to_string().lines().count(), 1);
+    assert_eq!(
+        early.allocate(&EarlyRequest::new(u64::MAX, 1)).unwrap_err().to_string().lines().count(),
+        1
+    );
     comb(&mut early, top - 0x10_0000, 200);
     assert_well_formed(early.reserved());
     early.free(range(top - 0x800, u64::MAX)).unwrap();
@@ -521,8 +584,13 @@ fn a_discarded_allocator_refuses_everything() {
     assert_eq!(early.free(range(BASE, BASE)), Err(EarlyError::Discarded));
     assert_eq!(early.allocate(&EarlyRequest::new(1, 1)), Err(EarlyError::Discarded));
     assert_eq!(early.add_memory(range(BASE, END), node(0), false), Err(EarlyError::Discarded));
-    assert_eq!(early.start(map(&[(range(BASE, END), Conventional)]), &[]), Err(EarlyError::Discarded));
-    assert!(early.memory().is_empty() && early.reserved().is_empty() && free_runs(&early).is_empty());
+    assert_eq!(
+        early.start(map(&[(range(BASE, END), Conventional)]), &[]),
+        Err(EarlyError::Discarded)
+    );
+    assert!(
+        early.memory().is_empty() && early.reserved().is_empty() && free_runs(&early).is_empty()
+    );
 }
 
 #[test]
@@ -530,7 +598,10 @@ fn an_empty_allocator_starts_once() {
     let platform = FakePlatform::leak(BASE, END - BASE);
     let map = map(&[(range(BASE, END), Conventional)]);
     let mut early = Early::empty(platform, &topology(&[]));
-    assert!(matches!(early.allocate(&EarlyRequest::new(1, 1)), Err(EarlyError::OutOfMemory { .. })));
+    assert!(matches!(
+        early.allocate(&EarlyRequest::new(1, 1)),
+        Err(EarlyError::OutOfMemory { .. })
+    ));
     early.start(map, &[range(BASE, BASE + 0x10)]).unwrap();
     assert_eq!(reserved(&early), [taken(BASE, BASE + 0x10)]);
     assert_eq!(early.start(map, &[]), Err(EarlyError::AlreadyStarted));

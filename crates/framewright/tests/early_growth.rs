@@ -19,7 +19,10 @@ fn range(start: u64, end: u64) -> PhysRange {
 
 fn plain() -> (Early, &'static FakePlatform) {
     let platform = FakePlatform::leak(BASE, END - BASE);
-    (Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap(), platform)
+    (
+        Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap(),
+        platform,
+    )
 }
 
 fn tooth(start: u64, index: u64) -> PhysRange {
@@ -34,13 +37,15 @@ fn comb(early: &mut Early, start: u64, count: u64) {
 
 /// The regions that hold the allocator's arrays.
 fn own(early: &Early) -> Vec<PhysRange> {
-    let kernel = early.reserved().iter().filter(|region| region.flags.contains(RegionFlags::KERNEL));
+    let kernel =
+        early.reserved().iter().filter(|region| region.flags.contains(RegionFlags::KERNEL));
     kernel.map(|region| region.range).collect()
 }
 
 /// The arrays are where the reserved set says, and nowhere else.
 fn assert_own_is_storage(early: &Early) {
-    let mut storage: Vec<_> = early.storage().into_iter().filter(|range| !range.is_empty()).collect();
+    let mut storage: Vec<_> =
+        early.storage().into_iter().filter(|range| !range.is_empty()).collect();
     storage.sort_by_key(|range| range.start);
     if let [low, high] = storage[..]
         && low.end == high.start
@@ -67,7 +72,10 @@ fn the_reserved_set_grows_into_memory_and_frees_its_old_array() {
     assert!(early.storage()[1].size() >= 1502 * 24);
     assert_ne!(early.storage()[1], first);
     assert_well_formed(early.reserved());
-    assert!((0..1500).all(|index| early.reserved().iter().any(|region| region.range == tooth(BASE, index))));
+    assert!(
+        (0..1500)
+            .all(|index| early.reserved().iter().any(|region| region.range == tooth(BASE, index)))
+    );
     // The array that was given back is allocated again.
     assert_eq!(early.allocate(&EarlyRequest::new(2 * PAGE_SIZE, PAGE_SIZE)).unwrap(), first);
     assert!(platform.is_full_of(first, 0));
@@ -108,7 +116,15 @@ fn a_full_set_takes_a_range_that_joins_as_much_as_it_adds() {
     assert_eq!(early.reserved().len(), 128);
     assert!(early.storage()[1].is_empty());
     let found: Vec<_> = early.reserved()[1..5].iter().map(|region| region.range).collect();
-    assert_eq!(found, [held[0], range(held[0].end, held[1].start), held[1], range(held[1].end, tooth(BASE, 3).end)]);
+    assert_eq!(
+        found,
+        [
+            held[0],
+            range(held[0].end, held[1].start),
+            held[1],
+            range(held[1].end, tooth(BASE, 3).end)
+        ]
+    );
 }
 
 #[test]
@@ -136,7 +152,10 @@ fn the_new_array_avoids_what_is_being_reserved() {
     early.reserve(range(BASE + 3 * MIB, END)).unwrap();
     let storage = early.storage()[1];
     assert_eq!(storage.end, BASE + 3 * MIB);
-    assert!(platform.is_full_of(range(BASE + 3 * MIB, END), DIRT), "the array went into what was being reserved");
+    assert!(
+        platform.is_full_of(range(BASE + 3 * MIB, END), DIRT),
+        "the array went into what was being reserved"
+    );
     // And what is being allocated.
     let (mut early, platform) = plain();
     comb(&mut early, BASE, FIXED - 1);
@@ -165,7 +184,12 @@ fn cutting_a_hole_in_a_full_set_grows_it() {
     early.free(range(BASE + MIB + 16, BASE + MIB + 24)).unwrap();
     assert!(!early.storage()[1].is_empty());
     let cut = [range(BASE + MIB + 8, BASE + MIB + 16), range(BASE + MIB + 24, BASE + 2 * MIB - 8)];
-    let found: Vec<_> = early.reserved().iter().map(|region| region.range).filter(|r| r.start > BASE + MIB).collect();
+    let found: Vec<_> = early
+        .reserved()
+        .iter()
+        .map(|region| region.range)
+        .filter(|r| r.start > BASE + MIB)
+        .collect();
     assert_eq!(found[..2], cut);
     assert_own_is_storage(&early);
 }
@@ -178,12 +202,19 @@ fn without_room_to_grow_nothing_changes() {
     assert_eq!(early.reserved().len(), 128);
     platform.fill(range(BASE, END), DIRT);
     let before = sets(&early);
-    let no_room = EarlyError::NoRoomToGrow { set: SetName::Reserved, regions: 128, needed_bytes: 2 * PAGE_SIZE };
+    let no_room = EarlyError::NoRoomToGrow {
+        set: SetName::Reserved,
+        regions: 128,
+        needed_bytes: 2 * PAGE_SIZE,
+    };
     assert_eq!(early.reserve(range(BASE + 80, BASE + 90)), Err(no_room));
     assert_eq!(early.free(range(BASE + 20, BASE + 30)), Err(no_room));
     assert_eq!(early.free(range(BASE + 2 * MIB, BASE + 3 * MIB)), Err(no_room));
     assert_eq!(early.allocate(&EarlyRequest::new(32, 1)), Err(no_room));
-    assert!(matches!(early.allocate(&EarlyRequest::new(65, 1)), Err(EarlyError::OutOfMemory { .. })));
+    assert!(matches!(
+        early.allocate(&EarlyRequest::new(65, 1)),
+        Err(EarlyError::OutOfMemory { .. })
+    ));
     assert_eq!(sets(&early), before);
     assert!(platform.is_full_of(range(BASE, END), DIRT));
     // What needs no entry still works, and with memory freed everything does.
@@ -199,8 +230,12 @@ fn arrays_cannot_be_freed_and_outlive_a_reservation_over_them() {
     comb(&mut early, BASE, 200);
     let storage = early.storage()[1];
     let before = sets(&early);
-    for over in [storage, range(storage.start - 1, storage.start + 1), range(0, u64::MAX), range(storage.end - 1, END)]
-    {
+    for over in [
+        storage,
+        range(storage.start - 1, storage.start + 1),
+        range(0, u64::MAX),
+        range(storage.end - 1, END),
+    ] {
         assert_eq!(early.free(over), Err(EarlyError::OwnStorage { storage }));
     }
     assert_eq!(sets(&early), before);
@@ -208,8 +243,10 @@ fn arrays_cannot_be_freed_and_outlive_a_reservation_over_them() {
     early.reserve(range(storage.start - PAGE_SIZE, storage.start + PAGE_SIZE)).unwrap();
     comb(&mut early, BASE, 600);
     assert_ne!(early.storage()[1], storage);
-    let kept =
-        early.reserved().iter().find(|region| region.range.start <= storage.start && storage.start < region.range.end);
+    let kept = early
+        .reserved()
+        .iter()
+        .find(|region| region.range.start <= storage.start && storage.start < region.range.end);
     assert!(kept.is_some(), "the reservation went with the array");
     early.free(range(storage.start - PAGE_SIZE, storage.end)).unwrap();
     // The same at the end: the array is not given back.
@@ -233,7 +270,11 @@ fn a_reservation_that_makes_the_array_under_it_move_covers_all_its_bytes() {
     let over = range(old.start - PAGE_SIZE, old.end - 8);
     early.reserve(over).unwrap();
     assert!(early.storage()[1].end <= over.start);
-    assert!(early.reserved().contains(&Region { range: over, node: None, flags: RegionFlags::NONE }));
+    assert!(early.reserved().contains(&Region {
+        range: over,
+        node: None,
+        flags: RegionFlags::NONE
+    }));
     assert_own_is_storage(&early);
 }
 
@@ -266,12 +307,16 @@ fn a_map_of_hundreds_of_ranges_works() {
 #[test]
 fn arrays_at_the_start_avoid_all_that_is_reserved() {
     let platform = FakePlatform::leak(BASE, END - BASE);
-    let mut ranges: Vec<_> =
-        (0..300).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
+    let mut ranges: Vec<_> = (0..300)
+        .map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional))
+        .collect();
     ranges.push((range(BASE + 5 * MIB, END), Conventional));
     // In no order, with holes between them too small for an array, more of them than fit without growing.
     let mut reserved: Vec<_> = (0..400).rev().map(|index| tooth(BASE + 5 * MIB, index)).collect();
-    reserved.extend([range(BASE + 7 * MIB, END - PAGE_SIZE), range(BASE + 6 * MIB, BASE + 7 * MIB - PAGE_SIZE)]);
+    reserved.extend([
+        range(BASE + 7 * MIB, END - PAGE_SIZE),
+        range(BASE + 6 * MIB, BASE + 7 * MIB - PAGE_SIZE),
+    ]);
     let early = Early::with_reserved(platform, map(&ranges), &topology(&[]), &reserved).unwrap();
     assert!(early.storage().iter().all(|storage| !storage.is_empty()));
     assert_own_is_storage(&early);
@@ -286,11 +331,15 @@ fn arrays_at_the_start_avoid_all_that_is_reserved() {
 #[test]
 fn a_start_without_room_leaves_the_allocator_empty() {
     let platform = FakePlatform::leak(BASE, END - BASE);
-    let small: Vec<_> =
-        (0..200).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
+    let small: Vec<_> = (0..200)
+        .map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional))
+        .collect();
     let mut early = Early::empty(platform, &topology(&[]));
     let error = early.start(map(&small), &[]).unwrap_err();
-    assert_eq!(error, EarlyError::NoRoomToGrow { set: SetName::Memory, regions: 0, needed_bytes: 2 * PAGE_SIZE });
+    assert_eq!(
+        error,
+        EarlyError::NoRoomToGrow { set: SetName::Memory, regions: 0, needed_bytes: 2 * PAGE_SIZE }
+    );
     assert!(early.memory().is_empty());
     // Memory in plenty that is not for arrays.
     let mut large = small.clone();
@@ -311,8 +360,9 @@ fn a_start_without_room_leaves_the_allocator_empty() {
 
 #[test]
 fn arrays_lie_in_hot_pluggable_memory_when_there_is_no_other() {
-    let small: Vec<_> =
-        (0..200).map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional)).collect();
+    let small: Vec<_> = (0..200)
+        .map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional))
+        .collect();
     let hot = range(BASE + 6 * MIB, BASE + 7 * MIB);
     let plain = range(BASE + 2 * MIB, BASE + 3 * MIB);
     for (movable_node, with_plain) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -340,7 +390,13 @@ fn both_sets_can_grow_in_one_call() {
     comb(&mut early, BASE, FIXED - 1);
     let high = END + MIB;
     for index in 0..FIXED - 1 {
-        early.add_memory(PhysRange::with_size(high + 2 * PAGE_SIZE * index, PAGE_SIZE), node(1), false).unwrap();
+        early
+            .add_memory(
+                PhysRange::with_size(high + 2 * PAGE_SIZE * index, PAGE_SIZE),
+                node(1),
+                false,
+            )
+            .unwrap();
     }
     assert_eq!((early.memory().len(), early.reserved().len()), (128, 128));
     assert_eq!(own(&early), []);
@@ -358,7 +414,8 @@ fn both_sets_can_grow_in_one_call() {
 #[test]
 fn a_direct_map_that_loses_alignment_is_refused() {
     let platform = FakePlatform::leak_skewed(BASE, END - BASE, 4);
-    let mut early = Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap();
+    let mut early =
+        Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap();
     comb(&mut early, BASE, FIXED - 1);
     let before = sets(&early);
     let error = early.reserve(tooth(BASE, FIXED)).unwrap_err();
@@ -393,11 +450,17 @@ fn memory_runs_out_with_ordinary_errors() {
                 arrays.push(early.storage()[1]);
             }
         };
-        assert!(matches!(error, EarlyError::NoRoomToGrow { .. } | EarlyError::OutOfMemory { .. }), "{error}");
+        assert!(
+            matches!(error, EarlyError::NoRoomToGrow { .. } | EarlyError::OutOfMemory { .. }),
+            "{error}"
+        );
         assert!(arrays.len() >= 3, "grew {} times", arrays.len() - 1);
         assert_own_is_storage(&early);
         assert_well_formed(early.reserved());
-        assert!(held.iter().all(|&piece| platform.is_full_of(piece, 0x5a)), "somebody wrote into an allocation");
+        assert!(
+            held.iter().all(|&piece| platform.is_full_of(piece, 0x5a)),
+            "somebody wrote into an allocation"
+        );
         held.sort_by_key(|piece| piece.start);
         assert!(held.windows(2).all(|pair| pair[0].end <= pair[1].start));
         // Everything can be given back, and is then one run again but for the array.

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use framewright::early::{EarlyAllocator, EarlyError, EarlyStorage, Region, RegionFlags};
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology};
+use framewright::firmware::{
+    MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
+};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::{IrqState, PinnedCpu, Platform};
 use std::alloc::{Layout, alloc, handle_alloc_error};
@@ -139,7 +141,12 @@ impl Early {
     }
 
     /// Tells it of more memory.
-    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
+    pub fn add_memory(
+        &mut self,
+        range: PhysRange,
+        node: NodeId,
+        hot_pluggable: bool,
+    ) -> Result<(), EarlyError> {
         // SAFETY: as for `start`.
         unsafe { self.0.add_memory(range, node, hot_pluggable) }
     }
@@ -229,7 +236,10 @@ pub fn assert_well_formed(regions: &[Region]) {
     }
     for pair in regions.windows(2) {
         let (low, high) = (&pair[0], &pair[1]);
-        assert!(low.range.end <= high.range.start, "{low:?} and {high:?} overlap or are out of order");
+        assert!(
+            low.range.end <= high.range.start,
+            "{low:?} and {high:?} overlap or are out of order"
+        );
         let alike = low.node == high.node && low.flags == high.flags;
         assert!(low.range.end < high.range.start || !alike, "{low:?} and {high:?} are not joined");
     }

@@ -185,8 +185,9 @@ impl Model {
 
     /// Regions in the reserved set, were this what it covers.
     fn regions(&self, reserved: &[Key]) -> usize {
-        let starts = (0..UNITS)
-            .filter(|&index| reserved[index].is_some() && (index == 0 || reserved[index - 1] != reserved[index]));
+        let starts = (0..UNITS).filter(|&index| {
+            reserved[index].is_some() && (index == 0 || reserved[index - 1] != reserved[index])
+        });
         starts.count() + usize::from(self.base != 0)
     }
 }
@@ -212,8 +213,11 @@ impl Pair {
         let mut topology = Topology::new(&mut storage);
         for &(start, frames, owner, hot_pluggable) in &machine.claims {
             // Claims of different nodes that overlap are refused; the others make the topology.
-            let _ =
-                topology.add_memory(PhysRange::with_size(frame(start), frames * PAGE_SIZE), node(owner), hot_pluggable);
+            let _ = topology.add_memory(
+                PhysRange::with_size(frame(start), frames * PAGE_SIZE),
+                node(owner),
+                hot_pluggable,
+            );
         }
         let mut model = Model {
             base: machine.base,
@@ -240,14 +244,20 @@ impl Pair {
 
     fn capacity(&self) -> usize {
         let [_, array] = self.early.storage();
-        if array.is_empty() { 128 } else { usize::try_from(array.size()).unwrap() / size_of::<Region>() }
+        if array.is_empty() {
+            128
+        } else {
+            usize::try_from(array.size()).unwrap() / size_of::<Region>()
+        }
     }
 
     fn run(&mut self, call: &Call) {
         let base = self.model.base;
         let at = |units: u64| base + units * UNIT;
         match *call {
-            Call::Reserve { start, len } => self.reserve(PhysRange::new(at(start), at(start + len))),
+            Call::Reserve { start, len } => {
+                self.reserve(PhysRange::new(at(start), at(start + len)))
+            }
             Call::Comb { start, tooth, count } => {
                 for index in 0..count {
                     let first = at(start + 2 * tooth * index);
@@ -257,7 +267,11 @@ impl Pair {
                     }
                     // Only calls that may grow the set are worth the whole check each.
                     if self.early.reserved().len() + 1 < self.capacity()
-                        && self.early.storage().iter().all(|array| array.intersection(range).is_empty())
+                        && self
+                            .early
+                            .storage()
+                            .iter()
+                            .all(|array| array.intersection(range).is_empty())
                     {
                         self.early.reserve(range).unwrap();
                         self.stamp_uncovered(range, PLAIN);
@@ -269,9 +283,11 @@ impl Pair {
             Call::Free { start, len } => self.free(PhysRange::new(at(start), at(start + len))),
             Call::Allocate { request } => self.allocate(&request),
             Call::AddMemory { frame, frames, node: owner, hot_pluggable } => {
-                let range = PhysRange::with_size(self.model.base + frame * PAGE_SIZE, frames * PAGE_SIZE);
+                let range =
+                    PhysRange::with_size(self.model.base + frame * PAGE_SIZE, frames * PAGE_SIZE);
                 self.early.add_memory(range, node(owner), hot_pluggable).unwrap();
-                let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
+                let flags =
+                    if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
                 for index in self.model.indices(range) {
                     self.model.memory[index].get_or_insert((Some(node(owner)), flags));
                 }
@@ -308,7 +324,8 @@ impl Pair {
     fn free(&mut self, range: PhysRange) {
         let before = sets(&self.early);
         let result = self.early.free(range);
-        let clipped = PhysRange::new(range.start.max(PAGE_SIZE), range.end.min(PHYSICAL_ADDRESS_END));
+        let clipped =
+            PhysRange::new(range.start.max(PAGE_SIZE), range.end.min(PHYSICAL_ADDRESS_END));
         let units = self.model.indices(clipped);
         let [_, array] = before.2;
         let refused = if range.is_empty() {
@@ -318,7 +335,9 @@ impl Pair {
         } else if !array.intersection(clipped).is_empty() {
             Some(EarlyError::OwnStorage { storage: array })
         } else if self.model.reserved[units.clone()].iter().all(Option::is_none) {
-            Some(EarlyError::NotReserved { range: PhysRange::new(range.start, range.end.min(PHYSICAL_ADDRESS_END)) })
+            Some(EarlyError::NotReserved {
+                range: PhysRange::new(range.start, range.end.min(PHYSICAL_ADDRESS_END)),
+            })
         } else {
             None
         };
@@ -339,7 +358,10 @@ impl Pair {
         let before = sets(&self.early);
         let result = self.early.allocate(request);
         let Some(place) = self.model.find_for(request) else {
-            assert!(matches!(result, Err(EarlyError::OutOfMemory { .. })), "{result:?} without a place");
+            assert!(
+                matches!(result, Err(EarlyError::OutOfMemory { .. })),
+                "{result:?} without a place"
+            );
             assert_eq!(sets(&self.early), before);
             return;
         };
@@ -365,7 +387,11 @@ impl Pair {
         error: Option<EarlyError>,
     ) -> bool {
         let [_, old] = before.2;
-        let capacity = if old.is_empty() { 128 } else { usize::try_from(old.size()).unwrap() / size_of::<Region>() };
+        let capacity = if old.is_empty() {
+            128
+        } else {
+            usize::try_from(old.size()).unwrap() / size_of::<Region>()
+        };
         let needed = self.model.regions(expected);
         let grows = needed > capacity;
         match error {
@@ -382,7 +408,10 @@ impl Pair {
                 assert_eq!(new != old, grows, "{needed} regions in {capacity} entries");
                 if grows {
                     assert_eq!(Some(new), self.model.find_array(new.size(), units));
-                    assert!(new.size() >= 24 * u64::try_from(needed + 1).unwrap().max(2 * capacity as u64));
+                    assert!(
+                        new.size()
+                            >= 24 * u64::try_from(needed + 1).unwrap().max(2 * capacity as u64)
+                    );
                     self.move_array(old, new);
                 }
                 true
@@ -408,7 +437,10 @@ impl Pair {
             if self.model.reserved[index].is_none() {
                 self.model.reserved[index] = key;
                 self.model.stamps[index] = Some(self.model.next_stamp);
-                self.platform.fill(PhysRange::with_size(self.model.address(index), UNIT), self.model.next_stamp);
+                self.platform.fill(
+                    PhysRange::with_size(self.model.address(index), UNIT),
+                    self.model.next_stamp,
+                );
             }
         }
     }
@@ -416,11 +448,18 @@ impl Pair {
     fn check(&self) {
         assert_well_formed(self.early.memory());
         assert_well_formed(self.early.reserved());
-        assert!(self.model.paint(self.early.memory()) == self.model.memory, "the memory set differs");
+        assert!(
+            self.model.paint(self.early.memory()) == self.model.memory,
+            "the memory set differs"
+        );
         let reserved = self.model.paint(self.early.reserved());
-        if let Some(index) = (0..UNITS).find(|&index| reserved[index] != self.model.reserved[index]) {
+        if let Some(index) = (0..UNITS).find(|&index| reserved[index] != self.model.reserved[index])
+        {
             let address = self.model.address(index);
-            panic!("{address:#x}: {:?} reserved, {:?} expected", reserved[index], self.model.reserved[index]);
+            panic!(
+                "{address:#x}: {:?} reserved, {:?} expected",
+                reserved[index], self.model.reserved[index]
+            );
         }
         self.check_hand_over();
     }
@@ -443,8 +482,8 @@ impl Pair {
             .filter_map(|frame| {
                 let mut units = self.model.indices(frame);
                 let (owner, flags) = self.model.memory[units.start]?;
-                let free =
-                    !flags.contains(RegionFlags::UNACCEPTED) && units.all(|index| self.model.reserved[index].is_none());
+                let free = !flags.contains(RegionFlags::UNACCEPTED)
+                    && units.all(|index| self.model.reserved[index].is_none());
                 free.then(|| (frame.start / PAGE_SIZE, owner.unwrap()))
             })
             .collect();
@@ -473,16 +512,22 @@ fn any_kind() -> impl Strategy<Value = MemoryKind> {
 
 fn any_machine() -> impl Strategy<Value = Machine> {
     let ranges = prop::collection::vec((0..FRAMES, 1..FRAMES, any_kind()), 1..8);
-    let claims = prop::collection::vec((0..FRAMES, 1..FRAMES, 0..3_usize, prop::bool::weighted(0.2)), 0..6);
-    (0..BASES.len(), FRAMES / 2..=FRAMES, ranges, claims).prop_map(|(base, limit_frames, ranges, claims)| Machine {
-        base: BASES[base],
-        limit_frames,
-        ranges: ranges.into_iter().map(|(start, len, kind)| (start, len.min(FRAMES - start), kind)).collect(),
-        claims: claims
-            .into_iter()
-            .map(|(start, len, owner, hot)| (start, len.min(FRAMES - start), owner, hot))
-            .collect(),
-    })
+    let claims =
+        prop::collection::vec((0..FRAMES, 1..FRAMES, 0..3_usize, prop::bool::weighted(0.2)), 0..6);
+    (0..BASES.len(), FRAMES / 2..=FRAMES, ranges, claims).prop_map(
+        |(base, limit_frames, ranges, claims)| Machine {
+            base: BASES[base],
+            limit_frames,
+            ranges: ranges
+                .into_iter()
+                .map(|(start, len, kind)| (start, len.min(FRAMES - start), kind))
+                .collect(),
+            claims: claims
+                .into_iter()
+                .map(|(start, len, owner, hot)| (start, len.min(FRAMES - start), owner, hot))
+                .collect(),
+        },
+    )
 }
 
 fn any_request() -> impl Strategy<Value = EarlyRequest> {
@@ -495,19 +540,21 @@ fn any_request() -> impl Strategy<Value = EarlyRequest> {
     ];
     // Limits are relative to the base until the call is made.
     let limits = (prop_oneof![Just(0), 0..=units], prop_oneof![Just(u64::MAX), 0..=units]);
-    (size, 0..15_u32, limits, node, any::<(bool, bool, bool)>()).prop_map(|(size, align, limits, node, flags)| {
-        let (zeroed, no_init, hot_pluggable) = flags;
-        EarlyRequest {
-            size_bytes: size * UNIT,
-            align_bytes: 1 << align,
-            min_address: limits.0,
-            max_address: limits.1,
-            node,
-            zeroed,
-            no_init,
-            hot_pluggable,
-        }
-    })
+    (size, 0..15_u32, limits, node, any::<(bool, bool, bool)>()).prop_map(
+        |(size, align, limits, node, flags)| {
+            let (zeroed, no_init, hot_pluggable) = flags;
+            EarlyRequest {
+                size_bytes: size * UNIT,
+                align_bytes: 1 << align,
+                min_address: limits.0,
+                max_address: limits.1,
+                node,
+                zeroed,
+                no_init,
+                hot_pluggable,
+            }
+        },
+    )
 }
 
 fn any_call() -> impl Strategy<Value = Call> {
@@ -540,7 +587,13 @@ fn place_call(call: Call, base: u64) -> Call {
         Call::Allocate { request } => {
             let lift = |units: u64| if units == u64::MAX { units } else { base + units * UNIT };
             let min_address = if request.min_address == 0 { 0 } else { lift(request.min_address) };
-            Call::Allocate { request: EarlyRequest { min_address, max_address: lift(request.max_address), ..request } }
+            Call::Allocate {
+                request: EarlyRequest {
+                    min_address,
+                    max_address: lift(request.max_address),
+                    ..request
+                },
+            }
         }
         other => other,
     }

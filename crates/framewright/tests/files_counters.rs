@@ -18,13 +18,16 @@ use std::collections::BTreeMap;
 fn read(manager: &Fake, path: &str) -> String {
     let mut text = String::new();
     let table = manager.files();
-    FileSystem::new(&[&table]).read(path, &mut text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    FileSystem::new(&[&table])
+        .read(path, &mut text)
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
     text
 }
 
 fn numbers(text: &str) -> BTreeMap<String, u64> {
-    let split =
-        |line: &str| line.split_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect("number")));
+    let split = |line: &str| {
+        line.split_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect("number")))
+    };
     text.lines().map(|line| split(line).expect("a name and a number")).collect()
 }
 
@@ -34,13 +37,18 @@ fn vmstat(manager: &Fake) -> BTreeMap<String, u64> {
 
 fn numastat(manager: &Fake, node: usize) -> [u64; 6] {
     let text = read(manager, &format!("/sys/devices/system/node/node{node}/numastat"));
-    let names = ["numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node"];
-    assert_eq!(text.lines().map(|line| line.split(' ').next().expect("a name")).collect::<Vec<_>>(), names);
+    let names =
+        ["numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node"];
+    assert_eq!(
+        text.lines().map(|line| line.split(' ').next().expect("a name")).collect::<Vec<_>>(),
+        names
+    );
     names.map(|name| numbers(&text)[name])
 }
 
 fn two_nodes() -> Fake {
-    let builder = FakeMachine::builder().ram(mib(0, 3072)).ram(gib(4, 5)).cpus_on(0, 2).cpus_on(1, 1);
+    let builder =
+        FakeMachine::builder().ram(mib(0, 3072)).ram(gib(4, 5)).cpus_on(0, 2).cpus_on(1, 1);
     bring_up(builder.node(mib(0, 3072), 0).node(gib(4, 5), 1).build())
 }
 
@@ -54,10 +62,12 @@ fn flow(manager: &Fake) -> [u64; 4] {
 fn what_left_zones_and_came_back_is_counted_exactly() {
     let manager = two_nodes();
     let before = flow(&manager);
-    let large: Vec<_> = (0..5).map(|_| manager.allocate(&Request::new(order(11))).expect("is free")).collect();
+    let large: Vec<_> =
+        (0..5).map(|_| manager.allocate(&Request::new(order(11))).expect("is free")).collect();
     let mut odd = manager.allocate(&Request::pages(700)).expect("is free");
     let after = flow(&manager);
-    let grown = |after: [u64; 4], before: [u64; 4]| [0, 1, 2, 3].map(|place| after[place] - before[place]);
+    let grown =
+        |after: [u64; 4], before: [u64; 4]| [0, 1, 2, 3].map(|place| after[place] - before[place]);
     // All of 1024 pages are taken for the odd one, and the rest comes back.
     let [dma, dma32, normal, freed] = grown(after, before);
     assert_eq!((dma, dma32 + normal, freed), (0, 5 * 2048 + 1024, 324));
@@ -126,12 +136,15 @@ fn nodes_say_whose_pages_they_gave() {
         }
         manager.allocate(&request(NodeChoice::Any)).expect("node 0 has some");
     });
-    machine.run_on(0, || manager.allocate(&request(NodeChoice::Preferred(on(1)))).map(drop).expect("node 0 has some"));
+    machine.run_on(0, || {
+        manager.allocate(&request(NodeChoice::Preferred(on(1)))).map(drop).expect("node 0 has some")
+    });
     assert_eq!(grown(1), [taken, 0, 1024, 0, taken - 512, 512]);
     assert_eq!(grown(0), [1024, 1024, 0, 0, 1536, 512]);
     let sum = vmstat(&manager);
     let all = [numastat(&manager, 0), numastat(&manager, 1)];
-    let names = ["numa_hit", "numa_miss", "numa_foreign", "numa_interleave", "numa_local", "numa_other"];
+    let names =
+        ["numa_hit", "numa_miss", "numa_foreign", "numa_interleave", "numa_local", "numa_other"];
     for (place, name) in names.iter().enumerate() {
         assert_eq!(sum[*name], all[0][place] + all[1][place], "{name}");
     }
@@ -160,7 +173,8 @@ fn the_page_array_has_one_size() {
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let sizes = || {
         let meminfo = read(&manager, "/proc/meminfo");
-        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemMapArray:")).expect("a line");
+        let line =
+            meminfo.lines().find_map(|line| line.strip_prefix("MemMapArray:")).expect("a line");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         (kib / 4, vmstat(&manager)["nr_memmap_boot_pages"])
     };
@@ -174,5 +188,8 @@ fn the_page_array_has_one_size() {
     assert!(saved > 500);
     assert_eq!(sizes(), (array - saved, array - saved));
     let names = vmstat(&manager);
-    assert!(!names.contains_key("nr_memmap_array_pages") && names["nr_block_table_pages"] > 0, "{names:?}");
+    assert!(
+        !names.contains_key("nr_memmap_array_pages") && names["nr_block_table_pages"] > 0,
+        "{names:?}"
+    );
 }

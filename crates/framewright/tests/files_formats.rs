@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 fn read(manager: &Fake, path: &str) -> String {
     let mut text = String::new();
     let table = manager.files();
-    FileSystem::new(&[&table]).read(path, &mut text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    FileSystem::new(&[&table])
+        .read(path, &mut text)
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
     text
 }
 
@@ -33,7 +35,8 @@ fn two_nodes() -> Fake {
 
 /// `text` without `head`, and the rest.
 fn after<'a>(text: &'a str, head: &str) -> &'a str {
-    text.strip_prefix(head).unwrap_or_else(|| panic!("{head:?} is not at the beginning of {text:?}"))
+    text.strip_prefix(head)
+        .unwrap_or_else(|| panic!("{head:?} is not at the beginning of {text:?}"))
 }
 
 /// Numbers in columns of at least `width`, each with a blank behind it, and nothing else.
@@ -42,11 +45,15 @@ fn columns(text: &str, width: usize) -> Vec<u64> {
     let mut numbers = Vec::new();
     while !rest.is_empty() {
         let digits = rest.trim_start_matches(' ');
-        let (number, tail) =
-            digits.split_once(' ').unwrap_or_else(|| panic!("no blank behind the last column: {text:?}"));
+        let (number, tail) = digits
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("no blank behind the last column: {text:?}"));
         let (sign, number) = number.strip_prefix('>').map_or((0, number), |number| (1, number));
         let column = rest.len() - tail.len() - 1 - sign;
-        assert!(column == width || column > width && rest.len() == digits.len(), "{width} columns: {text:?}");
+        assert!(
+            column == width || column > width && rest.len() == digits.len(),
+            "{width} columns: {text:?}"
+        );
         numbers.push(number.parse().unwrap_or_else(|_| panic!("{number:?}: {text:?}")));
         rest = tail;
     }
@@ -60,7 +67,10 @@ fn parse_buddyinfo(text: &str) -> BTreeMap<(u64, String), Vec<u64>> {
             let (node, rest) = after(line, "Node ").split_once(", zone ").expect("a zone");
             let (name, counts) = rest.split_at(9);
             assert_eq!(name.len(), 9);
-            ((node.parse().expect("a number"), after(name, "").trim().to_owned()), columns(counts, 6))
+            (
+                (node.parse().expect("a number"), after(name, "").trim().to_owned()),
+                columns(counts, 6),
+            )
         })
         .collect()
 }
@@ -79,13 +89,19 @@ fn parse_pagetypeinfo(text: &str) -> PageTypes {
     while lines.peek().is_some() {
         let order = after(lines.next().expect("a line"), "Page block order: ");
         let pages = after(lines.next().expect("a line"), "Pages per block:  ");
-        assert_eq!(1 << order.parse::<u32>().expect("a number"), pages.parse::<u64>().expect("a number"));
+        assert_eq!(
+            1 << order.parse::<u32>().expect("a number"),
+            pages.parse::<u64>().expect("a number")
+        );
         assert_eq!(lines.next(), Some(""));
         let heading = lines.next().expect("a heading");
         let (title, orders) = heading.split_at(44);
         assert_eq!(title.trim_end(), "Free pages count per migrate type at order");
         let orders = columns(orders, 6);
-        assert!(orders.iter().zip(0..).all(|(&order, expected)| order == expected) && orders.len() >= 11);
+        assert!(
+            orders.iter().zip(0..).all(|(&order, expected)| order == expected)
+                && orders.len() >= 11
+        );
         for line in lines.by_ref().take_while(|line| !line.is_empty()) {
             let rest = after(line, "Node ");
             let (node, rest) = rest.split_at(4);
@@ -133,14 +149,19 @@ fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> 
         }
         if let Some(list) = content.strip_prefix("protection: (") {
             assert_eq!(indent, 8);
-            let numbers = list.strip_suffix(')').expect("closed").split(", ").map(|number| number.parse::<u64>());
+            let numbers = list
+                .strip_suffix(')')
+                .expect("closed")
+                .split(", ")
+                .map(|number| number.parse::<u64>());
             for (kind, number) in numbers.enumerate() {
                 zone.insert(format!("protection {kind}"), number.expect("a number"));
             }
             continue;
         }
         let (name, number) = content.rsplit_once(' ').expect("a number at the end");
-        let (name, number) = (name.trim_end(), number.parse::<u64>().unwrap_or_else(|_| panic!("{line:?}")));
+        let (name, number) =
+            (name.trim_end(), number.parse::<u64>().unwrap_or_else(|_| panic!("{line:?}")));
         let width = line.len() - number.to_string().len();
         match indent {
             // `pages free` and what stands under it are in one column.
@@ -156,7 +177,9 @@ fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> 
             14 => assert_eq!(width, 24, "{line:?}"),
             _ => panic!("{line:?}"),
         }
-        let key = cpu.filter(|_| indent == 14).map_or_else(|| name.to_owned(), |cpu| format!("cpu {cpu} {name}"));
+        let key = cpu
+            .filter(|_| indent == 14)
+            .map_or_else(|| name.to_owned(), |cpu| format!("cpu {cpu} {name}"));
         assert_eq!(zone.insert(key, number), None, "{line:?}");
     }
     zones
@@ -164,12 +187,17 @@ fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> 
 
 /// Names and numbers of `/proc/vmstat`.
 fn parse_vmstat(text: &str) -> BTreeMap<String, u64> {
-    let is_name = |name: &str| name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
+    let is_name =
+        |name: &str| name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
     let mut found = BTreeMap::new();
     for line in text.lines() {
         let (name, number) = line.split_once(' ').expect("a name and a number");
         assert!(is_name(name), "{line:?}");
-        assert_eq!(found.insert(name.to_owned(), number.parse().expect("a number")), None, "{line:?}");
+        assert_eq!(
+            found.insert(name.to_owned(), number.parse().expect("a number")),
+            None,
+            "{line:?}"
+        );
     }
     found
 }
@@ -230,11 +258,19 @@ fn buddyinfo_is_this_text() {
         return;
     }
     let text = read(&manager, "/proc/buddyinfo");
-    let free =
-        |zone: usize| manager.views().nth(zone).expect("a zone").free_areas().by_order().map(|runs| runs.to_string());
+    let free = |zone: usize| {
+        manager
+            .views()
+            .nth(zone)
+            .expect("a zone")
+            .free_areas()
+            .by_order()
+            .map(|runs| runs.to_string())
+    };
     let row = |zone| free(zone).iter().map(|runs| format!("{runs:>6} ")).collect::<String>();
     let zones = [("DMA", 0), ("DMA32", 1), ("Normal", 2)];
-    let expected: String = zones.map(|(zone, index)| format!("Node 0, zone {zone:>8} {}\n", row(index))).concat();
+    let expected: String =
+        zones.map(|(zone, index)| format!("Node 0, zone {zone:>8} {}\n", row(index))).concat();
     assert_eq!(text, expected);
     // The tables are in the third GiB.
     assert!(text.ends_with("     2 \n"), "{text}");
@@ -243,12 +279,14 @@ fn buddyinfo_is_this_text() {
 #[test]
 fn small_orders_are_counted_from_the_maps() {
     let manager = bring_up(FakeMachine::builder().ram(gib(4, 5)).build());
-    let before = parse_buddyinfo(&read(&manager, "/proc/buddyinfo"))[&(0, name(ZoneKind::Normal))].clone();
+    let before =
+        parse_buddyinfo(&read(&manager, "/proc/buddyinfo"))[&(0, name(ZoneKind::Normal))].clone();
     let start = PfnRange::new(0x12_0000, 0x12_0200).start;
     let page = manager.allocate_at(start, order(0), MigrateType::Movable).expect("free");
     let counts = &parse_buddyinfo(&read(&manager, "/proc/buddyinfo"))[&(0, name(ZoneKind::Normal))];
     // The page's buddy and the halves above it, up to the run that it came out of.
-    let split = (0..counts.len()).find(|&order| counts[order] < before[order]).expect("a run that is gone");
+    let split =
+        (0..counts.len()).find(|&order| counts[order] < before[order]).expect("a run that is gone");
     assert!(split > 9 && counts[split + 1..] == before[split + 1..]);
     for order in 0..split {
         assert_eq!(counts[order], before[order] + 1, "order {order}: {counts:?} {before:?}");
@@ -303,8 +341,12 @@ fn check_sums(manager: &Fake) {
             assert_eq!(info[name], value, "{name} of {}", zone.id());
         }
     }
-    let cached: u64 =
-        zoneinfo.values().flatten().filter(|(name, _)| name.ends_with("count:")).map(|(_, pages)| pages).sum();
+    let cached: u64 = zoneinfo
+        .values()
+        .flatten()
+        .filter(|(name, _)| name.ends_with("count:"))
+        .map(|(_, pages)| pages)
+        .sum();
     assert_eq!(cached, manager.cached_pages());
     let vmstat = parse_vmstat(&read(manager, "/proc/vmstat"));
     let meminfo = parse_meminfo(&read(manager, "/proc/meminfo"), "");
@@ -313,13 +355,18 @@ fn check_sums(manager: &Fake) {
     assert_eq!(vmstat["nr_isolated_pages"], totals.isolated_pages);
     assert_eq!(vmstat["nr_memmap_pages"], totals.map_pages);
     assert!(vmstat["nr_free_pages_blocks"] <= totals.free_pages);
-    assert_eq!((meminfo["MemTotal"], meminfo["MemFree"]), (4 * totals.managed_pages, 4 * totals.free_pages));
+    assert_eq!(
+        (meminfo["MemTotal"], meminfo["MemFree"]),
+        (4 * totals.managed_pages, 4 * totals.free_pages)
+    );
     assert!(meminfo["MemAvailable"] <= 4 * (totals.free_pages + manager.cached_pages()));
     let mut of_nodes = BTreeMap::<String, u64>::new();
     for node in manager.nodes() {
         let folder = format!("/sys/devices/system/node/node{}", node.id);
-        for (name, value) in parse_meminfo(&read(manager, &format!("{folder}/meminfo")), &format!("Node {} ", node.id))
-        {
+        for (name, value) in parse_meminfo(
+            &read(manager, &format!("{folder}/meminfo")),
+            &format!("Node {} ", node.id),
+        ) {
             *of_nodes.entry(name).or_default() += value;
         }
         for (name, value) in parse_vmstat(&read(manager, &format!("{folder}/vmstat"))) {
@@ -329,7 +376,9 @@ fn check_sums(manager: &Fake) {
     for name in ["MemTotal", "MemFree", "MemMap", "Isolated"] {
         assert_eq!(of_nodes[name], meminfo[name], "{name}");
     }
-    for name in ["nr_free_pages", "nr_free_pages_blocks", "block_split", "block_merge", "pcp_refill_pages"] {
+    for name in
+        ["nr_free_pages", "nr_free_pages_blocks", "block_split", "block_merge", "pcp_refill_pages"]
+    {
         assert_eq!(of_nodes[name], vmstat[name], "{name}");
     }
 }
@@ -355,7 +404,8 @@ fn random_traffic(manager: &Fake, isolate: Option<BlockRange>) {
                     held.extend(manager.allocate(&Request { migrate_type, ..Request::new(of) }));
                 }
             } else {
-                let range = held.swap_remove(usize::try_from(below(held.len() as u64)).expect("small"));
+                let range =
+                    held.swap_remove(usize::try_from(below(held.len() as u64)).expect("small"));
                 manager.give_back(range).expect("held");
             }
         }
@@ -375,10 +425,16 @@ fn random_traffic(manager: &Fake, isolate: Option<BlockRange>) {
     }
     let drains = vmstat["pcp_drain"];
     let table = manager.files();
-    FileSystem::new(&[&table]).write("/proc/sys/vm/compact_memory", "1\n").expect("memory is compacted");
+    FileSystem::new(&[&table])
+        .write("/proc/sys/vm/compact_memory", "1\n")
+        .expect("memory is compacted");
     check_sums(manager);
     let vmstat = parse_vmstat(&read(manager, "/proc/vmstat"));
-    assert!(vmstat["pcp_drain"] > drains && vmstat["pcp_return_pages"] > 0 && vmstat["nr_pcp_pages"] == 0);
+    assert!(
+        vmstat["pcp_drain"] > drains
+            && vmstat["pcp_return_pages"] > 0
+            && vmstat["nr_pcp_pages"] == 0
+    );
     assert!(vmstat["block_merge"] > 0);
 }
 
@@ -404,7 +460,10 @@ fn stalls_are_counted_where_memory_is_short() {
     let request = Request { zone: ZoneKind::Dma32, ..Request::new(order(18)) };
     assert!(manager.allocate(&request).is_err() && manager.allocate(&request).is_err());
     let vmstat = parse_vmstat(&read(&manager, "/proc/vmstat"));
-    assert_eq!((vmstat["allocstall_dma32"], vmstat["allocstall_normal"], vmstat["alloc_fail"]), (2, 0, 2));
+    assert_eq!(
+        (vmstat["allocstall_dma32"], vmstat["allocstall_normal"], vmstat["alloc_fail"]),
+        (2, 0, 2)
+    );
 }
 
 #[test]
@@ -413,16 +472,23 @@ fn nodes_have_their_files() {
     assert_eq!(read(&manager, "/sys/devices/system/node/online"), "0-1\n");
     assert_eq!(read(&manager, "/sys/devices/system/node/has_memory"), "0-1\n");
     let lines = |name| {
-        (0..2).map(|node| read(&manager, &format!("/sys/devices/system/node/node{node}/{name}"))).collect::<Vec<_>>()
+        (0..2)
+            .map(|node| read(&manager, &format!("/sys/devices/system/node/node{node}/{name}")))
+            .collect::<Vec<_>>()
     };
-    let cpus = |node| (0..4).filter(|&cpu| manager.platform().node_of_cpu(cpu).index() == node).collect::<Vec<_>>();
+    let cpus = |node| {
+        (0..4)
+            .filter(|&cpu| manager.platform().node_of_cpu(cpu).index() == node)
+            .collect::<Vec<_>>()
+    };
     for (node, list) in lines("cpulist").iter().enumerate() {
         let mut expected = String::new();
         files::write_cpu_list(&mut expected, cpus(node).into_iter()).expect("text");
         assert_eq!(*list, expected);
     }
     for (node, line) in lines("distance").iter().enumerate() {
-        let distances: Vec<u8> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        let distances: Vec<u8> =
+            line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
         assert_eq!(distances, manager.nodes()[node].distances);
         assert_eq!((distances.len(), distances[node]), (2, 10));
     }
@@ -445,7 +511,10 @@ fn folders_are_listed_in_order() {
     assert_eq!(folders, [&folder("node0"), &folder("node1")]);
     assert!(nodes.is_sorted_by(|one, next| one.0 < next.0));
     let vm = list("/proc/sys/vm").expect("a folder");
-    assert_eq!(vm[0], ("compact_memory".to_owned(), Kind::File { readable: false, writable: true }));
+    assert_eq!(
+        vm[0],
+        ("compact_memory".to_owned(), Kind::File { readable: false, writable: true })
+    );
     assert_eq!(list("/proc/vmstat").expect("a file")[0].0, "vmstat");
     assert_eq!(list("/nothing"), Err(FileError::NotFound));
     // Everything that is listed is there.
@@ -461,7 +530,9 @@ fn folders_are_listed_in_order() {
                     assert!(read(&manager, &path).ends_with('\n'), "{path}");
                     read_files += 1;
                 }
-                Kind::File { .. } => assert_eq!(files.read(&path, &mut String::new()), Err(FileError::NotPermitted)),
+                Kind::File { .. } => {
+                    assert_eq!(files.read(&path, &mut String::new()), Err(FileError::NotPermitted))
+                }
             }
         }
     }

@@ -47,7 +47,8 @@ fn parse(text: &str) -> (u64, Vec<(String, Vec<Line>)>) {
         }
         let words: Vec<&str> = line.split(' ').collect();
         let [first, blocks, uses] = words[..] else { panic!("{line:?}") };
-        let first = u64::from_str_radix(first.strip_prefix("0x").expect("hexadecimal"), 16).expect("a number");
+        let first = u64::from_str_radix(first.strip_prefix("0x").expect("hexadecimal"), 16)
+            .expect("a number");
         let blocks = blocks.parse().expect("a number");
         let uses: Vec<(String, u64)> = match uses.split_once(':') {
             None => vec![(uses.to_owned(), blocks)],
@@ -67,7 +68,10 @@ fn parse(text: &str) -> (u64, Vec<(String, Vec<Line>)>) {
 fn blocks_of(lines: &[Line], letter: char) -> u64 {
     let parts = lines.iter().flat_map(|line| {
         let cells = line.blocks / line.uses.iter().map(|(_, count)| count).sum::<u64>();
-        line.uses.iter().filter(move |(name, _)| name.starts_with(letter)).map(move |(_, count)| count * cells)
+        line.uses
+            .iter()
+            .filter(move |(name, _)| name.starts_with(letter))
+            .map(move |(_, count)| count * cells)
     });
     parts.sum()
 }
@@ -101,7 +105,9 @@ fn every_block_is_what_the_table_says() {
     let manager = bring_up(machine());
     // Something of everything, with holes between.
     let mut held = Vec::new();
-    for (index, order_of) in [9_u8, 0, 10, 3, 12, 0, 9, 9, 13, 8].into_iter().cycle().take(200).enumerate() {
+    for (index, order_of) in
+        [9_u8, 0, 10, 3, 12, 0, 9, 9, 13, 8].into_iter().cycle().take(200).enumerate()
+    {
         let kind = [MigrateType::Movable, MigrateType::Unmovable][index % 2];
         let start = manager.allocate_order(order(order_of), kind).expect("there is memory");
         held.push((start, order(order_of)));
@@ -121,7 +127,11 @@ fn every_block_is_what_the_table_says() {
                 seen.push((line.first + block * PAGES_PER_BLOCK, line.uses[0].0.as_str()));
             }
         }
-        let blocks = zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0).map(BlockNumber);
+        let blocks = zone
+            .segments()
+            .iter()
+            .flat_map(|segment| segment.start.0..segment.end().0)
+            .map(BlockNumber);
         let all: Vec<_> = blocks.map(|block| (block, manager.block_state(block))).collect();
         assert_eq!(seen.len(), all.len());
         for ((first, name), (block, state)) in seen.into_iter().zip(all) {
@@ -138,7 +148,8 @@ fn large_machines_have_large_cells_and_short_text() {
     let mut builder = FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 24 * tib));
     for node in 0..16 {
         let start = if node == 0 { 0 } else { 1536 * node };
-        builder = builder.node(gib(start, 1536 * (node + 1)), usize::try_from(node).expect("16 nodes"));
+        builder =
+            builder.node(gib(start, 1536 * (node + 1)), usize::try_from(node).expect("16 nodes"));
     }
     let manager = bring_up(builder.build());
     let fresh = read(&manager);
@@ -154,7 +165,11 @@ fn large_machines_have_large_cells_and_short_text() {
     let (cell, zones) = parse(&text);
     let blocks: u64 = zones.iter().flat_map(|(_, lines)| lines).map(|line| line.blocks).sum();
     assert!(cell.is_power_of_two() && blocks / cell <= 4096 && blocks / cell > 1024, "{cell}");
-    let in_segments = manager.zones().iter().flat_map(|zone| zone.segments()).map(|segment| u64::from(segment.blocks));
+    let in_segments = manager
+        .zones()
+        .iter()
+        .flat_map(|zone| zone.segments())
+        .map(|segment| u64::from(segment.blocks));
     assert_eq!(blocks, in_segments.sum::<u64>());
     let used: u64 = zones.iter().map(|(_, lines)| blocks_of(lines, 'W')).sum();
     assert_eq!(used, 750 * (1 + 16 + 256));
@@ -183,7 +198,9 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     for order_of in [9_u8, 18, 0, 14, 10] {
-                        if let Ok(start) = manager.allocate_order(order(order_of), MigrateType::Movable) {
+                        if let Ok(start) =
+                            manager.allocate_order(order(order_of), MigrateType::Movable)
+                        {
                             held.push((start, order(order_of)));
                         }
                     }
@@ -192,14 +209,16 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
                         manager.give_back_order(start, order).expect("it was allocated");
                     }
                 }
-                held.into_iter()
-                    .for_each(|(start, order)| manager.give_back_order(start, order).expect("it was allocated"));
+                held.into_iter().for_each(|(start, order)| {
+                    manager.give_back_order(start, order).expect("it was allocated")
+                });
             };
             scope.spawn(move || manager.platform().run_on(cpu, traffic));
         }
         for _ in 0..50 {
             for zone in manager.views() {
-                let mut next = zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
+                let mut next =
+                    zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
                 zone.for_each_block_run(&mut |run| {
                     assert!(run.blocks != 0 && run.what != BlockUse::Unknown);
                     for block in run.start.0..run.start.0 + run.blocks {

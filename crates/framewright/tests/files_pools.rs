@@ -51,11 +51,14 @@ fn huge_lines(text: &str, prefix: &str) -> Vec<(String, usize, bool)> {
     text.lines()
         .filter_map(|line| line.strip_prefix(prefix))
         .filter(|line| {
-            line.starts_with("HugePages_") || line.starts_with("Hugepagesize") || line.starts_with("Hugetlb")
+            line.starts_with("HugePages_")
+                || line.starts_with("Hugepagesize")
+                || line.starts_with("Hugetlb")
         })
         .map(|line| {
             let (name, value) = line.split_once(':').expect("a colon");
-            let (number, unit) = value.strip_suffix(" kB").map_or((value, false), |number| (number, true));
+            let (number, unit) =
+                value.strip_suffix(" kB").map_or((value, false), |number| (number, true));
             number.trim_start().parse::<u64>().unwrap_or_else(|_| panic!("{line:?}"));
             (name.to_owned(), name.len() + 1 + number.len(), unit)
         })
@@ -65,7 +68,9 @@ fn huge_lines(text: &str, prefix: &str) -> Vec<(String, usize, bool)> {
 #[test]
 fn what_linux_shows_is_shown_in_its_order_and_columns() {
     let manager = bring_up(machine());
-    for (path, prefix, lines) in [("/proc/meminfo", "", 6), ("/sys/devices/system/node/node0/meminfo", "Node 0 ", 3)] {
+    for (path, prefix, lines) in
+        [("/proc/meminfo", "", 6), ("/sys/devices/system/node/node0/meminfo", "Node 0 ", 3)]
+    {
         let ours = huge_lines(&read(&manager, path).expect("is there"), prefix);
         assert_eq!(ours.len(), lines, "{path}");
         let Ok(theirs) = std::fs::read_to_string(path) else { continue };
@@ -86,7 +91,11 @@ fn what_linux_shows_is_shown_in_its_order_and_columns() {
     );
     assert_eq!(write(&manager, &format!("{SYS_GIB}nr_hugepages"), "1"), Ok(()));
     // All sizes.
-    assert!(read(&manager, "/proc/meminfo").expect("is there").ends_with("Hugetlb:         1058816 kB\n"));
+    assert!(
+        read(&manager, "/proc/meminfo")
+            .expect("is there")
+            .ends_with("Hugetlb:         1058816 kB\n")
+    );
     let of_node = read(&manager, "/sys/devices/system/node/node1/meminfo").expect("is there");
     assert!(
         of_node
@@ -101,8 +110,9 @@ fn folders_hold_what_linuxs_hold() {
     for folder in [SYS, SYS_GIB, "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/"] {
         let ours = list(&manager, folder);
         let Ok(theirs) = std::fs::read_dir(folder) else { continue };
-        let mut theirs: Vec<String> =
-            theirs.map(|entry| entry.expect("a name").file_name().to_string_lossy().into_owned()).collect();
+        let mut theirs: Vec<String> = theirs
+            .map(|entry| entry.expect("a name").file_name().to_string_lossy().into_owned())
+            .collect();
         theirs.sort();
         assert_eq!(ours, theirs, "{folder}");
     }
@@ -110,7 +120,10 @@ fn folders_hold_what_linuxs_hold() {
         list(&manager, &node_file(2, 1_048_576, "")),
         ["demote", "demote_size", "free_hugepages", "nr_hugepages", "surplus_hugepages"]
     );
-    assert_eq!(list(&manager, "/sys/kernel/mm/hugepages"), ["hugepages-1048576kB", "hugepages-2048kB"]);
+    assert_eq!(
+        list(&manager, "/sys/kernel/mm/hugepages"),
+        ["hugepages-1048576kB", "hugepages-2048kB"]
+    );
     let pools = manager.pool_files(&NoHelpers);
     let (ours, pools) = (manager.files(), pools.table());
     let sources: [&dyn framewright::files::Source; 2] = [&ours, &pools];
@@ -134,7 +147,8 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
     assert_eq!(write(&manager, &format!("{SYS}nr_overcommit_hugepages"), "8\n"), Ok(()));
     assert_eq!(number(&manager, "/proc/sys/vm/nr_overcommit_hugepages"), 8);
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "4\n"), Ok(()));
-    let pages: Vec<_> = (0..6).map(|_| pool.allocate(NodeChoice::Any, false).expect("overcommit").start).collect();
+    let pages: Vec<_> =
+        (0..6).map(|_| pool.allocate(NodeChoice::Any, false).expect("overcommit").start).collect();
     assert_eq!(number(&manager, &format!("{SYS}nr_hugepages")), 6);
     assert_eq!(number(&manager, &format!("{SYS}nr_hugepages_mempolicy")), 6);
     assert_eq!(number(&manager, "/proc/sys/vm/nr_hugepages"), 4);
@@ -143,7 +157,10 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
     // Below what is in use: the rest is surplus, whatever overcommit says, and leaves when it is freed.
     assert_eq!(write(&manager, &format!("{SYS}nr_overcommit_hugepages"), "0"), Ok(()));
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "1"), Ok(()));
-    assert_eq!((numbers(&pool), number(&manager, "/proc/sys/vm/nr_hugepages")), ([6, 0, 0, 5, 1], 1));
+    assert_eq!(
+        (numbers(&pool), number(&manager, "/proc/sys/vm/nr_hugepages")),
+        ([6, 0, 0, 5, 1], 1)
+    );
     check(&manager);
     // Growing makes pages of those.
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages_mempolicy", "3"), Ok(()));
@@ -164,11 +181,16 @@ fn nodes_have_their_own() {
     let manager = bring_up(machine());
     for (size, kbytes, pages) in [(TWO, 2048, 12), (GIB, 1_048_576, 2)] {
         let pool = manager.pool(size);
-        assert_eq!(write(&manager, &node_file(1, kbytes, "nr_hugepages"), &pages.to_string()), Ok(()));
+        assert_eq!(
+            write(&manager, &node_file(1, kbytes, "nr_hugepages"), &pages.to_string()),
+            Ok(())
+        );
         assert_eq!(nr_of(&pool), [0, pages]);
         assert_eq!(write(&manager, &node_file(0, kbytes, "nr_hugepages"), "1"), Ok(()));
         assert_eq!(nr_of(&pool), [1, pages]);
-        for (name, all) in [("nr_hugepages", pages), ("free_hugepages", pages), ("surplus_hugepages", 0)] {
+        for (name, all) in
+            [("nr_hugepages", pages), ("free_hugepages", pages), ("surplus_hugepages", 0)]
+        {
             assert_eq!(number(&manager, &node_file(1, kbytes, name)), all, "{name}");
         }
         assert_eq!(write(&manager, &node_file(1, kbytes, "nr_hugepages"), "1"), Ok(()));
@@ -176,8 +198,14 @@ fn nodes_have_their_own() {
         // A node without memory takes what it can get, and a node that there is not is no file.
         assert_eq!(write(&manager, &node_file(2, kbytes, "nr_hugepages"), "9"), Ok(()));
         assert_eq!(number(&manager, &node_file(2, kbytes, "nr_hugepages")), 0);
-        assert_eq!(write(&manager, &node_file(3, kbytes, "nr_hugepages"), "1"), Err(FileError::NotFound));
-        assert_eq!(write(&manager, &node_file(1, kbytes, "nr_hugepages"), &u64::MAX.to_string()), Ok(()));
+        assert_eq!(
+            write(&manager, &node_file(3, kbytes, "nr_hugepages"), "1"),
+            Err(FileError::NotFound)
+        );
+        assert_eq!(
+            write(&manager, &node_file(1, kbytes, "nr_hugepages"), &u64::MAX.to_string()),
+            Ok(())
+        );
         let reached = number(&manager, &node_file(1, kbytes, "nr_hugepages"));
         assert!(reached > 1 && nr_of(&pool)[0] == 1, "{reached}");
         assert_eq!(write(&manager, &node_file(1, kbytes, "nr_hugepages"), "0"), Ok(()));
@@ -217,7 +245,10 @@ fn demotion_is_a_write() {
     assert_eq!(read(&manager, &demote), Err(FileError::NotPermitted));
     assert_eq!(write(&manager, &format!("{SYS_GIB}nr_hugepages"), "3"), Ok(()));
     assert_eq!(write(&manager, &demote, "1"), Ok(()));
-    assert_eq!((numbers(&manager.pool(GIB)), numbers(&manager.pool(TWO))), ([2, 2, 0, 0, 2], [512, 512, 0, 0, 512]));
+    assert_eq!(
+        (numbers(&manager.pool(GIB)), numbers(&manager.pool(TWO))),
+        ([2, 2, 0, 0, 2], [512, 512, 0, 0, 512])
+    );
     let of_node = number(&manager, &node_file(1, 1_048_576, "nr_hugepages"));
     assert_eq!(write(&manager, &node_file(1, 1_048_576, "demote"), "9"), Ok(()));
     assert_eq!(number(&manager, &node_file(1, 1_048_576, "nr_hugepages")), 0);
@@ -233,7 +264,19 @@ fn nonsense_is_refused_and_changes_nothing() {
     let pool = manager.pool(TWO);
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "7"), Ok(()));
     let before = numbers(&pool);
-    let nonsense = ["", "\n", "many", "-1", "1 2", "1k", "1.5", "18446744073709551616", "0x", "7\n\n7", "\u{661}"];
+    let nonsense = [
+        "",
+        "\n",
+        "many",
+        "-1",
+        "1 2",
+        "1k",
+        "1.5",
+        "18446744073709551616",
+        "0x",
+        "7\n\n7",
+        "\u{661}",
+    ];
     let files = [
         "/proc/sys/vm/nr_hugepages".to_owned(),
         "/proc/sys/vm/nr_overcommit_hugepages".to_owned(),
@@ -254,14 +297,26 @@ fn nonsense_is_refused_and_changes_nothing() {
     }
     // Linux reads these in decimal.
     assert_eq!(write(&manager, &format!("{SYS}nr_hugepages"), "0x10"), Err(FileError::Invalid));
-    assert_eq!((numbers(&pool), pool.counts().overcommit, manager.optimize_vmemmap()), (before, 0, false));
-    for path in [format!("{SYS}free_hugepages"), format!("{SYS}resv_hugepages"), format!("{SYS}surplus_hugepages")] {
+    assert_eq!(
+        (numbers(&pool), pool.counts().overcommit, manager.optimize_vmemmap()),
+        (before, 0, false)
+    );
+    for path in [
+        format!("{SYS}free_hugepages"),
+        format!("{SYS}resv_hugepages"),
+        format!("{SYS}surplus_hugepages"),
+    ] {
         assert_eq!(write(&manager, &path, "1"), Err(FileError::NotPermitted));
     }
-    assert_eq!(write(&manager, &format!("{SYS_GIB}nr_overcommit_hugepages"), "1"), Err(FileError::Invalid));
+    assert_eq!(
+        write(&manager, &format!("{SYS_GIB}nr_overcommit_hugepages"), "1"),
+        Err(FileError::Invalid)
+    );
     assert_eq!(number(&manager, &format!("{SYS_GIB}nr_overcommit_hugepages")), 0);
-    for path in ["/sys/kernel/mm/hugepages/hugepages-64kB/nr_hugepages", "/sys/kernel/mm/hugepages/hugepages-2048kB/x"]
-    {
+    for path in [
+        "/sys/kernel/mm/hugepages/hugepages-64kB/nr_hugepages",
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/x",
+    ] {
         assert_eq!(write(&manager, path, "1"), Err(FileError::NotFound));
     }
     check(&manager);
@@ -275,9 +330,15 @@ fn the_default_size_is_that_of_the_command_line() {
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "2"), Ok(()));
     assert_eq!(number(&manager, &format!("{SYS_GIB}nr_hugepages")), 2);
     let meminfo = read(&manager, "/proc/meminfo").expect("is there");
-    assert!(meminfo.contains("HugePages_Total:       2\n") && meminfo.contains("Hugepagesize:    1048576 kB\n"));
+    assert!(
+        meminfo.contains("HugePages_Total:       2\n")
+            && meminfo.contains("Hugepagesize:    1048576 kB\n")
+    );
     // 1 GiB pages have no overcommit.
-    assert_eq!(write(&manager, "/proc/sys/vm/nr_overcommit_hugepages", "1"), Err(FileError::Invalid));
+    assert_eq!(
+        write(&manager, "/proc/sys/vm/nr_overcommit_hugepages", "1"),
+        Err(FileError::Invalid)
+    );
     assert_eq!(manager.pool(GIB).node_counts(node(0)).expect("a node").surplus, 0);
     check(&manager);
 }
@@ -290,7 +351,10 @@ fn how_the_map_is_restored_can_be_chosen() {
     assert_eq!((write(&manager, FILE, "eager\n"), manager.eager_restore()), (Ok(()), true));
     assert_eq!(read(&manager, FILE).as_deref(), Ok("eager\n"));
     for text in ["", "1", "eagerly", "lazy eager"] {
-        assert_eq!((write(&manager, FILE, text), manager.eager_restore()), (Err(FileError::Invalid), true));
+        assert_eq!(
+            (write(&manager, FILE, text), manager.eager_restore()),
+            (Err(FileError::Invalid), true)
+        );
     }
     assert_eq!((write(&manager, FILE, "lazy"), manager.eager_restore()), (Ok(()), false));
 }
@@ -302,7 +366,10 @@ fn the_memory_map_goes_back_and_is_counted() {
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let vmstat = |name: &str| -> u64 {
         let text = read(&manager, "/proc/vmstat").expect("is there");
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).expect("a line");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .expect("a line");
         line.parse().expect("a number")
     };
     let free = || manager.totals().free_pages;

@@ -21,7 +21,9 @@ fn machine(line: &str) -> Machine {
 fn read(manager: &Machine, path: &str) -> String {
     let table = manager.files();
     let mut text = String::new();
-    FileSystem::new(&[&table]).read(path, &mut text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    FileSystem::new(&[&table])
+        .read(path, &mut text)
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
     text
 }
 
@@ -36,7 +38,8 @@ fn parameter(manager: &Machine, name: &str) -> String {
 
 fn counter(manager: &Machine, name: &str) -> u64 {
     let text = read(manager, "/proc/vmstat");
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
     value.unwrap_or_else(|| panic!("{name}: {text}"))
 }
 
@@ -60,7 +63,10 @@ fn parameters_are_read_and_written_as_in_linux() {
     }
     let reporting = manager.reporting();
     assert_eq!((reporting.order(), reporting.delay_ms()), (Some(Order::MAX), 0));
-    assert_eq!((reporting.pace(), reporting.timeout_ms(), reporting.has_pools()), (Pace::Fixed, 7, true));
+    assert_eq!(
+        (reporting.pace(), reporting.timeout_ms(), reporting.has_pools()),
+        (Pace::Fixed, 7, true)
+    );
     for (name, text) in [
         ("page_reporting_order", "19"),
         ("page_reporting_order", "255"),
@@ -117,7 +123,9 @@ fn a_shuffle_shows_and_cannot_be_written() {
     assert!(!read(&off, "/proc/zoneinfo").contains("shuffle"));
     let text = read(&on, "/proc/zoneinfo");
     let of = |name: &str| -> u32 {
-        let numbers = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim().parse::<u32>().ok());
+        let numbers = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(name)?.trim().parse::<u32>().ok());
         numbers.sum()
     };
     let (pairs, neighbours) = on

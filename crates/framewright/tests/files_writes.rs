@@ -47,9 +47,15 @@ fn parameters_change_the_marks() {
         assert!(wide.min_pages == narrow.min_pages && wide.low_pages > narrow.low_pages);
         assert_eq!(wide.high_pages - wide.low_pages, wide.low_pages - wide.min_pages);
     }
-    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("256\t256\t32\n"));
+    assert_eq!(
+        read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(),
+        Ok("256\t256\t32\n")
+    );
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "128"), Ok(()));
-    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("128\t256\t32\n"));
+    assert_eq!(
+        read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(),
+        Ok("128\t256\t32\n")
+    );
     let reserve = marks(&manager)[0].1[2];
     assert!(reserve.abs_diff(before[0].1[2] * 2) <= 1 && reserve > 0);
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "0 0 0\n"), Ok(()));
@@ -91,11 +97,17 @@ fn errors_are_those_of_linux() {
         assert_eq!(write(&manager, path, "1"), Err(error), "{path:?}");
     }
     assert_eq!(write(&manager, "/proc/vmstat", "1"), Err(FileError::NotPermitted));
-    assert_eq!(write(&manager, "/sys/module/framewright/parameters/pages", "inside"), Err(FileError::NotPermitted));
+    assert_eq!(
+        write(&manager, "/sys/module/framewright/parameters/pages", "inside"),
+        Err(FileError::NotPermitted)
+    );
     assert_eq!(read(&manager, "/proc/sys/vm/compact_memory"), Err(FileError::NotPermitted));
-    for (text, expected) in
-        [("1", Ok(())), ("1\n", Ok(())), ("0", Err(FileError::Invalid)), ("", Err(FileError::Invalid))]
-    {
+    for (text, expected) in [
+        ("1", Ok(())),
+        ("1\n", Ok(())),
+        ("0", Err(FileError::Invalid)),
+        ("", Err(FileError::Invalid)),
+    ] {
         assert_eq!(write(&manager, "/proc/sys/vm/compact_memory", text), expected, "{text:?}");
     }
     let known = [
@@ -112,7 +124,11 @@ fn errors_are_those_of_linux() {
         assert_eq!((error.name(), error.errno()), (name, number));
         assert_eq!(
             error.to_string(),
-            std::io::Error::from_raw_os_error(number).to_string().split(" (os").next().expect("text")
+            std::io::Error::from_raw_os_error(number)
+                .to_string()
+                .split(" (os")
+                .next()
+                .expect("text")
         );
     }
 }
@@ -152,8 +168,18 @@ fn a_reader_that_fails_ends_the_read() {
     let manager = machine();
     let table = manager.files();
     for room in [0, 1, 10, 100] {
-        for path in ["/proc/buddyinfo", "/proc/zoneinfo", "/proc/vmstat", "/proc/meminfo", "/proc/pagetypeinfo"] {
-            assert_eq!(FileSystem::new(&[&table]).read(path, &mut Full(room)), Err(FileError::Output), "{path}");
+        for path in [
+            "/proc/buddyinfo",
+            "/proc/zoneinfo",
+            "/proc/vmstat",
+            "/proc/meminfo",
+            "/proc/pagetypeinfo",
+        ] {
+            assert_eq!(
+                FileSystem::new(&[&table]).read(path, &mut Full(room)),
+                Err(FileError::Output),
+                "{path}"
+            );
         }
     }
     check(&manager);
@@ -170,8 +196,10 @@ impl Other {
         File::write_only("/proc/vmstat", |other, _, text| {
             parse_number(text).map(|number| other.0.store(number, Ordering::Relaxed))
         }),
-        File::read_only("/sys/other/file*-*kB", |_, numbers, out| Ok(writeln!(out, "{numbers:?}")?))
-            .numbered(|_, visit| [[3, 2048], [10, 4]].iter().for_each(|pair| visit(pair))),
+        File::read_only("/sys/other/file*-*kB", |_, numbers, out| {
+            Ok(writeln!(out, "{numbers:?}")?)
+        })
+        .numbered(|_, visit| [[3, 2048], [10, 4]].iter().for_each(|pair| visit(pair))),
     ];
 }
 

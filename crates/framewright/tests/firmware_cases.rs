@@ -2,10 +2,12 @@
 #![cfg(not(loom))]
 
 use MemoryKind::{
-    AcpiNvs, AcpiReclaimable, Conventional, HotPluggable, Persistent, Reserved, SoftReserved, Unaccepted, Unusable,
+    AcpiNvs, AcpiReclaimable, Conventional, HotPluggable, Persistent, Reserved, SoftReserved,
+    Unaccepted, Unusable,
 };
 use framewright::firmware::{
-    MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError, node_ranges,
+    MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError,
+    node_ranges,
 };
 use framewright::units::{MAX_NODES, NodeId, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 
@@ -42,7 +44,9 @@ fn nodes(claims: &[(u64, u64, usize, bool)]) -> Vec<NodeRange> {
     let mut affinity = [MemoryAffinity::EMPTY; 16];
     let mut topology = Topology::new(&mut affinity);
     for &(start, end, index, hot_pluggable) in claims {
-        topology.add_memory(PhysRange::new(start, end), node(index), hot_pluggable).expect("no overlap");
+        topology
+            .add_memory(PhysRange::new(start, end), node(index), hot_pluggable)
+            .expect("no overlap");
     }
     node_ranges(map, &topology).collect()
 }
@@ -53,13 +57,24 @@ fn run(start: u64, end: u64, kind: MemoryKind, index: usize, claimed: bool) -> N
 
 #[test]
 fn ranges_may_be_unsorted() {
-    let map = above(&[(8 * MIB, 9 * MIB, Reserved), (MIB, 2 * MIB, Conventional), (4 * MIB, 5 * MIB, AcpiNvs)]);
-    assert_eq!(map, [(MIB, 2 * MIB, Conventional), (4 * MIB, 5 * MIB, AcpiNvs), (8 * MIB, 9 * MIB, Reserved)]);
+    let map = above(&[
+        (8 * MIB, 9 * MIB, Reserved),
+        (MIB, 2 * MIB, Conventional),
+        (4 * MIB, 5 * MIB, AcpiNvs),
+    ]);
+    assert_eq!(
+        map,
+        [(MIB, 2 * MIB, Conventional), (4 * MIB, 5 * MIB, AcpiNvs), (8 * MIB, 9 * MIB, Reserved)]
+    );
 }
 
 #[test]
 fn the_most_restrictive_type_wins_where_ranges_overlap() {
-    let map = above(&[(MIB, 10 * MIB, Conventional), (4 * MIB, 6 * MIB, Reserved), (3 * MIB, 5 * MIB, AcpiNvs)]);
+    let map = above(&[
+        (MIB, 10 * MIB, Conventional),
+        (4 * MIB, 6 * MIB, Reserved),
+        (3 * MIB, 5 * MIB, AcpiNvs),
+    ]);
     assert_eq!(
         map,
         [
@@ -73,7 +88,11 @@ fn the_most_restrictive_type_wins_where_ranges_overlap() {
     for (index, &weak) in MemoryKind::ALL.iter().enumerate() {
         for &strong in &MemoryKind::ALL[index..] {
             for pair in [[weak, strong], [strong, weak]] {
-                let told = [(MIB, 2 * MIB, Conventional), (4 * MIB, 5 * MIB, pair[0]), (4 * MIB, 5 * MIB, pair[1])];
+                let told = [
+                    (MIB, 2 * MIB, Conventional),
+                    (4 * MIB, 5 * MIB, pair[0]),
+                    (4 * MIB, 5 * MIB, pair[1]),
+                ];
                 assert_eq!(above(&told)[1], (4 * MIB, 5 * MIB, strong), "{pair:?}");
             }
         }
@@ -82,13 +101,21 @@ fn the_most_restrictive_type_wins_where_ranges_overlap() {
 
 #[test]
 fn touching_ranges_of_one_type_are_joined() {
-    let map = above(&[(MIB, 2 * MIB, Conventional), (2 * MIB, 3 * MIB, Conventional), (3 * MIB, 4 * MIB, Persistent)]);
+    let map = above(&[
+        (MIB, 2 * MIB, Conventional),
+        (2 * MIB, 3 * MIB, Conventional),
+        (3 * MIB, 4 * MIB, Persistent),
+    ]);
     assert_eq!(map, [(MIB, 3 * MIB, Conventional), (3 * MIB, 4 * MIB, Persistent)]);
 }
 
 #[test]
 fn empty_ranges_mean_nothing() {
-    let map = above(&[(MIB, 2 * MIB, Conventional), (MIB + 5, MIB + 5, Unusable), (u64::MAX, u64::MAX, Reserved)]);
+    let map = above(&[
+        (MIB, 2 * MIB, Conventional),
+        (MIB + 5, MIB + 5, Unusable),
+        (u64::MAX, u64::MAX, Reserved),
+    ]);
     assert_eq!(map, [(MIB, 2 * MIB, Conventional)]);
 }
 
@@ -116,10 +143,16 @@ fn a_frame_of_several_ranges_is_the_most_restrictive() {
         told.extend(pieces.iter().map(|&(start, end, kind)| (MIB + start, MIB + end, kind)));
         above(&told).first().copied().filter(|&(start, ..)| start == MIB).map(|(_, _, kind)| kind)
     };
-    assert_eq!(frame(&[(0, 0x800, Conventional), (0x800, 0x1000, HotPluggable)]), Some(HotPluggable));
+    assert_eq!(
+        frame(&[(0, 0x800, Conventional), (0x800, 0x1000, HotPluggable)]),
+        Some(HotPluggable)
+    );
     assert_eq!(frame(&[(0, 0x1000, Conventional), (0x7ff, 0x800, Unusable)]), Some(Unusable));
     assert_eq!(frame(&[(0, 0x800, Conventional), (0x801, 0x1000, Conventional)]), None);
-    assert_eq!(frame(&[(0, 0x800, Conventional), (0xfff, 0x1000, AcpiReclaimable)]), Some(AcpiReclaimable));
+    assert_eq!(
+        frame(&[(0, 0x800, Conventional), (0xfff, 0x1000, AcpiReclaimable)]),
+        Some(AcpiReclaimable)
+    );
 }
 
 #[test]
@@ -149,7 +182,8 @@ fn hundreds_of_entries_fit_in_the_documented_storage() {
 
 #[test]
 fn kinds_are_kept() {
-    let told: Vec<_> = (1..).zip(MemoryKind::ALL).map(|(at, kind)| (at * MIB, at * MIB + MIB, kind)).collect();
+    let told: Vec<_> =
+        (1..).zip(MemoryKind::ALL).map(|(at, kind)| (at * MIB, at * MIB + MIB, kind)).collect();
     assert_eq!(above(&told), told);
 }
 
@@ -195,7 +229,10 @@ fn too_many_ranges_are_refused_and_named() {
     let range = PhysRange::new(8 * MIB, 9 * MIB);
     let error = builder.add(8 * MIB, MIB, Reserved).expect_err("no room");
     assert_eq!(error, MapError::TooManyRanges { range, capacity: 2 });
-    assert!(error.to_string().contains("[mem 0x0000000000800000-0x00000000008fffff] in 2 entries"), "{error}");
+    assert!(
+        error.to_string().contains("[mem 0x0000000000800000-0x00000000008fffff] in 2 entries"),
+        "{error}"
+    );
     assert_eq!(builder.ranges().len(), 2);
     builder.add(4 * MIB, MIB, Reserved).expect("needs no entry");
 }
@@ -206,7 +243,10 @@ fn proximity_domains_may_be_sparse() {
     assert_eq!(topology.node_of_domain(4_000_000_000), Ok(node(0)));
     assert_eq!(topology.node_of_domain(7), Ok(node(1)));
     assert_eq!(topology.node_of_domain(4_000_000_000), Ok(node(0)));
-    assert_eq!((topology.node_count(), topology.domain(node(1)), topology.find_domain(8)), (2, 7, None));
+    assert_eq!(
+        (topology.node_count(), topology.domain(node(1)), topology.find_domain(8)),
+        (2, 7, None)
+    );
     for domain in 100..162 {
         topology.node_of_domain(domain).expect("room");
     }
@@ -254,7 +294,9 @@ fn claims_of_one_node_may_overlap_but_not_of_two() {
     topology.add_memory(PhysRange::new(0, 64 * MIB), node(0), false).expect("room");
     topology.add_memory(PhysRange::new(0, 64 * MIB), node(0), false).expect("nothing new");
     topology.add_memory(PhysRange::new(32 * MIB, 96 * MIB), node(0), false).expect("one new part");
-    let error = topology.add_memory(PhysRange::new(80 * MIB, 200 * MIB), node(3), false).expect_err("overlap");
+    let error = topology
+        .add_memory(PhysRange::new(80 * MIB, 200 * MIB), node(3), false)
+        .expect_err("overlap");
     let range = PhysRange::new(80 * MIB, 96 * MIB);
     assert_eq!(error, TopologyError::OverlappingNodes { first: node(0), second: node(3), range });
     assert_eq!((topology.memory().len(), topology.node_count()), (2, 1));
@@ -274,9 +316,15 @@ fn a_node_beyond_the_limit_is_refused() {
 #[test]
 fn distances_default_and_bad_ones_are_refused() {
     let mut topology = Topology::new(&mut []);
-    assert_eq!((topology.distance(node(1), node(1)), topology.distance(node(0), node(1))), (10, 20));
+    assert_eq!(
+        (topology.distance(node(1), node(1)), topology.distance(node(0), node(1))),
+        (10, 20)
+    );
     topology.set_distance(node(0), node(1), 31).expect("a distance");
-    assert_eq!((topology.distance(node(0), node(1)), topology.distance(node(1), node(0))), (31, 20));
+    assert_eq!(
+        (topology.distance(node(0), node(1)), topology.distance(node(1), node(0))),
+        (31, 20)
+    );
     for (from, to, distance) in [(0, 1, 10), (0, 1, 0), (2, 2, 11)] {
         let (from, to) = (node(from), node(to));
         let refused = Err(TopologyError::BadDistance { from, to, distance });

@@ -2,7 +2,8 @@
 #![cfg(not(loom))]
 
 use framewright::firmware::{
-    MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError, node_ranges,
+    MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError,
+    node_ranges,
 };
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use framewright_testkit::PageModel;
@@ -19,7 +20,15 @@ type Range = (PhysRange, MemoryKind);
 
 /// Where ranges begin: close together, so that they overlap and touch, at the bottom, in the middle and at the very end.
 fn address() -> impl Strategy<Value = u64> {
-    let base = select(vec![0, 0x9_0000, 0xf_0000, 0xff_f000, 1 << 32, 1 << 45, PHYSICAL_ADDRESS_END - 0x4_0000]);
+    let base = select(vec![
+        0,
+        0x9_0000,
+        0xf_0000,
+        0xff_f000,
+        1 << 32,
+        1 << 45,
+        PHYSICAL_ADDRESS_END - 0x4_0000,
+    ]);
     let offset = prop_oneof![
         2 => (0u64..0x40).prop_map(|page| page * PAGE_SIZE),
         1 => 0u64..0x4_0000,
@@ -64,14 +73,19 @@ fn storage(ranges: usize) -> Vec<MapRange> {
 
 fn add_all(builder: &mut MapBuilder<'_>, ranges: &[Range]) {
     for &(range, kind) in ranges {
-        builder.add(range.start, range.size(), kind).expect("the storage is as large as documented");
+        builder
+            .add(range.start, range.size(), kind)
+            .expect("the storage is as large as documented");
     }
 }
 
 fn assert_sorted_and_joined(ranges: &[MapRange]) {
     for pair in ranges.windows(2) {
         assert!(pair[0].range.end <= pair[1].range.start, "{pair:x?} overlap or are out of order");
-        assert!(pair[0].range.end < pair[1].range.start || pair[0].kind != pair[1].kind, "{pair:x?} should be joined");
+        assert!(
+            pair[0].range.end < pair[1].range.start || pair[0].kind != pair[1].kind,
+            "{pair:x?} should be joined"
+        );
     }
     assert!(ranges.iter().all(|entry| !entry.range.is_empty()), "an empty range in {ranges:x?}");
 }
@@ -84,11 +98,16 @@ fn assert_finishes_as(builder: MapBuilder<'_>, model: &PageModel, anything_told:
             assert_sorted_and_joined(map.ranges());
             assert_eq!(map.ranges(), expected);
             let present = expected.iter().filter(|entry| entry.kind.is_present());
-            assert_eq!(map.present_bytes(), present.clone().map(|entry| entry.range.size()).sum::<u64>());
+            assert_eq!(
+                map.present_bytes(),
+                present.clone().map(|entry| entry.range.size()).sum::<u64>()
+            );
             assert_eq!(map.present_end(), present.map(|entry| entry.range.end).max().unwrap_or(0));
         }
         Err(MapError::Empty) => assert!(!anything_told, "something was told"),
-        Err(MapError::NoUsableMemory) => assert!(!expected.iter().any(|entry| entry.kind.is_usable())),
+        Err(MapError::NoUsableMemory) => {
+            assert!(!expected.iter().any(|entry| entry.kind.is_usable()))
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -209,7 +228,8 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
 /// Runs that differ from the one before.
 fn assert_cut_only_where_something_changes(ranges: &[NodeRange]) {
     for pair in ranges.windows(2) {
-        let alike = (pair[0].kind, pair[0].node, pair[0].claimed) == (pair[1].kind, pair[1].node, pair[1].claimed);
+        let alike = (pair[0].kind, pair[0].node, pair[0].claimed)
+            == (pair[1].kind, pair[1].node, pair[1].claimed);
         assert!(!alike || pair[0].range.end < pair[1].range.start, "{pair:x?} are one run");
     }
 }

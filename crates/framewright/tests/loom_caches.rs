@@ -107,8 +107,8 @@ fn two_caches_refill_from_the_last_word() {
         let mine = take_movable(model, 0);
         let theirs = join(other);
         // While one is in the middle of its refill the word is nowhere. Who missed it finds it in the other's cache the next time.
-        let found =
-            [mine, theirs].map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
+        let found = [mine, theirs]
+            .map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
         rest.into_iter().chain(found).collect()
     });
 }
@@ -117,7 +117,8 @@ fn two_caches_refill_from_the_last_word() {
 fn a_word_that_is_ready_follows_one_that_is_used_up_while_another_drains() {
     explore(blocks(1, 2), Some(4), |model| {
         // The first refill takes two words; one run of the first is left.
-        let mut held: Vec<PfnRange> = (1..RUNS_OF_A_WORD).filter_map(|_| take_movable(model, 3)).collect();
+        let mut held: Vec<PfnRange> =
+            (1..RUNS_OF_A_WORD).filter_map(|_| take_movable(model, 3)).collect();
         assert_eq!(model.cached_pages(), 8 + 64, "one run of one word, and a word that is ready");
         let other = on(model, 1, move || drain(model));
         held.extend([take_movable(model, 3), take_movable(model, 3)].into_iter().flatten());
@@ -169,9 +170,11 @@ fn a_cache_refills_from_another_zone_while_that_is_drained() {
 #[test]
 fn each_type_has_a_word_of_its_own() {
     explore(blocks(2, 2), None, |model| {
-        let other =
-            on(model, 1, move || [take(model, 1, MigrateType::Unmovable), take(model, 1, MigrateType::Movable)]);
-        let mine = [take(model, 1, MigrateType::Reclaimable), take(model, 1, MigrateType::Unmovable)];
+        let other = on(model, 1, move || {
+            [take(model, 1, MigrateType::Unmovable), take(model, 1, MigrateType::Movable)]
+        });
+        let mine =
+            [take(model, 1, MigrateType::Reclaimable), take(model, 1, MigrateType::Unmovable)];
         let held: Vec<PfnRange> = mine.into_iter().chain(join(other)).flatten().collect();
         assert_eq!(held.len(), 4);
         held
@@ -252,7 +255,10 @@ fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
         let mine = take_movable(model, 3);
         let theirs = join(other);
         // The other can miss it: no watermark keeps a refill from taking both words back.
-        assert!(mine.is_some(), "runs are free, in the cache, in the drainer's hands or in the zone");
+        assert!(
+            mine.is_some(),
+            "runs are free, in the cache, in the drainer's hands or in the zone"
+        );
         rest.into_iter().chain(mine).chain(theirs).collect()
     });
 }
@@ -283,7 +289,10 @@ fn words_of_frees_that_are_full_go_back_while_another_drains() {
         let other = on(model, 1, move || drain(model));
         give(model, page(FREED));
         join(other);
-        (0..4).map(|word| PfnRange { start: page(word).end, end: page(word).start.add(64) }).chain([page(3)]).collect()
+        (0..4)
+            .map(|word| PfnRange { start: page(word).end, end: page(word).start.add(64) })
+            .chain([page(3)])
+            .collect()
     });
 }
 

@@ -43,7 +43,8 @@ fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
 #[test]
 fn halves_that_two_cpus_free_are_whole_again() {
     explore(blocks(1, 2), Some(3), |model| {
-        let halves = [take_movable(model, 8), take_movable(model, 8)].map(|half| half.expect("there is memory"));
+        let halves = [take_movable(model, 8), take_movable(model, 8)]
+            .map(|half| half.expect("there is memory"));
         let other = on(model, 1, move || model.give_back(halves[0]).expect("it is held"));
         model.give_back(halves[1]).expect("it is held");
         join(other);
@@ -75,10 +76,12 @@ fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
 fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
     explore(blocks(2, 2), Some(3), |model| {
         // Two blocks become free at once: one is kept split, the other is made whole.
-        let held: Vec<PfnRange> = (0..4).map(|_| take_movable(model, 8).expect("there is memory")).collect();
+        let held: Vec<PfnRange> =
+            (0..4).map(|_| take_movable(model, 8).expect("there is memory")).collect();
         let (mine, theirs) = ([held[0], held[2]], [held[1], held[3]]);
-        let other =
-            on(model, 1, move || theirs.into_iter().for_each(|half| model.give_back(half).expect("it is held")));
+        let other = on(model, 1, move || {
+            theirs.into_iter().for_each(|half| model.give_back(half).expect("it is held"))
+        });
         for half in mine {
             model.give_back(half).expect("it is held");
         }
@@ -96,7 +99,8 @@ fn one_cpu_steals_a_split_block_while_another_fills_it() {
             model.give_back(held).expect("it is held");
             take(model, 8, MigrateType::Movable)
         });
-        let mine = [take(model, 6, MigrateType::Unmovable), take(model, 7, MigrateType::Reclaimable)];
+        let mine =
+            [take(model, 6, MigrateType::Unmovable), take(model, 7, MigrateType::Reclaimable)];
         mine.into_iter().chain([join(other)]).flatten().collect()
     });
 }
@@ -104,8 +108,9 @@ fn one_cpu_steals_a_split_block_while_another_fills_it() {
 #[test]
 fn two_types_want_the_only_free_blocks() {
     explore(blocks(2, 2), Some(3), |model| {
-        let other =
-            on(model, 1, move || [take(model, 8, MigrateType::Unmovable), take(model, 5, MigrateType::Unmovable)]);
+        let other = on(model, 1, move || {
+            [take(model, 8, MigrateType::Unmovable), take(model, 5, MigrateType::Unmovable)]
+        });
         let mine = [take(model, 8, MigrateType::Reclaimable), take(model, 4, MigrateType::Movable)];
         let held: Vec<PfnRange> = mine.into_iter().chain(join(other)).flatten().collect();
         assert_eq!(held.len(), 4);

@@ -207,7 +207,10 @@ fn who_freed_and_who_was_told_do_not_find_the_quiet() {
             // The free came before this, so a number from here on is one whose search has found the page.
             let number = machine.quiet.number();
             let failed = searching.join().expect("no panic");
-            assert!(number.is_none() || number != failed, "a page is free, and the memo says that there is none");
+            assert!(
+                number.is_none() || number != failed,
+                "a page is free, and the memo says that there is none"
+            );
             machine.check(failed);
         });
     }

@@ -75,7 +75,8 @@ impl Block {
             return None;
         }
         // SAFETY: reading is looking at the descriptor; loom says if somebody writes.
-        self.memory.with(|memory| assert_eq!(unsafe { *memory }, 0, "these are descriptors no longer"));
+        self.memory
+            .with(|memory| assert_eq!(unsafe { *memory }, 0, "these are descriptors no longer"));
         Some(look(&self.count))
     }
 
@@ -85,7 +86,10 @@ impl Block {
 
     /// Puts a reference; the last one frees the page, and with it the block becomes whole: its memory is somebody else's.
     fn put(&self) {
-        if self.look(|count| count.put().expect("a reference is held")).expect("its page is allocated") {
+        if self
+            .look(|count| count.put().expect("a reference is held"))
+            .expect("its page is allocated")
+        {
             self.free();
         }
     }
@@ -103,7 +107,8 @@ impl Block {
     /// What a holder of a reference does with the page.
     fn read(&self) {
         // SAFETY: a reference is held; loom says if somebody writes.
-        self.content.with(|content| assert_eq!(unsafe { *content }, 0, "the page is somebody else's"));
+        self.content
+            .with(|content| assert_eq!(unsafe { *content }, 0, "the page is somebody else's"));
     }
 }
 

@@ -96,7 +96,10 @@ fn section(shared: &Shared, cpu: &Cpu) {
     assert_eq!(irq_depth(), 0, "interrupts are still off outside");
 }
 
-fn threads_exclude_one_another(preemptions: Option<usize>, cpus: impl Fn() -> Vec<Cpu> + Send + Sync + 'static) {
+fn threads_exclude_one_another(
+    preemptions: Option<usize>,
+    cpus: impl Fn() -> Vec<Cpu> + Send + Sync + 'static,
+) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
@@ -156,7 +159,11 @@ fn who_tries_excludes_others_or_goes_away() {
         };
         let mine = attempt(&shared, &Cpu::yielding());
         let others = other.join().expect("no assertion failed");
-        assert_eq!(*shared.lock.lock(&Cpu::yielding()), [1 + mine + others; 2], "a section was lost");
+        assert_eq!(
+            *shared.lock.lock(&Cpu::yielding()),
+            [1 + mine + others; 2],
+            "a section was lost"
+        );
     });
 }
 

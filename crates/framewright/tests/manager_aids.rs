@@ -9,7 +9,9 @@ use framewright::block::{MigrateType, State};
 use framewright::debug::{Damage, POISON, PageHistory};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
-use framewright::{AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Parameters, Platform, Request};
+use framewright::{
+    AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Parameters, Platform, Request,
+};
 use framewright_testkit::{FakeMachine, Owner};
 use std::panic::Location;
 use std::sync::Barrier;
@@ -36,10 +38,18 @@ type Way = (&'static str, fn(&Fake) -> Taken);
 
 /// Every way to allocate, by name.
 const WAYS: [Way; 7] = [
-    ("order 0", |manager| manager.allocate_order(Order::PAGE, MigrateType::Movable).map(|start| run(start, 1))),
-    ("order 3", |manager| manager.allocate_order(order(3), MigrateType::Unmovable).map(|start| run(start, 8))),
-    ("order 6", |manager| manager.allocate_order(order(6), MigrateType::Movable).map(|start| run(start, 64))),
-    ("order 9", |manager| manager.allocate_order(order(9), MigrateType::Movable).map(|start| run(start, 512))),
+    ("order 0", |manager| {
+        manager.allocate_order(Order::PAGE, MigrateType::Movable).map(|start| run(start, 1))
+    }),
+    ("order 3", |manager| {
+        manager.allocate_order(order(3), MigrateType::Unmovable).map(|start| run(start, 8))
+    }),
+    ("order 6", |manager| {
+        manager.allocate_order(order(6), MigrateType::Movable).map(|start| run(start, 64))
+    }),
+    ("order 9", |manager| {
+        manager.allocate_order(order(9), MigrateType::Movable).map(|start| run(start, 512))
+    }),
     ("a run", |manager| manager.allocate(&Request::pages(1300))),
     ("many", |manager| {
         let mut pages = [Pfn(0); 40];
@@ -89,7 +99,10 @@ fn owners_know_lines_cpus_and_times() {
             let place = history.allocated_at.expect("there are few places");
             assert!(place.file().ends_with("manager_aids.rs"), "{name}: {place}");
             assert_eq!(history.allocated_on, Some(2));
-            assert!(history.last_ns.is_some_and(|ns| ns <= now && now - ns < 1 << 16), "{history:?} {now}");
+            assert!(
+                history.last_ns.is_some_and(|ns| ns <= now && now - ns < 1 << 16),
+                "{history:?} {now}"
+            );
         }
         machine.advance_ns(1_000_000_000);
         let (freed, line) = (manager.give_back(taken), line!());
@@ -99,9 +112,16 @@ fn owners_know_lines_cpus_and_times() {
         assert_eq!(history.freed_at.map(Location::line), Some(line));
         assert_eq!(history.freed_on, Some(machine.current_cpu()));
         let text = history.to_string();
-        assert!(text.contains("on CPU 2, freed by crates/framewright/tests/manager_aids.rs"), "{text}");
         assert!(
-            text.ends_with(&format!("on CPU {} at {}.999 s", machine.current_cpu(), now / 1_000_000_000)),
+            text.contains("on CPU 2, freed by crates/framewright/tests/manager_aids.rs"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(&format!(
+                "on CPU {} at {}.999 s",
+                machine.current_cpu(),
+                now / 1_000_000_000
+            )),
             "{text}"
         );
     }
@@ -120,14 +140,23 @@ fn a_double_free_is_found_at_once_with_both_lines() {
         freed.expect("allocated");
         let allocated = manager.totals().allocated_pages;
         for twice in [give(&manager, taken), manager.give_back(taken)] {
-            let Err(error @ FreeError::NotAllocated { pfn, state: Some(State::Free), history: Some(history) }) = twice
+            let Err(
+                error @ FreeError::NotAllocated {
+                    pfn,
+                    state: Some(State::Free),
+                    history: Some(history),
+                },
+            ) = twice
             else {
                 panic!("{name}: {twice:?}");
             };
             assert_eq!(pfn, taken.start, "{name}");
             assert!(history.freed_at.is_some_and(|place| place.line() < line), "{history:?}");
             let text = error.to_string();
-            assert!(text.contains("double free") && text.matches("manager_aids.rs:").count() == 2, "{text}");
+            assert!(
+                text.contains("double free") && text.matches("manager_aids.rs:").count() == 2,
+                "{text}"
+            );
             assert!(!text.contains('\n'));
         }
         assert_eq!(manager.totals().allocated_pages, allocated);
@@ -140,7 +169,8 @@ fn a_double_free_is_found_at_once_with_both_lines() {
 #[test]
 fn without_owners_a_double_free_is_found_when_the_cache_is_drained() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build(), "");
-    let [one, other] = [(); 2].map(|()| manager.allocate_order(order(5), MigrateType::Movable).expect("memory"));
+    let [one, other] =
+        [(); 2].map(|()| manager.allocate_order(order(5), MigrateType::Movable).expect("memory"));
     for run in [one, other] {
         manager.give_back_order(run, order(5)).expect("held");
     }
@@ -166,24 +196,49 @@ fn every_wrong_free_has_its_error() {
     let parameters = Parameters::parse("page_owner=on", &mut |problem| panic!("{problem}"));
     let kernel = PhysRange::new(0x240_0000, 0x248_0000);
     let manager = bring_up_with(machine, &[kernel], &parameters).expect("bring-up");
-    let take = |pfn, of| manager.allocate_at(Pfn(pfn), order(of), MigrateType::Movable).expect("free");
-    let reserved = |pfn| FreeError::NotAllocated { pfn: Pfn(pfn), state: Some(State::Reserved), history: None };
+    let take =
+        |pfn, of| manager.allocate_at(Pfn(pfn), order(of), MigrateType::Movable).expect("free");
+    let reserved = |pfn| FreeError::NotAllocated {
+        pfn: Pfn(pfn),
+        state: Some(State::Reserved),
+        history: None,
+    };
     let (dma, dma32) = (take(0xe00, 9), take(0x1000, 9));
     let line = line!() + 1;
     let (small, neighbour) = (take(0x3000, 0), take(0x3001, 0));
     let (before_hole, large) = (take(0x2004, 0), take(0x3100, 4));
     let both = PfnRange { start: dma.start, end: dma32.end };
     let cases = [
-        ("free: never allocated", manager.give_back(run(Pfn(0x3200), 2)), FreeError::NeverAllocated(Pfn(0x3200))),
+        (
+            "free: never allocated",
+            manager.give_back(run(Pfn(0x3200), 2)),
+            FreeError::NeverAllocated(Pfn(0x3200)),
+        ),
         ("a hole", manager.give_back(run(Pfn(0x2005), 1)), reserved(0x2005)),
         ("into a hole", manager.give_back(run(Pfn(0x2004), 2)), reserved(0x2005)),
         ("reserved", manager.give_back_order(Pfn(0x2400), Order::PAGE), reserved(0x2400)),
-        ("no memory", manager.give_back(run(Pfn(0x9_0000), 1)), FreeError::NotManaged(Pfn(0x9_0000))),
-        ("beyond all memory", manager.give_back_order(Pfn(1 << 40), order(9)), FreeError::NotManaged(Pfn(1 << 40))),
+        (
+            "no memory",
+            manager.give_back(run(Pfn(0x9_0000), 1)),
+            FreeError::NotManaged(Pfn(0x9_0000)),
+        ),
+        (
+            "beyond all memory",
+            manager.give_back_order(Pfn(1 << 40), order(9)),
+            FreeError::NotManaged(Pfn(1 << 40)),
+        ),
         ("across zones", manager.give_back(both), FreeError::SpansZones(both)),
         ("nothing", manager.give_back(run(Pfn(0x3000), 0)), FreeError::Empty(run(Pfn(0x3000), 0))),
-        ("past the end", manager.give_back(run(large.start, 17)), FreeError::NeverAllocated(large.end)),
-        ("a part, past the end", manager.give_back(run(Pfn(0x310c), 8)), FreeError::NeverAllocated(large.end)),
+        (
+            "past the end",
+            manager.give_back(run(large.start, 17)),
+            FreeError::NeverAllocated(large.end),
+        ),
+        (
+            "a part, past the end",
+            manager.give_back(run(Pfn(0x310c), 8)),
+            FreeError::NeverAllocated(large.end),
+        ),
         (
             "unaligned",
             manager.give_back_order(Pfn(0x310c), order(3)),
@@ -194,25 +249,46 @@ fn every_wrong_free_has_its_error() {
         assert_eq!(found, Err(expected), "{name}");
     }
     // More than was allocated, with something of others behind it.
-    let error = manager.give_back_order(small.start, order(1)).expect_err("the second page is another's");
-    let FreeError::WrongSize { range, allocation: Some(allocation), pfn } = error else { panic!("{error}") };
+    let error =
+        manager.give_back_order(small.start, order(1)).expect_err("the second page is another's");
+    let FreeError::WrongSize { range, allocation: Some(allocation), pfn } = error else {
+        panic!("{error}")
+    };
     assert_eq!((range, pfn, allocation.order), (run(small.start, 2), neighbour.start, Order::PAGE));
     let text = error.to_string();
     let place = allocation.allocated_at.expect("there are few places");
-    assert!(text.contains("wrong size") && text.contains(&format!("{}:{}:", place.file(), place.line())), "{text}");
+    assert!(
+        text.contains("wrong size")
+            && text.contains(&format!("{}:{}:", place.file(), place.line())),
+        "{text}"
+    );
     assert!(place.line() < line, "the closure allocates: {place}");
     // Neighbours that one line allocated may go back together, those of several lines may not.
-    let elsewhere = manager.allocate_at(Pfn(0x3002), Order::PAGE, MigrateType::Movable).expect("free");
+    let elsewhere =
+        manager.allocate_at(Pfn(0x3002), Order::PAGE, MigrateType::Movable).expect("free");
     let three = run(small.start, 3);
-    assert!(matches!(manager.give_back(three), Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start));
+    assert!(
+        matches!(manager.give_back(three), Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start)
+    );
     manager.give_back(run(small.start, 2)).expect("one line made both");
     // Any part of an allocation may go back, and what is left is still known.
     manager.give_back_order(Pfn(0x3104), order(2)).expect("a part");
     manager.give_back(run(Pfn(0x3109), 1)).expect("a part");
     let again = manager.give_back(large).expect_err("parts are free");
     // The second part is free in its zone, the first only in a cache.
-    assert!(matches!(again, FreeError::NotAllocated { pfn: Pfn(0x3109), history: Some(_), .. }), "{again}");
-    for rest in [run(Pfn(0x3100), 4), run(Pfn(0x3108), 1), run(Pfn(0x310a), 6), dma, dma32, before_hole, elsewhere] {
+    assert!(
+        matches!(again, FreeError::NotAllocated { pfn: Pfn(0x3109), history: Some(_), .. }),
+        "{again}"
+    );
+    for rest in [
+        run(Pfn(0x3100), 4),
+        run(Pfn(0x3108), 1),
+        run(Pfn(0x310a), 6),
+        dma,
+        dma32,
+        before_hole,
+        elsewhere,
+    ] {
         manager.give_back(rest).expect("allocated");
     }
     manager.drain().expect("good frames");
@@ -227,13 +303,15 @@ fn of_two_frees_at_once_one_fails() {
     let barrier = Barrier::new(2);
     let block = |round: u64| if round.is_multiple_of(2) { order(0) } else { order(7) };
     for round in 0..300 {
-        let start = manager.allocate_order(block(round), MigrateType::Movable).expect("there is memory");
+        let start =
+            manager.allocate_order(block(round), MigrateType::Movable).expect("there is memory");
         let free = || {
             barrier.wait();
             manager.give_back_order(start, block(round)).is_ok()
         };
-        let freed =
-            thread::scope(|scope| [scope.spawn(free), scope.spawn(free)].map(|one| one.join().expect("no panic")));
+        let freed = thread::scope(|scope| {
+            [scope.spawn(free), scope.spawn(free)].map(|one| one.join().expect("no panic"))
+        });
         assert!(freed[0] != freed[1], "{freed:?} in round {round}");
     }
     manager.drain().expect("good frames");
@@ -243,7 +321,9 @@ fn of_two_frees_at_once_one_fails() {
 
 #[test]
 fn writing_to_free_memory_is_found_on_every_path() {
-    for (line, owner) in [("page_poison=1 page_owner=on", true), ("page_poison=1", false), ("careful=9", true)] {
+    for (line, owner) in
+        [("page_poison=1 page_owner=on", true), ("page_poison=1", false), ("careful=9", true)]
+    {
         let machine = FakeMachine::builder().ram(mib(0, 64)).build();
         let manager = up(machine, line);
         for (name, allocate) in WAYS {
@@ -253,10 +333,12 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 let taken = allocate(&manager).expect("not damaged yet");
                 write(machine, taken);
                 // What many get at once comes from the zone.
-                let freed = if name == "many" { manager.give_back(taken) } else { give(&manager, taken) };
+                let freed =
+                    if name == "many" { manager.give_back(taken) } else { give(&manager, taken) };
                 freed.expect("allocated");
                 assert!(
-                    words(machine, run(taken.start, 1)).all(|word| word == u64::from_ne_bytes([POISON; 8])),
+                    words(machine, run(taken.start, 1))
+                        .all(|word| word == u64::from_ne_bytes([POISON; 8])),
                     "{name}"
                 );
                 let address = taken.start.address() + 8;
@@ -274,7 +356,11 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 assert_eq!((damage.address, damage.found), (address + 1, 0x41), "{name}");
                 assert_eq!(damage.history.is_some(), owner);
                 let text = AllocateError::Damaged(damage).to_string();
-                assert_eq!(text.matches("manager_aids.rs:").count(), if owner { 2 } else { 0 }, "{text}");
+                assert_eq!(
+                    text.matches("manager_aids.rs:").count(),
+                    if owner { 2 } else { 0 },
+                    "{text}"
+                );
                 assert_eq!(manager.damage().map(|(_, last)| last), Some(damage));
                 found = true;
                 break;
@@ -368,7 +454,8 @@ fn memory_beyond_the_direct_map_is_left_alone() {
     let manager = up(machine, "page_poison=1 page_owner=on");
     for pfn in [0x2800, 0x3000, 0x3400] {
         for _ in 0..2 {
-            let taken = manager.allocate_at(Pfn(pfn), order(9), MigrateType::Movable).expect("free");
+            let taken =
+                manager.allocate_at(Pfn(pfn), order(9), MigrateType::Movable).expect("free");
             manager.give_back(taken).expect("allocated");
         }
     }
@@ -378,16 +465,20 @@ fn memory_beyond_the_direct_map_is_left_alone() {
 #[test]
 fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
     let plain = up(FakeMachine::builder().ram(mib(0, 256)).build(), "").metadata_bytes();
-    let owners = up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_owner=on").metadata_bytes();
-    let poison = up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_poison=1").metadata_bytes();
+    let owners =
+        up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_owner=on").metadata_bytes();
+    let poison =
+        up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_poison=1").metadata_bytes();
     // 16 bytes a page, and a bit a page; the table of source lines besides.
     assert!((0x10_0000..0x11_0000).contains(&(owners - plain)), "{owners} {plain}");
     assert!((0x2000..0x1_2000).contains(&(poison - plain)), "{poison} {plain}");
     let machine = FakeMachine::builder().ram(mib(0, 256)).build();
-    let parameters = Parameters::parse("page_owner=on page_poison=1", &mut |problem| panic!("{problem}"));
+    let parameters =
+        Parameters::parse("page_owner=on page_poison=1", &mut |problem| panic!("{problem}"));
     let mut failures = 0;
     for pages in (40..400).step_by(10) {
-        let reserved = [PhysRange::new(0, 64 << 20), PhysRange::new((64 << 20) + pages * PAGE_SIZE, 1 << 52)];
+        let reserved =
+            [PhysRange::new(0, 64 << 20), PhysRange::new((64 << 20) + pages * PAGE_SIZE, 1 << 52)];
         let early = machine.early(&reserved);
         let before: Vec<_> = early.reserved().to_vec();
         let input = BringUp { parameters: &parameters, started_ns: None };
@@ -410,20 +501,23 @@ fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
 #[test]
 fn chance_decides_where_memory_is_taken_from() {
     let orders = [0, 2, 5, 9, 11].map(order);
-    let sample = |line: &str| {
-        let manager = up(FakeMachine::builder().ram(mib(0, 512)).build(), line);
-        let mut taken = Vec::new();
-        for round in 0..20 {
-            taken.extend(orders.map(|order| manager.allocate_order(order, MigrateType::Movable).expect("memory")));
-            if round % 3 == 0 {
-                for (start, order) in taken.split_off(taken.len() - 5).into_iter().zip(orders) {
-                    manager.give_back_order(start, order).expect("allocated");
+    let sample =
+        |line: &str| {
+            let manager = up(FakeMachine::builder().ram(mib(0, 512)).build(), line);
+            let mut taken = Vec::new();
+            for round in 0..20 {
+                taken.extend(orders.map(|order| {
+                    manager.allocate_order(order, MigrateType::Movable).expect("memory")
+                }));
+                if round % 3 == 0 {
+                    for (start, order) in taken.split_off(taken.len() - 5).into_iter().zip(orders) {
+                        manager.give_back_order(start, order).expect("allocated");
+                    }
                 }
             }
-        }
-        check(&manager);
-        taken
-    };
+            check(&manager);
+            taken
+        };
     assert_eq!(sample(""), sample(""));
     assert_eq!(sample("careful=4"), sample("careful=4"), "a seed repeats itself");
     let runs = ["", "careful=1", "careful=2", "careful=3"].map(sample);

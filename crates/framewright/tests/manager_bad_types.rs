@@ -13,7 +13,8 @@ use framewright_testkit::{FakeArray, FakeMachine};
 fn a_refused_request_brings_no_withheld_memory_up() {
     let machine = FakeMachine::builder().ram(gib(0, 4)).build();
     FakeArray::install_with(machine, false, false);
-    let manager = bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
+    let manager =
+        bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     let before = manager.totals();
     assert_ne!(before.deferred_pages, 0);
     for kind in [MigrateType::Isolate, MigrateType::Cma, MigrateType::HighAtomic] {

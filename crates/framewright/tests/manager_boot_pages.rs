@@ -41,7 +41,8 @@ fn no_part_of_the_array_is_ever_made_for_them() {
     // Sixteen sections, three more, and 37 blocks of another.
     const BLOCKS: u64 = 2 * 512 + 229;
     for policy in POLICIES {
-        let words = format!("memmap_init={policy} hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=229");
+        let words =
+            format!("memmap_init={policy} hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=229");
         let (plain, plain_array) = with_array(eight_gib(), &words);
         let line = format!("{words} hugetlb_free_vmemmap=on");
         let (manager, array) = with_array(eight_gib(), &line);
@@ -50,11 +51,18 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         assert_eq!(built.sections, 64 - 16 - 3, "{policy}");
         // One table for the section that is described in part.
         assert_eq!(built.frames, whole.frames - 8 * BLOCKS + 1, "{policy}");
-        assert_eq!((manager.unbuilt_map_blocks(), manager.reclaimed_map_blocks()), (BLOCKS, BLOCKS));
+        assert_eq!(
+            (manager.unbuilt_map_blocks(), manager.reclaimed_map_blocks()),
+            (BLOCKS, BLOCKS)
+        );
         assert_eq!(manager.saved_map_pages(), 8 * BLOCKS as i64);
         let free = settled(&manager).free_pages;
         let filled = fill(&manager, &line);
-        assert_eq!(filled.pools.map(|pool| (pool.got, pool.without_map)), [(229, 229), (2, 2)], "{policy}");
+        assert_eq!(
+            filled.pools.map(|pool| (pool.got, pool.without_map)),
+            [(229, 229), (2, 2)],
+            "{policy}"
+        );
         assert_eq!(numbers(&manager.pool(TWO)), [229, 229, 0, 0, 229]);
         assert_eq!(numbers(&manager.pool(GIB)), [2, 2, 0, 0, 2]);
         // Nothing was taken or given back, and nobody was interrupted.
@@ -62,14 +70,20 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         assert_eq!(manager.pool_flushes(), 0, "{policy}");
         fill(&plain, &words);
         let more = free - settled(&plain).free_pages;
-        assert!((8 * BLOCKS - 256..=8 * BLOCKS).contains(&more), "{policy}: {more} of {} pages", 8 * BLOCKS);
+        assert!(
+            (8 * BLOCKS - 256..=8 * BLOCKS).contains(&more),
+            "{policy}: {more} of {} pages",
+            8 * BLOCKS
+        );
         // They leave without a flush, and what they leave can be used by the page.
         manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
         manager.pool(GIB).resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
         assert_eq!(manager.pool_flushes(), 0);
         let mut held = Vec::new();
-        while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+        while let Ok(page) =
+            manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+        {
             held.push(page);
         }
         check(&manager);
@@ -110,7 +124,10 @@ fn nodes_get_what_they_would_get_otherwise() {
         let nr = |line: &str| {
             let (manager, _) = with_array(pool_machine::machine(), line);
             let filled = fill(&manager, line);
-            assert_eq!(filled.pools.map(|pool| pool.got), [TWO, GIB].map(|size| manager.pool(size).counts().all.nr));
+            assert_eq!(
+                filled.pools.map(|pool| pool.got),
+                [TWO, GIB].map(|size| manager.pool(size).counts().all.nr)
+            );
             (nr_of(&manager.pool(TWO)), nr_of(&manager.pool(GIB)), manager.unbuilt_map_blocks())
         };
         for policy in POLICIES {
@@ -118,7 +135,11 @@ fn nodes_get_what_they_would_get_otherwise() {
             let without = nr(&format!("memmap_init={policy} {words} hugetlb_free_vmemmap=on"));
             assert_eq!((plain.0, plain.1), (without.0, without.1), "{policy} {words}");
             let blocks: u64 = without.0.iter().sum::<u64>() + 512 * without.1.iter().sum::<u64>();
-            assert_eq!((plain.2, without.2), (0, if is_careful() { 0 } else { blocks }), "{policy} {words}");
+            assert_eq!(
+                (plain.2, without.2),
+                (0, if is_careful() { 0 } else { blocks }),
+                "{policy} {words}"
+            );
         }
     }
 }
@@ -129,9 +150,11 @@ fn more_than_there_is_leaves_enough_for_a_machine() {
         return;
     }
     for policy in POLICIES {
-        for words in
-            ["hugepages=100000", "hugepagesz=1G hugepages=8", "hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=9999"]
-        {
+        for words in [
+            "hugepages=100000",
+            "hugepagesz=1G hugepages=8",
+            "hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=9999",
+        ] {
             let line = format!("memmap_init={policy} {words}");
             let (plain, _) = with_array(eight_gib(), &line);
             let without_reclaim = fill(&plain, &line);
@@ -139,7 +162,10 @@ fn more_than_there_is_leaves_enough_for_a_machine() {
             let (manager, _) = with_array(eight_gib(), &line);
             let filled = fill(&manager, &line);
             let bytes = |fill: &BootFill| fill.pools[0].got + 512 * fill.pools[1].got;
-            assert!(bytes(&filled) >= bytes(&without_reclaim), "{line}: {filled:?} {without_reclaim:?}");
+            assert!(
+                bytes(&filled) >= bytes(&without_reclaim),
+                "{line}: {filled:?} {without_reclaim:?}"
+            );
             assert_eq!(manager.pool(TWO).counts().target, filled.pools[0].got);
             assert!(manager.allocate(&Request::new(Order::PAGE)).is_ok(), "{line}");
         }
@@ -151,7 +177,8 @@ fn another_command_line_gives_back_what_it_does_not_want() {
     if is_careful() {
         return;
     }
-    let line = "memmap_init=deferred hugetlb_free_vmemmap=on hugepages=100 hugepagesz=1G hugepages=1";
+    let line =
+        "memmap_init=deferred hugetlb_free_vmemmap=on hugepages=100 hugepagesz=1G hugepages=1";
     let (manager, _) = with_array(eight_gib(), line);
     let filled = fill(&manager, "hugepages=30");
     assert_eq!(filled.pools.map(|pool| pool.got), [30, 0]);

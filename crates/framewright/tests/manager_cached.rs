@@ -57,10 +57,12 @@ fn a_pair_stays_in_the_cache() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
     let manager = bring_up(machine);
     for of in [0, 1, 2, 3, 9] {
-        let first = manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
+        let first =
+            manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
         manager.give_back_order(first, order(of)).expect("allocated");
         let locks = machine.calls().irq_save;
-        let again = manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
+        let again =
+            manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory");
         assert_eq!(machine.calls().irq_save, locks, "order {of} took a lock");
         manager.give_back_order(again, order(of)).expect("allocated");
     }
@@ -100,7 +102,9 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 12)).build());
     let free = idle_pages(&manager);
     let take = |count: usize| -> Vec<Pfn> {
-        (0..count).map(|_| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory")).collect()
+        (0..count)
+            .map(|_| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"))
+            .collect()
     };
     let most = manager.cpu_cache(0).expect("it has one").most_pages;
     let blocks = take(600);
@@ -125,7 +129,8 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     if common::is_careful() {
         return;
     }
-    let reporter = manager.register_reporting(Silent).map_err(|(error, _)| error).expect("the first");
+    let reporter =
+        manager.register_reporting(Silent).map_err(|(error, _)| error).expect("the first");
     assert!(most_kept(&manager, &blocks[600..1000]) <= IN_BULK);
     assert!(most_kept(&manager, &blocks[1000..3000]) <= USUAL);
     drop(reporter);
@@ -139,9 +144,13 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     let pfn = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
     manager.give_back_order(pfn, Order::PAGE).expect("allocated");
     let twice = manager.give_back_order(pfn, Order::PAGE);
-    assert!(matches!(twice, Err(FreeError::NotAllocated { pfn: named, .. }) if named == pfn), "{twice:?}");
+    assert!(
+        matches!(twice, Err(FreeError::NotAllocated { pfn: named, .. }) if named == pfn),
+        "{twice:?}"
+    );
     // Of a block, with another one freed between.
-    let [block, other] = [(); 2].map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
+    let [block, other] = [(); 2]
+        .map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
     for block in [block, other] {
         manager.give_back_order(block, Order::BLOCK).expect("allocated");
     }
@@ -149,7 +158,10 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     let again = manager.give_back_order(block, Order::BLOCK);
     assert_eq!(again.is_err(), common::is_careful() || cfg!(debug_assertions));
     let found = again.and_then(|()| manager.drain());
-    assert!(matches!(found, Err(FreeError::NotAllocated { pfn: named, .. }) if named == block), "{found:?}");
+    assert!(
+        matches!(found, Err(FreeError::NotAllocated { pfn: named, .. }) if named == block),
+        "{found:?}"
+    );
     settle(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
 }
@@ -225,8 +237,10 @@ fn cpus_free_each_others_frames_while_others_drain() {
                 for _ in 0..30_000 {
                     match random(16) {
                         0..7 => {
-                            let of = [0, 0, 0, 1, 2, 3, 5, 8, 9][usize::try_from(random(9)).expect("small")];
-                            let migrate_type = MigrateType::ALL[usize::try_from(random(3)).expect("small")];
+                            let of = [0, 0, 0, 1, 2, 3, 5, 8, 9]
+                                [usize::try_from(random(9)).expect("small")];
+                            let migrate_type =
+                                MigrateType::ALL[usize::try_from(random(3)).expect("small")];
                             if let Ok(pfn) = manager.allocate_order(order(of), migrate_type) {
                                 mark(pfn, of, false);
                                 held.push((pfn, of));
@@ -243,7 +257,9 @@ fn cpus_free_each_others_frames_while_others_drain() {
                             let mut exchange = exchange.lock().expect("no panic");
                             std::mem::swap(&mut *exchange, &mut held);
                         }
-                        _ if random(50) == 0 => drop(manager.drain().expect("only good frames are cached")),
+                        _ if random(50) == 0 => {
+                            drop(manager.drain().expect("only good frames are cached"))
+                        }
                         _ => {}
                     }
                 }
@@ -267,7 +283,8 @@ fn an_interrupt_handler_allocates_wherever_it_strikes() {
     let manager = bring_up(machine);
     let outer = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
     let inner = machine.interrupt(|| {
-        let pfn = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
+        let pfn =
+            manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there is memory");
         assert_ne!(pfn, outer);
         manager.give_back_order(outer, Order::PAGE).expect("allocated");
         pfn

@@ -23,7 +23,11 @@ fn zone(manager: &Fake, index: usize, kind: ZoneKind) -> &'static framewright::z
 fn take(manager: &Fake, request: Request) -> PfnRange {
     let taken = manager.allocate(&request).expect("there is memory");
     assert_eq!(taken.pages(), request.pages);
-    assert!(taken.start.is_aligned(Order::for_pages(request.pages).expect("an order").max(request.align)));
+    assert!(
+        taken
+            .start
+            .is_aligned(Order::for_pages(request.pages).expect("an order").max(request.align))
+    );
     taken
 }
 
@@ -49,12 +53,20 @@ fn a_machine_of_64_mib_has_dma_and_dma32() {
 fn tables_are_reserved_and_counted() {
     // What careful runs keep besides is counted elsewhere.
     let machine = FakeMachine::builder().ram(gib(0, 8)).build();
-    let manager = common::bring_up_with(machine, &[], &framewright::Parameters::default()).expect("bring-up");
+    let manager =
+        common::bring_up_with(machine, &[], &framewright::Parameters::default()).expect("bring-up");
     let totals = manager.totals();
     assert_eq!(totals.present_pages, (8 << 18) - 1 - 96);
     let tables = manager.metadata_bytes().div_ceil(4096);
-    assert!(totals.reserved_pages <= tables && totals.reserved_pages >= tables - 2, "{totals:?} {tables}");
-    assert!(manager.metadata_bytes() <= (8 << 30) / 10_000 + (64 << 10), "{}", manager.metadata_bytes());
+    assert!(
+        totals.reserved_pages <= tables && totals.reserved_pages >= tables - 2,
+        "{totals:?} {tables}"
+    );
+    assert!(
+        manager.metadata_bytes() <= (8 << 30) / 10_000 + (64 << 10),
+        "{}",
+        manager.metadata_bytes()
+    );
 }
 
 #[test]
@@ -85,7 +97,10 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), taken.len(), "a block was handed out twice");
-    assert_eq!(manager.allocate(&emergency(9)), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
+    assert_eq!(
+        manager.allocate(&emergency(9)),
+        Err(AllocateError::OutOfMemory { order: Order::BLOCK })
+    );
     // Neighbours may go back in one call, whoever allocated them.
     let run = PfnRange::new(16 << 8, 128 << 8);
     assert!(seen.contains(&run.start));
@@ -107,12 +122,17 @@ fn a_part_of_a_larger_run_goes_back_in_any_order() {
         check(&manager);
     }
     assert_eq!(manager.totals().free_pages, free);
-    assert!(manager.block_state(BlockNumber::containing(taken.start)).is_some_and(|state| state.order() == Order::MAX));
+    assert!(
+        manager
+            .block_state(BlockNumber::containing(taken.start))
+            .is_some_and(|state| state.order() == Order::MAX)
+    );
 }
 
 #[test]
 fn wrong_frees_are_named_and_change_nothing() {
-    let machine = FakeMachine::builder().ram(mib(0, 64)).ram(mib(1024, 1088)).ram(gib(4, 5)).build();
+    let machine =
+        FakeMachine::builder().ram(mib(0, 64)).ram(mib(1024, 1088)).ram(gib(4, 5)).build();
     let manager = bring_up(machine);
     let taken = take(&manager, Request { zone: ZoneKind::Dma32, ..Request::new(order(11)) });
     let free = manager.totals().free_pages;
@@ -129,14 +149,18 @@ fn wrong_frees_are_named_and_change_nothing() {
     for (range, text) in errors {
         let error = manager.give_back(range).expect_err("refused").to_string();
         // Page owners, which careful runs have, know that frames were never allocated.
-        let never = common::is_careful() && text == "double free" && error.contains("never allocated");
+        let never =
+            common::is_careful() && text == "double free" && error.contains("never allocated");
         assert!(error.contains(text) || never, "{range:?}: {error}");
         assert_eq!(manager.totals().free_pages, free);
     }
     check(&manager);
     manager.give_back(taken).expect("untouched by the errors");
     let again = manager.give_back(taken);
-    assert!(matches!(again, Err(FreeError::NotAllocated { state: Some(State::Free), .. })), "{again:?}");
+    assert!(
+        matches!(again, Err(FreeError::NotAllocated { state: Some(State::Free), .. })),
+        "{again:?}"
+    );
     check(&manager);
 }
 
@@ -144,7 +168,8 @@ fn wrong_frees_are_named_and_change_nothing() {
 fn a_free_across_zones_is_refused() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     let dma = manager.allocate_at(Pfn(14 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
-    let dma32 = manager.allocate_at(Pfn(16 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
+    let dma32 =
+        manager.allocate_at(Pfn(16 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
     let both = PfnRange { start: dma.start, end: dma32.end };
     assert_eq!(manager.give_back(both), Err(FreeError::SpansZones(both)));
     check(&manager);
@@ -206,7 +231,10 @@ fn nodes_are_asked_by_distance_and_exactness() {
     assert!(take(&manager, near(NodeChoice::Exact(node(1)))).start.0 >= 4 << 18);
     let none = manager.allocate(&near(NodeChoice::Exact(node(2))));
     assert_eq!(none, Err(AllocateError::OutOfMemory { order: Order::MAX }));
-    assert_eq!(manager.allocate(&near(NodeChoice::Exact(node(9)))), Err(AllocateError::NoNode(node(9))));
+    assert_eq!(
+        manager.allocate(&near(NodeChoice::Exact(node(9)))),
+        Err(AllocateError::NoNode(node(9)))
+    );
     check(&manager);
 }
 
@@ -299,7 +327,14 @@ fn frames_that_were_never_managed_cannot_be_freed() {
         assert!(manager.give_back(range).is_err(), "{range:?}");
     }
     let error = manager.give_back(PfnRange::new(0x2400, 0x2402));
-    assert_eq!(error, Err(FreeError::NotAllocated { pfn: Pfn(0x2400), state: Some(State::Reserved), history: None }));
+    assert_eq!(
+        error,
+        Err(FreeError::NotAllocated {
+            pfn: Pfn(0x2400),
+            state: Some(State::Reserved),
+            history: None
+        })
+    );
     check(&manager);
     for start in [0x2000, 0x2010, 0x2480, 0x2500] {
         manager.give_back(PfnRange::new(start, start + 4)).expect("allocated");
@@ -331,8 +366,9 @@ fn types_claim_from_one_another_and_stay_together() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     // Take what is left of the last GiB, so that only whole GiB are free.
     let normal = zone(&manager, 0, ZoneKind::Normal);
-    while let Some(slot) =
-        manager.view(normal.id()).expect("a zone").free_blocks()[..9].iter().position(|&blocks| blocks != 0)
+    while let Some(slot) = manager.view(normal.id()).expect("a zone").free_blocks()[..9]
+        .iter()
+        .position(|&blocks| blocks != 0)
     {
         take(&manager, Request::new(order(9 + u8::try_from(slot).expect("small"))));
     }
@@ -342,7 +378,10 @@ fn types_claim_from_one_another_and_stay_together() {
     let second = take(&manager, unmovable);
     assert_eq!(second.start, first.end, "the second comes from what the first claimed");
     let movable = take(&manager, Request::new(Order::BLOCK));
-    assert!(movable.start.0 >> 12 != first.start.0 >> 12, "movable memory keeps out of the claimed 16 MiB");
+    assert!(
+        movable.start.0 >> 12 != first.start.0 >> 12,
+        "movable memory keeps out of the claimed 16 MiB"
+    );
     for range in [first, second, movable] {
         manager.give_back(range).expect("allocated");
     }
@@ -359,12 +398,17 @@ fn types_claim_from_one_another_and_stay_together() {
 #[test]
 fn watermarks_keep_memory_for_emergencies() {
     let parameters = common::parameters("min_free_kbytes=65536");
-    let manager = common::bring_up_with(FakeMachine::builder().ram(mib(0, 256)).build(), &[], &parameters);
+    let manager =
+        common::bring_up_with(FakeMachine::builder().ram(mib(0, 256)).build(), &[], &parameters);
     let manager = manager.expect("bring-up");
     while manager.allocate(&Request::new(Order::BLOCK)).is_ok() {}
     for zone in manager.zones() {
         let keep = zone.watermarks().min_pages + zone.lowmem_reserve()[ZoneKind::Normal as usize];
-        assert!(zone.free_pages() >= keep && zone.free_pages() < keep + 512, "{} {keep}", zone.free_pages());
+        assert!(
+            zone.free_pages() >= keep && zone.free_pages() < keep + 512,
+            "{} {keep}",
+            zone.free_pages()
+        );
     }
     assert!(manager.allocate(&emergency(9)).is_ok());
     check(&manager);
@@ -379,10 +423,14 @@ fn a_gib_that_was_never_split_is_handed_out_and_divided() {
     check(&manager);
     manager.give_back(part(whole, 511, 1)).expect("allocated");
     check(&manager);
-    assert!(manager.allocate_at(Pfn(gib_at(7).0 + 512 * 3), Order::BLOCK, MigrateType::Movable).is_ok());
+    assert!(
+        manager.allocate_at(Pfn(gib_at(7).0 + 512 * 3), Order::BLOCK, MigrateType::Movable).is_ok()
+    );
     check(&manager);
     let again = manager.allocate_at(gib_at(8), Order::MAX, MigrateType::Movable).expect("free");
     manager.give_back(again).expect("allocated");
-    assert!(manager.block_state(BlockNumber(8 * 512 + 100)).is_some_and(|state| state.is(State::Free)));
+    assert!(
+        manager.block_state(BlockNumber(8 * 512 + 100)).is_some_and(|state| state.is(State::Free))
+    );
     check(&manager);
 }

@@ -64,11 +64,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (0..CPUS, prop::bool::weighted(0.2), operation()).prop_map(|(cpu, in_handler, operation)| Step {
-        cpu,
-        in_handler,
-        operation,
-    })
+    (0..CPUS, prop::bool::weighted(0.2), operation())
+        .prop_map(|(cpu, in_handler, operation)| Step { cpu, in_handler, operation })
 }
 
 struct Model {
@@ -94,7 +91,11 @@ impl Model {
 
     fn take(&mut self, range: PfnRange) {
         for page in &mut self.pages[index(range.start)..index(range.end)] {
-            assert_eq!(*page, Page::Free, "{range:?} was given though somebody has it, or it is not managed");
+            assert_eq!(
+                *page,
+                Page::Free,
+                "{range:?} was given though somebody has it, or it is not managed"
+            );
             *page = Page::Held;
         }
         self.held.push((range, true));
@@ -113,7 +114,9 @@ impl Model {
 
     fn is(&self, range: PfnRange, wanted: Page) -> bool {
         let end = index(range.end).min(self.pages.len());
-        self.pages.get(index(range.start)..end).is_some_and(|pages| pages.iter().all(|&page| page == wanted))
+        self.pages
+            .get(index(range.start)..end)
+            .is_some_and(|pages| pages.iter().all(|&page| page == wanted))
             && index(range.end) <= self.pages.len()
     }
 
@@ -125,10 +128,12 @@ impl Model {
     fn could(&self, of: u8, zone: ZoneKind, end: u64) -> bool {
         let size = 1_u64 << of;
         let starts = (0..PAGES as u64).step_by(1 << of);
-        starts.filter(|start| start + size <= end && ZoneKind::of(Pfn(*start)) <= zone).any(|start| {
-            let range = PfnRange::new(start, start + size);
-            self.is(range, Page::Free) && same_zone(range)
-        })
+        starts.filter(|start| start + size <= end && ZoneKind::of(Pfn(*start)) <= zone).any(
+            |start| {
+                let range = PfnRange::new(start, start + size);
+                self.is(range, Page::Free) && same_zone(range)
+            },
+        )
     }
 }
 
@@ -180,7 +185,10 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             match manager.allocate(&request) {
                 Ok(range) => {
                     assert_eq!(range.pages(), pages);
-                    assert!(ZoneKind::of(range.start) <= zone && range.end.0 <= max_page.unwrap_or(u64::MAX));
+                    assert!(
+                        ZoneKind::of(range.start) <= zone
+                            && range.end.0 <= max_page.unwrap_or(u64::MAX)
+                    );
                     model.take(range);
                 }
                 Err(AllocateError::OutOfMemory { .. }) => {
@@ -192,7 +200,11 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
         }
         Operation::Bulk { count, migrate_type, reserves } => {
             let mut pages = vec![Pfn(0); count];
-            let request = Request { migrate_type: MigrateType::ALL[migrate_type], reserves, ..Request::pages(1) };
+            let request = Request {
+                migrate_type: MigrateType::ALL[migrate_type],
+                reserves,
+                ..Request::pages(1)
+            };
             let done = manager.allocate_bulk(&request, &mut pages).unwrap_or(0);
             for &page in &pages[..done] {
                 model.take(PfnRange { start: page, end: page.add(1) });
@@ -211,7 +223,10 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                 }
                 // It may be in a cache, which is not looked into.
                 Err(error) => {
-                    assert!(!free_before || !same_zone(range) || manager.cached_pages() != 0, "{operation:?}: {error}");
+                    assert!(
+                        !free_before || !same_zone(range) || manager.cached_pages() != 0,
+                        "{operation:?}: {error}"
+                    );
                 }
             }
         }
@@ -233,13 +248,21 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             let part = PfnRange::new(start, (start + pages).min(range.end.0));
             manager.give_back(part).expect("it is held");
             model.give(part);
-            let rest = [PfnRange { start: range.start, end: part.start }, PfnRange { start: part.end, end: range.end }];
-            model.held.extend(rest.into_iter().filter(|rest| !rest.is_empty()).map(|rest| (rest, false)));
+            let rest = [
+                PfnRange { start: range.start, end: part.start },
+                PfnRange { start: part.end, end: range.end },
+            ];
+            model
+                .held
+                .extend(rest.into_iter().filter(|rest| !rest.is_empty()).map(|rest| (rest, false)));
         }
         Operation::FreeWithNeighbour { ref slot } => {
             let Some(place) = model.pick(slot) else { return };
             let (range, _) = model.held[place];
-            let Some(next) = model.held.iter().position(|(other, _)| other.start == range.end) else { return };
+            let Some(next) = model.held.iter().position(|(other, _)| other.start == range.end)
+            else {
+                return;
+            };
             let both = PfnRange { start: range.start, end: model.held[next].0.end };
             if zone_of(range.start.0) != zone_of(model.held[next].0.start.0) {
                 return;

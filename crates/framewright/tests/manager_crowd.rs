@@ -63,8 +63,12 @@ impl Model {
         assert!(!range.is_empty());
         self.change(range, true);
         for block in range.start.0 / 512..range.end.0.div_ceil(512) {
-            let since = self.isolated[usize::try_from(block).expect("small")].load(Ordering::SeqCst);
-            assert!(since == 0 || since > asked, "{range:?} was isolated at {since}, before {asked}");
+            let since =
+                self.isolated[usize::try_from(block).expect("small")].load(Ordering::SeqCst);
+            assert!(
+                since == 0 || since > asked,
+                "{range:?} was isolated at {since}, before {asked}"
+            );
         }
         // SAFETY: the frame was handed out just now, and the model has seen that nobody else has it.
         unsafe { self.machine.store(range.start.address(), range.start.0 ^ 0x5a5a) };
@@ -73,7 +77,11 @@ impl Model {
     /// The owner of `range` is about to free it.
     fn gives(&self, range: PfnRange, is_stamped: bool) {
         if is_stamped {
-            assert_eq!(self.machine.load(range.start.address()), range.start.0 ^ 0x5a5a, "{range:?} was written to");
+            assert_eq!(
+                self.machine.load(range.start.address()),
+                range.start.0 ^ 0x5a5a,
+                "{range:?} was written to"
+            );
         }
         self.change(range, false);
     }
@@ -84,9 +92,16 @@ impl Model {
             let end = range.end.0.min((frame / 64 + 1) * 64);
             let bits = (u64::MAX >> (64 - (end - frame))) << (frame % 64);
             let word = &self.owned[usize::try_from(frame / 64).expect("small")];
-            let before =
-                if owned { word.fetch_or(bits, Ordering::SeqCst) } else { word.fetch_and(!bits, Ordering::SeqCst) };
-            assert_eq!(before & bits, if owned { 0 } else { bits }, "frames from {frame:#x} of {range:?}");
+            let before = if owned {
+                word.fetch_or(bits, Ordering::SeqCst)
+            } else {
+                word.fetch_and(!bits, Ordering::SeqCst)
+            };
+            assert_eq!(
+                before & bits,
+                if owned { 0 } else { bits },
+                "frames from {frame:#x} of {range:?}"
+            );
             frame = end;
         }
     }
@@ -126,7 +141,12 @@ impl User<'_> {
     }
 
     fn migrate_type(&mut self) -> MigrateType {
-        let types = [MigrateType::Movable, MigrateType::Movable, MigrateType::Unmovable, MigrateType::Reclaimable];
+        let types = [
+            MigrateType::Movable,
+            MigrateType::Movable,
+            MigrateType::Unmovable,
+            MigrateType::Reclaimable,
+        ];
         self.random.choose(&types).expect("there are some")
     }
 
@@ -177,7 +197,10 @@ impl User<'_> {
         if let Ok(range) = self.manager.allocate(&request) {
             assert!(range.end.address() <= request.max_address);
             if request.zeroed {
-                assert!(range.pages() > 1 << 9 || self.model.machine.load(range.start.address() + 8) == 0);
+                assert!(
+                    range.pages() > 1 << 9
+                        || self.model.machine.load(range.start.address() + 8) == 0
+                );
             }
             self.model.got(range, asked);
             self.held.push(Held::Range(range));
@@ -285,7 +308,9 @@ impl User<'_> {
                     return self.give_back_in_parts(range);
                 }
                 self.model.gives(range, true);
-                self.manager.give_back_order(range.start, order).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+                self.manager
+                    .give_back_order(range.start, order)
+                    .unwrap_or_else(|error| panic!("{range:?}: {error}"));
             }
             Held::Range(range) if self.random.one_in(3) => self.give_back_in_parts(range),
             Held::Range(range) => {
@@ -321,7 +346,8 @@ fn isolate(manager: &Fake, model: &Model, mut random: Random, steps: u64) {
                 let most = 1 << random.below(11);
                 let blocks = 1 + u32::try_from(random.below(most)).expect("small");
                 let range = BlockRange::new(start, (start + blocks).min(BLOCKS));
-                let overlaps = |other: &BlockRange| other.start < range.end && range.start < other.end;
+                let overlaps =
+                    |other: &BlockRange| other.start < range.end && range.start < other.end;
                 if !isolated.iter().any(overlaps) && manager.isolate(range).is_ok() {
                     model.isolate(range, true);
                     isolated.push(range);
@@ -372,7 +398,8 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
             _ => pool.resize(pages, &NoHelpers).map(drop),
         };
         match resized {
-            Ok(()) | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
+            Ok(())
+            | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
             Err(error) => panic!("{error}"),
         }
         // Pages on their way to a user, or out with an error, are counted at one end only: not for long.
@@ -442,7 +469,8 @@ fn crowd(line: &str, has_array: bool) {
                 }
             }));
         }
-        workers.push(scope.spawn(move || isolate(manager, model, Random::new(seed + 10), steps / 20)));
+        workers
+            .push(scope.spawn(move || isolate(manager, model, Random::new(seed + 10), steps / 20)));
         workers.push(scope.spawn(move || resize(manager, Random::new(seed + 11), steps / 60)));
         if line.contains("deferred") {
             workers.push(scope.spawn(move || manager.initialise_deferred(&NoHelpers)));
@@ -455,7 +483,8 @@ fn crowd(line: &str, has_array: bool) {
     let random = Random::new(seed);
     let held = table.into_inner().expect("nobody panicked");
     let nothing = Table::default();
-    let mut last = User { manager: &manager, model: &model, table: &nothing, random, held, has_array };
+    let mut last =
+        User { manager: &manager, model: &model, table: &nothing, random, held, has_array };
     while !last.held.is_empty() {
         last.give_back();
     }

@@ -31,7 +31,11 @@ fn attempt(
             Ok(manager.totals().managed_pages)
         }
         Err(BringUpFailed { error, early }) => {
-            assert_eq!(early.reserved(), before, "a failed bring-up at {pages} pages kept something");
+            assert_eq!(
+                early.reserved(),
+                before,
+                "a failed bring-up at {pages} pages kept something"
+            );
             Err(error)
         }
     }
@@ -40,7 +44,11 @@ fn attempt(
 #[test]
 fn every_amount_of_memory_up_to_enough() {
     for kept in [Pages::None, Pages::Inside] {
-        let machine = FakeMachine::builder().ram(mib(0, 512)).node(mib(0, 256), 0).node(mib(256, 512), 1).build();
+        let machine = FakeMachine::builder()
+            .ram(mib(0, 512))
+            .node(mib(0, 256), 0)
+            .node(mib(256, 512), 1)
+            .build();
         let ranges = [mib(64, 128), mib(300, 400)];
         let mut steps = Vec::new();
         let mut managed = 0;

@@ -20,13 +20,16 @@ fn half() -> Order {
 fn in_halves(manager: &Fake, blocks: usize) -> Vec<Pfn> {
     let mut low = Vec::new();
     let mut others = Vec::new();
-    let mut halves: Vec<Pfn> =
-        (0..2 * blocks + 64).map(|_| manager.allocate_order(half(), MOVABLE).expect("there is memory")).collect();
+    let mut halves: Vec<Pfn> = (0..2 * blocks + 64)
+        .map(|_| manager.allocate_order(half(), MOVABLE).expect("there is memory"))
+        .collect();
     halves.sort_unstable();
     while let Some(start) = halves.pop() {
         match halves.last() {
             Some(&before)
-                if before.is_aligned(Order::BLOCK) && before.add(HALF_PAGES) == start && low.len() < blocks =>
+                if before.is_aligned(Order::BLOCK)
+                    && before.add(HALF_PAGES) == start
+                    && low.len() < blocks =>
             {
                 low.push(before);
                 halves.pop();
@@ -66,11 +69,15 @@ fn a_half_that_is_free_already_is_refused_whatever_the_other_is() {
     let blocks = in_halves(&manager, 8);
     // One block is kept in pieces when it is all free, so that the others are not.
     for (&block, number) in blocks.iter().zip(0_u64..) {
-        let (one, other) = (block.add(number % 2 * HALF_PAGES), block.add((1 - number % 2) * HALF_PAGES));
+        let (one, other) =
+            (block.add(number % 2 * HALF_PAGES), block.add((1 - number % 2) * HALF_PAGES));
         free_half(&manager, one);
         let before = settled(&manager);
         let again = try_free_half(&manager, one);
-        assert!(matches!(again, Err(FreeError::NotAllocated { pfn, .. }) if pfn == one), "{again:?}");
+        assert!(
+            matches!(again, Err(FreeError::NotAllocated { pfn, .. }) if pfn == one),
+            "{again:?}"
+        );
         assert_eq!(settled(&manager), before);
         check(&manager);
         free_half(&manager, other);
@@ -93,7 +100,9 @@ fn a_half_twice_in_one_batch_is_refused_once() {
         // Where pages have owners, and in builds with debug assertions, that is known before it leaves the cache.
         let again = manager.give_back_order(twice, half());
         assert_eq!(again.is_err(), common::is_careful() || cfg!(debug_assertions));
-        let error = again.and_then(|()| manager.drain().map(|_| ())).expect_err("one of them was there twice");
+        let error = again
+            .and_then(|()| manager.drain().map(|_| ()))
+            .expect_err("one of them was there twice");
         settled(&manager);
         assert!(matches!(error, FreeError::NotAllocated { pfn, .. } if pfn == twice), "{error}");
         check(&manager);
@@ -128,7 +137,9 @@ fn half_of_the_frames_is_no_half_of_the_block() {
     }
     // The lower half page by page, the upper one as what it is.
     let pages = PfnRange { start: blocks[1], end: blocks[1].add(HALF_PAGES) };
-    (0..HALF_PAGES).for_each(|page| manager.give_back_order(pages.start.add(page), Order::PAGE).expect("held"));
+    (0..HALF_PAGES).for_each(|page| {
+        manager.give_back_order(pages.start.add(page), Order::PAGE).expect("held")
+    });
     settled(&manager);
     free_half(&manager, pages.end);
     check(&manager);

@@ -57,7 +57,8 @@ fn bring_up_whole(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let manager = bring_up(ram, cpus);
     let blocks = manager.totals().free_pages / 512;
     let mut left = [Pfn(0); 512];
-    let left = &mut left[..usize::try_from(manager.totals().free_pages % 512).expect("less than a block")];
+    let left =
+        &mut left[..usize::try_from(manager.totals().free_pages % 512).expect("less than a block")];
     // The fullest block is used first, which is this.
     assert_eq!(manager.allocate_bulk(&Request::pages(1), left), Ok(left.len()));
     assert_eq!(manager.totals().free_pages, blocks * 512);
@@ -166,10 +167,11 @@ fn interrupt_everywhere<T>(
             let page = manager.allocate(&Request::pages(1)).expect("there is memory").start;
             let (prepared, others) = prepare(manager);
             let (mut held, mut handlers) = (Held::NOTHING, Held::NOTHING);
-            let ((), came) =
-                machine.interrupt_after(instruction, || operation(manager, &prepared, &mut held), &mut || {
-                    handle(handler, plenty, manager, &mut handlers, page)
-                });
+            let ((), came) = machine.interrupt_after(
+                instruction,
+                || operation(manager, &prepared, &mut held),
+                &mut || handle(handler, plenty, manager, &mut handlers, page),
+            );
             if !came {
                 handlers.push(Some(page), 0);
             }
@@ -184,7 +186,12 @@ fn interrupt_everywhere<T>(
                 manager.give_back(run).unwrap_or_else(|error| panic!("{}: {error}", context()));
             }
             manager.drain().unwrap_or_else(|error| panic!("{}: {error}", context()));
-            assert_eq!((manager.totals().free_pages, manager.cached_pages()), (free, 0), "{}", context());
+            assert_eq!(
+                (manager.totals().free_pages, manager.cached_pages()),
+                (free, 0),
+                "{}",
+                context()
+            );
             machine.inner().assert_quiet();
             if !came {
                 break;
@@ -198,9 +205,12 @@ fn interrupt_everywhere<T>(
 /// Runs of `of` that lie in different words, so that each is an entry of its own; and what else had to be taken for that.
 fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>) {
     let word = 64.max(1 << of);
-    let whole = manager.allocate(&Request::new(order(if of < 9 { 13 } else { 16 }))).expect("there is memory");
+    let whole = manager
+        .allocate(&Request::new(order(if of < 9 { 13 } else { 16 })))
+        .expect("there is memory");
     let starts: Vec<Pfn> = (0..count).map(|number| whole.start.add(word * number)).collect();
-    let rests = starts.iter().map(|start| PfnRange { start: start.add(1 << of), end: start.add(word) });
+    let rests =
+        starts.iter().map(|start| PfnRange { start: start.add(1 << of), end: start.add(word) });
     let tail = PfnRange { start: whole.start.add(word * count), end: whole.end };
     let rests = rests.chain([tail]).filter(|rest| !rest.is_empty()).collect();
     (starts, rests)
@@ -256,8 +266,18 @@ fn put(of: u8) -> impl Fn(&Stepped, &Pfn, &mut Held) {
 fn get_from_a_word_and_put_into_it() {
     let manager = bring_up_whole(SMALL, 1);
     let warm = |manager: &Stepped| take(manager, 0).expect("there is memory");
-    interrupt_everywhere(manager, Case::new("get from a word"), |manager| ((), vec![run_of(warm(manager), 0)]), get(0));
-    interrupt_everywhere(manager, Case::new("put into a word"), |manager| (warm(manager), Vec::new()), put(0));
+    interrupt_everywhere(
+        manager,
+        Case::new("get from a word"),
+        |manager| ((), vec![run_of(warm(manager), 0)]),
+        get(0),
+    );
+    interrupt_everywhere(
+        manager,
+        Case::new("put into a word"),
+        |manager| (warm(manager), Vec::new()),
+        put(0),
+    );
 }
 
 #[test]
@@ -275,7 +295,9 @@ fn turn_to_a_word_that_is_ready() {
 #[test]
 fn put_among_the_freed_and_make_room_there() {
     let manager = bring_up_whole(SMALL, 1);
-    for (name, before) in [("put among the freed", 1), ("make room among the freed", room_for(manager, 1))] {
+    for (name, before) in
+        [("put among the freed", 1), ("make room among the freed", room_for(manager, 1))]
+    {
         let fill = |manager: &Stepped| {
             let (runs, rest) = scattered(manager, 1, before + 1);
             runs[1..].iter().for_each(|&run| give(manager, run, 1));
@@ -310,9 +332,19 @@ fn get_and_put_of_stacks() {
         ((), rest)
     };
     interrupt_everywhere(manager, Case::new("get from a stack"), two, get(of));
-    interrupt_everywhere(manager, Case::new("put onto a stack"), |manager| fill(manager, 2), put(of));
+    interrupt_everywhere(
+        manager,
+        Case::new("put onto a stack"),
+        |manager| fill(manager, 2),
+        put(of),
+    );
     let room = room_for(manager, of);
-    interrupt_everywhere(manager, Case::new("make room in a stack"), |manager| fill(manager, room), put(of));
+    interrupt_everywhere(
+        manager,
+        Case::new("make room in a stack"),
+        |manager| fill(manager, room),
+        put(of),
+    );
 }
 
 #[test]

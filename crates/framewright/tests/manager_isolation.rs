@@ -27,7 +27,8 @@ fn frames(range: BlockRange) -> PfnRange {
 }
 
 fn machine(pages: Pages) -> Fake {
-    bring_up_with(FakeMachine::builder().ram(mib(0, 64)).build(), &[], &plain_with_pages(pages)).expect("bring-up")
+    bring_up_with(FakeMachine::builder().ram(mib(0, 64)).build(), &[], &plain_with_pages(pages))
+        .expect("bring-up")
 }
 
 fn state(manager: &Fake, block: u32) -> BlockState {
@@ -53,7 +54,10 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
         check(&manager);
         assert_eq!(manager.totals().isolated_pages, 1200 * 512);
         assert_eq!(manager.totals().free_pages, before.0.free_pages - 1200 * 512);
-        assert!(state(&manager, 5 * 512 + 3).is(State::Isolated) && state(&manager, 5 * 512 + 2).is(State::Free));
+        assert!(
+            state(&manager, 5 * 512 + 3).is(State::Isolated)
+                && state(&manager, 5 * 512 + 2).is(State::Free)
+        );
         for of in [0, 9, 12] {
             let inside = Pfn(range.start.start().0 + 4096);
             assert!(manager.allocate_at(inside, order(of), MigrateType::Movable).is_err());
@@ -61,7 +65,9 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
         assert!(matches!(manager.give_back(frames(range)), Err(FreeError::NotAllocated { .. })));
         assert!(matches!(manager.isolate(range), Err(IsolateError::Isolated(_))));
         // In parts, in any order.
-        for part in [blocks(5 * 512 + 500, 400), blocks(5 * 512 + 3, 497), blocks(5 * 512 + 900, 303)] {
+        for part in
+            [blocks(5 * 512 + 500, 400), blocks(5 * 512 + 3, 497), blocks(5 * 512 + 900, 303)]
+        {
             manager.unisolate(part).expect("isolated");
             check(&manager);
         }
@@ -108,8 +114,14 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
 fn places_without_a_zone_are_named() {
     let manager = machine(Pages::None);
     assert!(matches!(manager.isolate(blocks(20, 0)), Err(IsolateError::Empty(_))));
-    assert!(matches!(manager.isolate(blocks(1 << 20, 1)), Err(IsolateError::Place(FreeError::NotManaged(_)))));
-    assert!(matches!(manager.isolate(blocks(4, 8)), Err(IsolateError::Place(FreeError::SpansZones(_)))));
+    assert!(matches!(
+        manager.isolate(blocks(1 << 20, 1)),
+        Err(IsolateError::Place(FreeError::NotManaged(_)))
+    ));
+    assert!(matches!(
+        manager.isolate(blocks(4, 8)),
+        Err(IsolateError::Place(FreeError::SpansZones(_)))
+    ));
     assert!(matches!(manager.survey(blocks(31, 2)), Err(IsolateError::Place(_))));
     assert!(matches!(manager.unisolate(blocks(20, 1)), Err(IsolateError::NotIsolated(_))));
     assert!(matches!(manager.claim_isolated(blocks(20, 1)), Err(IsolateError::NotIsolated(_))));
@@ -124,11 +136,15 @@ fn frees_into_isolated_blocks_stay() {
         let range = blocks(16, 4);
         // One block in pieces, some of them in the cache of the CPU; one that is allocated whole; one of which a part was freed; one that is free.
         let pieces: Vec<Pfn> = (0..504)
-            .map(|offset| manager.allocate_at(Pfn(16 * 512 + offset), Order::PAGE, MigrateType::Movable))
+            .map(|offset| {
+                manager.allocate_at(Pfn(16 * 512 + offset), Order::PAGE, MigrateType::Movable)
+            })
             .map(|taken| taken.expect("free").start)
             .collect();
-        let whole = manager.allocate_at(Pfn(17 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
-        let part = manager.allocate_at(Pfn(18 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
+        let whole =
+            manager.allocate_at(Pfn(17 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
+        let part =
+            manager.allocate_at(Pfn(18 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
         manager.give_back(PfnRange::new(part.start.0 + 5, part.start.0 + 9)).expect("allocated");
         for &page in &pieces[..30] {
             manager.give_back_order(page, Order::PAGE).expect("allocated");
@@ -144,7 +160,10 @@ fn frees_into_isolated_blocks_stay() {
         }
         assert_eq!(manager.cached_pages(), 0, "not into a cache");
         let all = manager.claim_isolated(range);
-        assert!(matches!(all, Err(IsolateError::InUse(pages)) if pages.in_use_pages == 512 + 508), "{all:?}");
+        assert!(
+            matches!(all, Err(IsolateError::InUse(pages)) if pages.in_use_pages == 512 + 508),
+            "{all:?}"
+        );
         manager.give_back(PfnRange::new(whole.start.0, whole.start.0 + 100)).expect("allocated");
         check(&manager);
         manager.give_back(PfnRange::new(whole.start.0 + 100, whole.end.0)).expect("allocated");
@@ -153,7 +172,9 @@ fn frees_into_isolated_blocks_stay() {
         check(&manager);
         assert_eq!(manager.survey(range).expect("there").free_pages, 4 * 512);
         // Nobody else can have it, whatever is wanted.
-        let outside = std::iter::from_fn(|| manager.allocate(&Request { reserves: true, ..Request::pages(1) }).ok());
+        let outside = std::iter::from_fn(|| {
+            manager.allocate(&Request { reserves: true, ..Request::pages(1) }).ok()
+        });
         let outside: Vec<PfnRange> = outside.collect();
         assert!(outside.iter().all(|taken| taken.intersection(frames(range)).is_empty()));
         check(&manager);
@@ -170,7 +191,8 @@ fn frees_into_isolated_blocks_stay() {
         let back = manager.totals();
         assert_eq!(back.free_pages + back.map_pages, idle.free_pages + idle.map_pages);
         // Caches keep pages of these blocks again.
-        let page = manager.allocate_at(Pfn(16 * 512), Order::PAGE, MigrateType::Movable).expect("free");
+        let page =
+            manager.allocate_at(Pfn(16 * 512), Order::PAGE, MigrateType::Movable).expect("free");
         manager.give_back_order(page.start, Order::PAGE).expect("allocated");
         assert_eq!(manager.cached_pages(), 1);
     }
@@ -180,11 +202,13 @@ fn frees_into_isolated_blocks_stay() {
 fn blocks_with_holes_and_reservations_are_counted() {
     for pages in BOTH {
         let machine = FakeMachine::builder().ram(mib(0, 63)).build();
-        let manager = bring_up_with(machine, &[mib(40, 43)], &plain_with_pages(pages)).expect("bring-up");
+        let manager =
+            bring_up_with(machine, &[mib(40, 43)], &plain_with_pages(pages)).expect("bring-up");
         let before = (manager.totals(), picture(&manager));
         let isolated = manager.isolate(blocks(20, 12)).expect("nothing is isolated");
         check(&manager);
-        let IsolatedPages { free_pages, in_use_pages, map_pages, reserved_pages, absent_pages } = isolated;
+        let IsolatedPages { free_pages, in_use_pages, map_pages, reserved_pages, absent_pages } =
+            isolated;
         assert_eq!((in_use_pages, absent_pages), (0, 256));
         assert!(reserved_pages >= 3 * 256);
         assert_eq!(free_pages + map_pages + reserved_pages + absent_pages, 12 * 512);
@@ -226,12 +250,17 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                     let mut held: Vec<(Pfn, Order)> = Vec::new();
                     while !done.load(Ordering::Relaxed) {
                         if random(2) == 0 && held.len() < 900 {
-                            let of = order([0, 0, 1, 3, 6, 9][usize::try_from(random(6)).expect("small")]);
+                            let of = order(
+                                [0, 0, 1, 3, 6, 9][usize::try_from(random(6)).expect("small")],
+                            );
                             let was_isolated = isolated.load(Ordering::Acquire);
                             if let Ok(pfn) = manager.allocate_order(of, MigrateType::Movable) {
                                 let unexpected = was_isolated && frames(range).contains(pfn);
                                 // Unless it was put back meanwhile.
-                                assert!(!unexpected || !isolated.load(Ordering::Acquire), "{pfn} is isolated");
+                                assert!(
+                                    !unexpected || !isolated.load(Ordering::Acquire),
+                                    "{pfn} is isolated"
+                                );
                                 held.push((pfn, of));
                             }
                         } else if !held.is_empty() {
@@ -325,7 +354,8 @@ fn follow(steps: &[Step], pages: Pages) {
     for step in steps {
         match *step {
             Step::Allocate { of } => {
-                let got = manager.allocate(&Request { reserves: true, ..Request::new(order(of)) }).ok();
+                let got =
+                    manager.allocate(&Request { reserves: true, ..Request::new(order(of)) }).ok();
                 if got.is_some() || exact(of) {
                     model.allocated(&Wanted::new(order(of)), got.map(|range| range.start));
                 }
@@ -351,8 +381,10 @@ fn follow(steps: &[Step], pages: Pages) {
                 let start = range.start.0 + first % range.pages();
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
                 model.freed(piece, manager.give_back(piece).is_ok());
-                let rest =
-                    [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
+                let rest = [
+                    PfnRange { start: range.start, end: piece.start },
+                    PfnRange { start: piece.end, end: range.end },
+                ];
                 held.extend(rest.into_iter().filter(|rest| !rest.is_empty()));
             }
             Step::FreeCached { slot } if !held.is_empty() => {
@@ -375,10 +407,12 @@ fn follow(steps: &[Step], pages: Pages) {
                 let done = manager.unisolate(range).is_ok();
                 model.unisolated(frames(range), done);
                 if done {
-                    let all =
-                        isolated.drain(..).flat_map(|other| (other.start.0..other.end.0).map(|block| blocks(block, 1)));
-                    let left: Vec<BlockRange> =
-                        all.filter(|block| !(range.start <= block.start && block.start < range.end)).collect();
+                    let all = isolated.drain(..).flat_map(|other| {
+                        (other.start.0..other.end.0).map(|block| blocks(block, 1))
+                    });
+                    let left: Vec<BlockRange> = all
+                        .filter(|block| !(range.start <= block.start && block.start < range.end))
+                        .collect();
                     isolated = left;
                 }
             }
@@ -399,7 +433,8 @@ fn follow(steps: &[Step], pages: Pages) {
             Step::Survey { range } => {
                 manager.drain().expect("only good frames are cached");
                 let survey = manager.survey(range).ok();
-                let survey = survey.map(|pages| (pages.free_pages + pages.map_pages, pages.in_use_pages));
+                let survey =
+                    survey.map(|pages| (pages.free_pages + pages.map_pages, pages.in_use_pages));
                 assert_eq!(survey, model.survey(frames(range)), "{range:?}");
             }
             _ => {}

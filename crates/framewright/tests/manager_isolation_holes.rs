@@ -57,7 +57,10 @@ fn withheld_memory_is_isolated_as_well() {
         let mut held = Vec::new();
         let wanted = Request { reserves: true, ..Request::new(Order::BLOCK) };
         while let Ok(taken) = manager.allocate(&wanted) {
-            assert!(taken.end <= frames(range).start || frames(range).end <= taken.start, "{taken:?} is isolated");
+            assert!(
+                taken.end <= frames(range).start || frames(range).end <= taken.start,
+                "{taken:?} is isolated"
+            );
             held.push(taken);
         }
         held.into_iter().for_each(|taken| manager.give_back(taken).expect("held"));
@@ -116,7 +119,9 @@ fn claimed_memory_is_like_allocated_memory() {
         let idle = common::in_use(&manager);
         let range = blocks(2 * 512 + 8, 16);
         // Once used, so that it is not as it was at the start.
-        let before = manager.allocate_at(range.start.start(), order(12), MigrateType::Movable).expect("free");
+        let before = manager
+            .allocate_at(range.start.start(), order(12), MigrateType::Movable)
+            .expect("free");
         manager.give_back(before).expect("held");
         manager.isolate(range).expect("free");
         let claimed = manager.claim_isolated(range).expect("all of it is free");
@@ -124,14 +129,19 @@ fn claimed_memory_is_like_allocated_memory() {
         check(&manager);
         // Where a run is careful, memory is poisoned, which takes precedence over clearing.
         if line.contains("init_on_alloc") && !common::is_careful() {
-            let zero = |pfn: u64| machine.load(pfn << 12) == 0 && machine.load(pfn << 12 | 0xff8) == 0;
+            let zero =
+                |pfn: u64| machine.load(pfn << 12) == 0 && machine.load(pfn << 12 | 0xff8) == 0;
             assert!((claimed.start.0..claimed.end.0).all(zero), "{line}");
         }
         let history: Option<PageHistory> = manager.page_history(claimed.start.add(1000));
         if line.contains("page_owner") {
             let history = history.expect("it is recorded");
             assert!(history.allocated);
-            assert_eq!(history.allocated_at.map(std::panic::Location::line), Some(line_here), "{history}");
+            assert_eq!(
+                history.allocated_at.map(std::panic::Location::line),
+                Some(line_here),
+                "{history}"
+            );
         }
         for part in [(0, 3), (3, 512), (512, 4096), (4096, 8192)] {
             let part = PfnRange::new(claimed.start.0 + part.0, claimed.start.0 + part.1);
@@ -147,9 +157,11 @@ fn claimed_memory_is_like_allocated_memory() {
 #[test]
 fn damaged_memory_is_not_claimed() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
-    let manager = bring_up_with(machine, &[], &parameters("page_owner=on page_poison=1")).expect("bring-up");
+    let manager =
+        bring_up_with(machine, &[], &parameters("page_owner=on page_poison=1")).expect("bring-up");
     let range = blocks(2 * 512 + 8, 4);
-    let held = manager.allocate_at(range.start.start(), order(11), MigrateType::Movable).expect("free");
+    let held =
+        manager.allocate_at(range.start.start(), order(11), MigrateType::Movable).expect("free");
     manager.give_back(held).expect("held");
     manager.isolate(range).expect("free");
     let address = held.start.add(700).address() + 8;
@@ -216,7 +228,10 @@ fn isolated_pages_of_pools_are_claimed() {
         let pool = manager.pool(PoolSize::TwoMib);
         pool.resize(4, &NoHelpers).expect("nobody else resizes");
         let page = pool.allocate(NodeChoice::Any, false).expect("is free");
-        let range = BlockRange { start: BlockNumber::containing(page.start), end: BlockNumber::containing(page.end) };
+        let range = BlockRange {
+            start: BlockNumber::containing(page.start),
+            end: BlockNumber::containing(page.end),
+        };
         manager.isolate(range).expect("a pool's");
         pool.give_back_page(page.start).expect("held");
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -243,7 +258,10 @@ fn memory_with_errors_is_freed_by_nobody() {
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         assert_eq!(pool.counts().leaked, 1);
         for of in [0, 3, 9] {
-            assert!(!cfg!(debug_assertions) || manager.give_back_order(page.start, order(of)).is_err(), "{line}");
+            assert!(
+                !cfg!(debug_assertions) || manager.give_back_order(page.start, order(of)).is_err(),
+                "{line}"
+            );
         }
         assert!(
             manager.give_back(page).is_err()

@@ -40,7 +40,11 @@ fn long(manager: &Fake) -> Option<Pfn> {
 #[test]
 fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
     // The marks of the zone keep it from giving all.
-    for line in ["min_free_kbytes=128", "min_free_kbytes=1500000 watermark_scale_factor=1", "min_free_kbytes=3000000"] {
+    for line in [
+        "min_free_kbytes=128",
+        "min_free_kbytes=1500000 watermark_scale_factor=1",
+        "min_free_kbytes=3000000",
+    ] {
         let [one, other] = [(); 2].map(|()| {
             let machine = FakeMachine::builder().ram(gib(4, 12)).build();
             bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
@@ -59,7 +63,8 @@ fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
             if number % 2 == 0 {
                 one.give_back_order(*start, Order::MAX).expect("held");
             } else {
-                one.give_back(PfnRange { start: *start, end: start.add(Order::MAX.pages()) }).expect("held");
+                one.give_back(PfnRange { start: *start, end: start.add(Order::MAX.pages()) })
+                    .expect("held");
             }
             check(&one);
         }
@@ -79,7 +84,8 @@ fn random_traffic_of_all_sizes_keeps_its_books() {
 #[test]
 fn what_is_no_gib_is_refused_and_stays_as_it_is() {
     // Two zones, neither of whole GiB only, so that a GiB may begin in one and end outside.
-    let machine = FakeMachine::builder().ram(mib(0, 4096 + 256)).ram(mib(5 * 1024, 9 * 1024 + 512)).build();
+    let machine =
+        FakeMachine::builder().ram(mib(0, 4096 + 256)).ram(mib(5 * 1024, 9 * 1024 + 512)).build();
     let manager = bring_up(machine);
     let start = short(&manager).expect("there is a GiB");
     let before = manager.totals();
@@ -89,10 +95,22 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
         check(&manager);
         error
     };
-    for pfn in [u64::MAX, u64::MAX << 18, 1 << 52, (9 << 18), (10 << 18), 4 << 18, start.0 + 1, start.0 + (1 << 17)] {
+    for pfn in [
+        u64::MAX,
+        u64::MAX << 18,
+        1 << 52,
+        (9 << 18),
+        (10 << 18),
+        4 << 18,
+        start.0 + 1,
+        start.0 + (1 << 17),
+    ] {
         refused(pfn, 18);
     }
-    assert!(matches!(refused(4 << 18, 18), FreeError::NotManaged(_) | FreeError::NotAllocated { .. }));
+    assert!(matches!(
+        refused(4 << 18, 18),
+        FreeError::NotManaged(_) | FreeError::NotAllocated { .. }
+    ));
     let whole = Pfn(start.0);
     manager.give_back_order(whole, Order::MAX).expect("held");
     let before = manager.totals();
@@ -121,8 +139,11 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
 fn other_types_keep_theirs() {
     let manager = bring_up(FakeMachine::builder().ram(gib(4, 10)).build());
     let free = manager.totals().free_pages;
-    let start = manager.allocate_order(Order::MAX, MigrateType::Unmovable).expect("there is memory");
-    let kind = |start| manager.block_state(BlockNumber::containing(start)).expect("managed").migrate_type();
+    let start =
+        manager.allocate_order(Order::MAX, MigrateType::Unmovable).expect("there is memory");
+    let kind = |start| {
+        manager.block_state(BlockNumber::containing(start)).expect("managed").migrate_type()
+    };
     assert_eq!(kind(start), MigrateType::Unmovable);
     manager.give_back_order(start, Order::MAX).expect("held");
     assert_eq!(kind(start), MigrateType::Unmovable);
@@ -140,7 +161,8 @@ fn a_gib_that_came_back_in_blocks_is_one_again() {
     let blocks = |start: Pfn| (0..512).map(move |block| start.add(block * 512));
     for &start in &taken {
         // The last of every 64 last, so that all the others wait for it.
-        let (last, rest): (Vec<Pfn>, Vec<Pfn>) = blocks(start).partition(|block| block.0 >> 9 & 63 == 63);
+        let (last, rest): (Vec<Pfn>, Vec<Pfn>) =
+            blocks(start).partition(|block| block.0 >> 9 & 63 == 63);
         for block in rest.into_iter().chain(last) {
             manager.give_back_order(block, Order::BLOCK).expect("held");
         }
@@ -171,8 +193,12 @@ fn a_gib_that_comes_back_ends_the_quiet() {
 
 #[test]
 fn what_failed_near_one_node_is_known_near_all_of_them() {
-    let machine =
-        FakeMachine::builder().ram(gib(4, 8)).node(gib(4, 6), 0).node(gib(6, 8), 1).cpus_on(0, 1).cpus_on(1, 1);
+    let machine = FakeMachine::builder()
+        .ram(gib(4, 8))
+        .node(gib(4, 6), 0)
+        .node(gib(6, 8), 1)
+        .cpus_on(0, 1)
+        .cpus_on(1, 1);
     let machine = machine.build();
     let manager = bring_up(machine);
     let on = |cpu| machine.run_on(cpu, || short(&manager));

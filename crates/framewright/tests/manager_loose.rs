@@ -13,7 +13,8 @@ use framewright::zone::{BlockRun, BlockUse, FreeError};
 use framewright_testkit::{FakeMachine, Owner};
 
 const BLOCKS: u64 = 512;
-const HALVED: BlockUse = BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
+const HALVED: BlockUse =
+    BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
 
 /// All blocks of a GiB, ascending, out of a machine that has little else, so that they are where they are expected.
 fn whole_gib(manager: &Fake) -> PfnRange {
@@ -45,9 +46,12 @@ fn scatter(manager: &Fake, range: PfnRange, first: impl Fn(u64) -> bool) {
 fn what_comes_back_in_any_order_is_one_again() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 8)).build());
     let free = idle_pages(&manager);
-    for first in
-        [|_| true, |block| block % 2 == 1, |block: u64| block.count_ones().is_multiple_of(2), |block| block % 64 < 63]
-    {
+    for first in [
+        |_| true,
+        |block| block % 2 == 1,
+        |block: u64| block.count_ones().is_multiple_of(2),
+        |block| block % 64 < 63,
+    ] {
         let range = whole_gib(&manager);
         scatter(&manager, range, first);
         check(&manager);
@@ -76,7 +80,10 @@ fn larger_requests_find_what_came_back_in_pieces() {
         assert!(taken.end <= range.start || taken.start >= range.end, "{taken:?}");
     }
     check(&manager);
-    free_each(&manager, blocks(range).filter(|start| !odd(start)).take(usize::try_from(rest).expect("small")));
+    free_each(
+        &manager,
+        blocks(range).filter(|start| !odd(start)).take(usize::try_from(rest).expect("small")),
+    );
     let request = |of| Request { reserves: true, ..Request::new(order(of)) };
     for of in [18, 12, 10] {
         let taken = manager.allocate(&request(of)).expect("all of it came back");
@@ -104,7 +111,9 @@ fn a_block_that_came_back_cannot_come_back_again() {
             // With a neighbour that is allocated.
             2 => manager.give_back(PfnRange { start, end: start.add(2 * PAGES_PER_BLOCK) }),
             _ if cfg!(debug_assertions) => manager.give_back_order(start, Order::BLOCK),
-            _ => manager.give_back_order(start, Order::BLOCK).and_then(|()| manager.drain().map(drop)),
+            _ => manager
+                .give_back_order(start, Order::BLOCK)
+                .and_then(|()| manager.drain().map(drop)),
         };
         assert!(refused.is_err_and(free), "{number}");
         assert_eq!(manager.totals().free_pages, before.free_pages, "{number}");
@@ -132,7 +141,11 @@ fn a_block_that_came_back_can_be_had_by_its_place_and_isolated() {
     let third = range.start.add(4 * PAGES_PER_BLOCK);
     let taken = manager.allocate_at(third, Order::BLOCK, MigrateType::Movable).expect("free");
     assert_eq!(taken.start, third);
-    let page = manager.allocate_at(range.start.add(8 * PAGES_PER_BLOCK + 7), Order::PAGE, MigrateType::Movable);
+    let page = manager.allocate_at(
+        range.start.add(8 * PAGES_PER_BLOCK + 7),
+        Order::PAGE,
+        MigrateType::Movable,
+    );
     assert!(page.is_ok());
     check(&manager);
     let first = u32::try_from(range.start.0 / PAGES_PER_BLOCK).expect("small") + 64;
@@ -154,7 +167,9 @@ fn other_types_get_what_came_back_when_there_is_nothing_else() {
     let some: Vec<Pfn> = taken.iter().copied().step_by(5).collect();
     free_each(&manager, some.iter().copied());
     for _ in &some {
-        let start = manager.allocate_order(Order::BLOCK, MigrateType::Unmovable).expect("as many as came back");
+        let start = manager
+            .allocate_order(Order::BLOCK, MigrateType::Unmovable)
+            .expect("as many as came back");
         assert!(some.contains(&start) || common::is_careful());
     }
     assert!(manager.allocate_order(Order::BLOCK, MigrateType::Reclaimable).is_err());

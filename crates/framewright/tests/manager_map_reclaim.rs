@@ -18,14 +18,17 @@ use std::thread;
 fn machine(size: framewright::units::PhysRange, cpus: u32) -> (Fake, &'static FakeArray) {
     let machine = FakeMachine::builder().ram(size).cpus(cpus).build();
     let array = FakeArray::install(machine);
-    let manager = bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
+    let manager =
+        bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     manager.initialise_deferred(&NoHelpers);
     check(&manager);
     (manager, array)
 }
 
 fn blocks(manager: &Fake, of: u8, count: usize) -> Vec<PfnRange> {
-    (0..count).map(|_| manager.allocate(&Request::new(order(of))).expect("there is memory")).collect()
+    (0..count)
+        .map(|_| manager.allocate(&Request::new(order(of))).expect("there is memory"))
+        .collect()
 }
 
 fn saved(manager: &Fake) -> i64 {
@@ -35,7 +38,9 @@ fn saved(manager: &Fake) -> i64 {
 /// All pages one by one, each with a good descriptor, and back.
 fn use_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) = manager.allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
+    {
         // SAFETY: the page is ours.
         let page = unsafe { manager.page(range.start) }.expect("it has a descriptor");
         assert!(page.is_clear(), "pfn {}", range.start);
@@ -55,12 +60,19 @@ fn a_whole_section_comes_back_without_a_table() {
     let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
     let change = manager.give_up_map(&[huge]).expect("it is the caller's");
     // 16 MiB of map, one flush: nothing had to be split.
-    assert_eq!(change, MapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..MapChange::default() });
+    assert_eq!(
+        change,
+        MapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..MapChange::default() }
+    );
     assert_eq!(array.counts().sections, before.1.sections - 8);
     assert_eq!((saved(&manager), manager.reclaimed_map_blocks()), (4096, 512));
     check(&manager);
     assert_eq!(settled(&manager).free_pages, before.0.free_pages - (1 << 18) + 4096);
-    assert_eq!(manager.give_up_map(&[huge]), Ok(MapChange::default()), "a second time there is nothing, and no flush");
+    assert_eq!(
+        manager.give_up_map(&[huge]),
+        Ok(MapChange::default()),
+        "a second time there is nothing, and no flush"
+    );
     let restored = manager.bring_back_map(&[huge]).expect("there is memory");
     assert_eq!((restored.blocks, restored.spent_pages, restored.flushes), (512, 4096, 1));
     assert_eq!((saved(&manager), manager.reclaimed_map_blocks()), (0, 0));
@@ -75,7 +87,10 @@ fn two_flushes_a_batch_and_eight_pages_a_block() {
     let pages = blocks(&manager, 9, 10);
     let free = settled(&manager).free_pages;
     let change = manager.give_up_map(&pages).expect("they are the caller's");
-    assert_eq!((change.blocks, change.freed_pages, change.flushes, change.out_of_frames), (10, 80, 2, 0));
+    assert_eq!(
+        (change.blocks, change.freed_pages, change.flushes, change.out_of_frames),
+        (10, 80, 2, 0)
+    );
     assert!((1..=2).contains(&change.spent_pages), "a table for each section: {change:?}");
     assert_eq!(settled(&manager).free_pages, free + 80 - change.spent_pages);
     assert_eq!(saved(&manager), 80 - i64::try_from(change.spent_pages).expect("small"));
@@ -102,7 +117,8 @@ fn freeing_never_fails_however_little_memory_there_is() {
         manager.give_up_map(&[block]).expect("it is the caller's");
     }
     let mut pages = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
         pages.push(page);
     }
     assert_eq!(settled(&manager).free_pages, 0);
@@ -130,7 +146,8 @@ fn without_a_frame_for_a_table_blocks_stay_as_they_are() {
     let (manager, array) = machine(mib(0, 512), 1);
     let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
     let mut pages = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
         pages.push(page);
     }
     let before = array.counts();
@@ -187,7 +204,9 @@ fn several_cpus_reclaim_restore_and_free_at_once() {
             scope.spawn(move || {
                 for round in 0..60 {
                     let of = [9, 9, 11, 15][usize::try_from((thread + round) % 4).expect("small")];
-                    let run = match manager.allocate(&Request { node: NodeChoice::Any, ..Request::new(order(of)) }) {
+                    let run = match manager
+                        .allocate(&Request { node: NodeChoice::Any, ..Request::new(order(of)) })
+                    {
                         Ok(run) => run,
                         Err(AllocateError::OutOfMemory { .. }) => continue,
                         Err(error) => panic!("{error}"),
@@ -197,7 +216,9 @@ fn several_cpus_reclaim_restore_and_free_at_once() {
                         manager.bring_back_map(&[run]).expect("it is the caller's");
                     }
                     let border = run.start.0 + (round * 37) % run.pages();
-                    for part in [PfnRange::new(run.start.0, border), PfnRange::new(border, run.end.0)] {
+                    for part in
+                        [PfnRange::new(run.start.0, border), PfnRange::new(border, run.end.0)]
+                    {
                         if !part.is_empty() {
                             manager.give_back(part).expect("allocated");
                         }

@@ -32,7 +32,8 @@ fn node(index: usize) -> NodeId {
 /// Takes every page, asks for the descriptor of each, and gives all back.
 fn take_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
         // SAFETY: the page is ours and stays so.
         let page = unsafe { manager.page(range.start) };
         let page = page.unwrap_or_else(|| panic!("pfn {} has no descriptor", range.start));
@@ -48,7 +49,12 @@ fn take_all(manager: &Fake) -> u64 {
 #[test]
 fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
     let machine = with_array(
-        FakeMachine::builder().ram(mib(0, 1024)).node(mib(0, 512), 0).node(mib(512, 1024), 1).cpus(4).build(),
+        FakeMachine::builder()
+            .ram(mib(0, 1024))
+            .node(mib(0, 512), 0)
+            .node(mib(512, 1024), 1)
+            .cpus(4)
+            .build(),
     );
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     assert_eq!(manager.policy(), Policy::Deferred);
@@ -63,16 +69,24 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
         assert!(zone.deferred_pages() > SECTION);
     }
     assert_eq!(before.deferred_pages, withheld.iter().map(|node| node.pages).sum::<u64>());
-    assert!(manager.block_state(BlockNumber(3 * 64)).is_some_and(|state| state.is(State::Deferred)));
+    assert!(
+        manager.block_state(BlockNumber(3 * 64)).is_some_and(|state| state.is(State::Deferred))
+    );
     assert!(manager.times().bring_up_ns.is_some() && manager.times().all_memory_ns.is_none());
     let pool = HelperPool::on_nodes(&[0, 1, 1]);
     manager.initialise_deferred(&pool);
     check(&manager);
     let after = manager.totals();
-    assert_eq!((after.deferred_pages, after.managed_pages), (0, before.managed_pages + before.deferred_pages));
+    assert_eq!(
+        (after.deferred_pages, after.managed_pages),
+        (0, before.managed_pages + before.deferred_pages)
+    );
     assert!(manager.times().all_memory_ns.is_some());
     for node in manager.deferred_nodes() {
-        assert!(node.grown_pages == 0 && node.threads >= 1 && node.elapsed_ns.is_some(), "{node:?}");
+        assert!(
+            node.grown_pages == 0 && node.threads >= 1 && node.elapsed_ns.is_some(),
+            "{node:?}"
+        );
     }
     assert_eq!(take_all(&manager), after.free_pages);
     manager.initialise_deferred(&pool);
@@ -85,7 +99,8 @@ fn what_policies_leave_is_the_same_memory() {
     let reserved = [mib(100, 101), PhysRange::new(0x1800_3000, 0x1800_9000), mib(1300, 1400)];
     let mut all = Vec::new();
     for policy in Policy::ALL {
-        let manager = bring_up_with(with_array(ram()), &reserved, &self::policy(policy)).expect("bring-up");
+        let manager =
+            bring_up_with(with_array(ram()), &reserved, &self::policy(policy)).expect("bring-up");
         manager.initialise_deferred(&NoHelpers);
         check(&manager);
         let totals = settled(&manager);
@@ -112,29 +127,47 @@ fn a_request_brings_up_what_it_lacks() {
     check(&manager);
     let grown = idle.deferred_pages - manager.totals().deferred_pages;
     assert!(grown <= SECTION, "one section, not {grown} pages");
-    held.push(machine.interrupt(|| manager.allocate(&Request::new(Order::MAX)).expect("there is memory")));
+    held.push(
+        machine.interrupt(|| manager.allocate(&Request::new(Order::MAX)).expect("there is memory")),
+    );
     check(&manager);
-    let place = manager.allocate_at(Pfn(3 << 18), Order::BLOCK, MigrateType::Movable).expect("it is withheld");
+    let place = manager
+        .allocate_at(Pfn(3 << 18), Order::BLOCK, MigrateType::Movable)
+        .expect("it is withheld");
     assert_eq!(manager.zones()[1].section_state(96 / 4), SectionState::Done);
     held.push(place);
     let mut pages = vec![Pfn(0); 300_000];
-    assert_eq!(manager.allocate_bulk(&Request::new(Order::PAGE), &mut pages).expect("there is memory"), pages.len());
+    assert_eq!(
+        manager.allocate_bulk(&Request::new(Order::PAGE), &mut pages).expect("there is memory"),
+        pages.len()
+    );
     check(&manager);
-    pages.iter().for_each(|&page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"));
+    pages
+        .iter()
+        .for_each(|&page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"));
     held.drain(..).for_each(|range| manager.give_back(range).expect("allocated"));
     // All of it can be had without any job.
     assert_eq!(take_all(&manager), manager.totals().managed_pages - idle.allocated_pages);
     assert_eq!(manager.totals().deferred_pages, 0);
     assert!(manager.times().all_memory_ns.is_some());
     let node = manager.deferred_nodes().next().expect("one");
-    assert_eq!((node.pages, node.grown_pages, node.threads), (idle.deferred_pages, idle.deferred_pages, 0));
+    assert_eq!(
+        (node.pages, node.grown_pages, node.threads),
+        (idle.deferred_pages, idle.deferred_pages, 0)
+    );
 }
 
 #[test]
 fn requests_race_with_the_jobs() {
     for round in 0..8 {
-        let machine = FakeMachine::builder().ram(gib(0, 3)).node(gib(0, 2), 0).node(gib(2, 3), 1).cpus(6).build();
-        let manager = bring_up_with(with_array(machine), &[], &policy(Policy::Deferred)).expect("bring-up");
+        let machine = FakeMachine::builder()
+            .ram(gib(0, 3))
+            .node(gib(0, 2), 0)
+            .node(gib(2, 3), 1)
+            .cpus(6)
+            .build();
+        let manager =
+            bring_up_with(with_array(machine), &[], &policy(Policy::Deferred)).expect("bring-up");
         let idle = manager.totals();
         let all = idle.managed_pages + idle.deferred_pages;
         let pool = HelperPool::on_nodes(&[0, 1]);
@@ -151,8 +184,12 @@ fn requests_race_with_the_jobs() {
                             let pfn = range.start;
                             if of < Order::BLOCK {
                                 // SAFETY: the page is ours.
-                                let page = unsafe { manager.page(pfn) }.expect("it has a descriptor");
-                                assert!(page.is_clear(), "pfn {pfn} was handed out before its descriptor");
+                                let page =
+                                    unsafe { manager.page(pfn) }.expect("it has a descriptor");
+                                assert!(
+                                    page.is_clear(),
+                                    "pfn {pfn} was handed out before its descriptor"
+                                );
                             }
                             pages += range.pages();
                         }
@@ -180,7 +217,8 @@ fn requests_race_with_the_jobs() {
 #[test]
 fn a_node_without_memory_for_the_array_does_without() {
     // Node 1 is full of reservations: no 2 MiB of it are free in one piece.
-    let machine = FakeMachine::builder().ram(mib(0, 768)).node(mib(0, 512), 0).node(mib(512, 768), 1).build();
+    let machine =
+        FakeMachine::builder().ram(mib(0, 768)).node(mib(0, 512), 0).node(mib(512, 768), 1).build();
     let array = FakeArray::install(machine);
     let reserved: Vec<_> = (512..768).step_by(2).map(|at| mib(at, at + 1)).collect();
     let manager = bring_up_with(machine, &reserved, &policy(Policy::Deferred)).expect("bring-up");
@@ -188,13 +226,19 @@ fn a_node_without_memory_for_the_array_does_without() {
     assert!(manager.nodes()[0].map_fallback.is_none());
     let cause = manager.nodes()[1].map_fallback.expect("no room");
     assert!(cause.to_string().contains("on node 1 alone"), "{cause}");
-    let request = Request { node: framewright::early::NodeChoice::Exact(node(1)), ..Request::new(Order::PAGE) };
+    let request = Request {
+        node: framewright::early::NodeChoice::Exact(node(1)),
+        ..Request::new(Order::PAGE)
+    };
     let page = manager.allocate(&request).expect("there is memory");
     let state = manager.block_state(BlockNumber::containing(page.start)).expect("a block");
     assert_eq!(state.map_form(), MapForm::Inside);
     manager.initialise_deferred(&NoHelpers);
     check(&manager);
-    let request = Request { node: framewright::early::NodeChoice::Exact(node(0)), ..Request::new(Order::PAGE) };
+    let request = Request {
+        node: framewright::early::NodeChoice::Exact(node(0)),
+        ..Request::new(Order::PAGE)
+    };
     let page = manager.allocate(&request).expect("there is memory");
     let state = manager.block_state(BlockNumber::containing(page.start)).expect("a block");
     assert_eq!(state.map_form(), MapForm::Array);
@@ -202,13 +246,22 @@ fn a_node_without_memory_for_the_array_does_without() {
 
 #[test]
 fn tables_that_cannot_be_made_are_undone() {
-    let build = || FakeMachine::builder().ram(mib(0, 1024)).node(mib(0, 512), 0).node(mib(512, 1024), 1).build();
-    let on_demand = bring_up_with(with_array(build()), &[], &policy(Policy::OnDemand)).expect("bring-up").totals();
+    let build = || {
+        FakeMachine::builder()
+            .ram(mib(0, 1024))
+            .node(mib(0, 512), 0)
+            .node(mib(512, 1024), 1)
+            .build()
+    };
+    let on_demand = bring_up_with(with_array(build()), &[], &policy(Policy::OnDemand))
+        .expect("bring-up")
+        .totals();
     for works in 0..9 {
         let machine = build();
         let array = FakeArray::install(machine);
         array.fail_after(works);
-        let manager = bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up goes on");
+        let manager =
+            bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up goes on");
         check(&manager);
         let fallen = manager.nodes().iter().filter(|node| node.map_fallback.is_some()).count();
         assert_eq!(fallen, if works < 4 { 2 } else { usize::from(works < 8) }, "after {works}");
@@ -269,9 +322,12 @@ fn known_zero_memory_is_not_written() {
 
 #[test]
 fn the_command_line_limits_threads() {
-    for (line, most) in
-        [("memmap_init_threads=1", 1), ("memmap_init_threads=3", 3), ("memmap_init_threads=99", 12), ("", 12)]
-    {
+    for (line, most) in [
+        ("memmap_init_threads=1", 1),
+        ("memmap_init_threads=3", 3),
+        ("memmap_init_threads=99", 12),
+        ("", 12),
+    ] {
         let machine = with_array(FakeMachine::builder().ram(gib(0, 4)).cpus(12).build());
         let early = machine.early(&[]);
         let parameters = parameters(line);
@@ -287,8 +343,13 @@ fn the_command_line_limits_threads() {
 fn who_is_done_helps_unless_threads_were_named() {
     for named in [None, Some(1)] {
         // A CPU for the caller and one for each thread of the pool.
-        let machine =
-            FakeMachine::builder().ram(gib(0, 5)).node(gib(0, 1), 0).node(gib(1, 5), 1).cpus(2).cpus_on(1, 1).build();
+        let machine = FakeMachine::builder()
+            .ram(gib(0, 5))
+            .node(gib(0, 1), 0)
+            .node(gib(1, 5), 1)
+            .cpus(2)
+            .cpus_on(1, 1)
+            .build();
         let mut parameters = policy(Policy::Deferred);
         parameters.memmap_init_threads = named;
         let manager = bring_up_with(with_array(machine), &[], &parameters).expect("bring-up");

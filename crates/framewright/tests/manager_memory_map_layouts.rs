@@ -28,14 +28,24 @@ struct Layout {
 type Piece = (u64, u64, usize, Vec<(u64, u64)>);
 
 fn layout() -> impl Strategy<Value = Layout> {
-    let size = prop_oneof![1..600_u64, 30_000..70_000_u64, Just(32_768), Just(65_536), 100_000..140_000_u64];
+    let size = prop_oneof![
+        1..600_u64,
+        30_000..70_000_u64,
+        Just(32_768),
+        Just(65_536),
+        100_000..140_000_u64
+    ];
     let gap = prop_oneof![Just(0_u64), 1..600_u64, 1..40_000_u64, Just(32_768)];
-    let crumbs =
-        prop::collection::vec((prop_oneof![1..700_u64, 1..40_000_u64], prop_oneof![1..5_u64, 1..3000_u64]), 0..12);
-    let pieces: BoxedStrategy<Vec<Piece>> = prop::collection::vec((gap, size, 0..3_usize, crumbs), 1..6).boxed();
+    let crumbs = prop::collection::vec(
+        (prop_oneof![1..700_u64, 1..40_000_u64], prop_oneof![1..5_u64, 1..3000_u64]),
+        0..12,
+    );
+    let pieces: BoxedStrategy<Vec<Piece>> =
+        prop::collection::vec((gap, size, 0..3_usize, crumbs), 1..6).boxed();
     pieces.prop_map(|pieces| {
         // The first range is large enough for tables, whatever follows.
-        let mut layout = Layout { ram: vec![(PhysRange::new(0, 48 * MIB), 0)], reserved: Vec::new() };
+        let mut layout =
+            Layout { ram: vec![(PhysRange::new(0, 48 * MIB), 0)], reserved: Vec::new() };
         let mut at = 48 * MIB / 4096;
         for (gap, size, node, crumbs) in pieces {
             at += gap;
@@ -67,7 +77,11 @@ fn build(layout: &Layout) -> (&'static FakeMachine, &'static FakeArray) {
 
 fn bring_up(layout: &Layout, policy: Policy) -> (Fake, &'static FakeArray) {
     let (machine, array) = build(layout);
-    let line = format!("memmap_init={} {}", policy.name(), if policy == Policy::OnDemand { "pages=none" } else { "" });
+    let line = format!(
+        "memmap_init={} {}",
+        policy.name(),
+        if policy == Policy::OnDemand { "pages=none" } else { "" }
+    );
     let manager = bring_up_with(machine, &layout.reserved, &parameters(&line)).expect("bring-up");
     (manager, array)
 }

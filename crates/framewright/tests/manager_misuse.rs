@@ -46,18 +46,25 @@ fn a_second_free_is_found_at_the_call() {
                 let range = if of > order(12) { gib(0, 5) } else { mib(0, 256) };
                 let manager = up(FakeMachine::builder().ram(range).cpus(3), line);
                 let machine = manager.platform();
-                let [a, b] = [0, 1].map(|_| manager.allocate_order(of, kind).expect("there is memory"));
+                let [a, b] =
+                    [0, 1].map(|_| manager.allocate_order(of, kind).expect("there is memory"));
                 let give = |start, of| manager.give_back_order(start, of);
                 give(a, of).expect("held");
                 give(b, of).expect("held");
                 assert!(is_refused(give(a, of)), "{of:?} {line}");
                 assert!(is_refused(give(b, of)), "{of:?} {line}");
-                assert!(is_refused(manager.give_back(PfnRange { start: a, end: a.add(of.pages()) })), "{of:?} {line}");
+                assert!(
+                    is_refused(manager.give_back(PfnRange { start: a, end: a.add(of.pages()) })),
+                    "{of:?} {line}"
+                );
                 // A part, and what it is a part of.
                 if let Some(half) = of.get().checked_sub(1).map(order) {
                     assert!(is_refused(give(a.add(half.pages()), half)), "{of:?} {line}");
                 }
-                assert!(machine.run_on(2, || is_refused(give(b, of))), "of another CPU, {of:?} {line}");
+                assert!(
+                    machine.run_on(2, || is_refused(give(b, of))),
+                    "of another CPU, {of:?} {line}"
+                );
                 // Where nobody can be waited for the own cache is known, and that of others with page owners.
                 assert!(is_refused(machine.interrupt(|| give(b, of))), "{of:?} {line}");
                 check(&manager);
@@ -80,8 +87,9 @@ fn what_was_freed_twice_is_free_once() {
     for of in (0..=9).map(order) {
         let manager = up(FakeMachine::builder().ram(mib(0, 512)), "");
         let all = take_all(&manager, of);
-        let held: Vec<Pfn> =
-            (0..3).map(|_| manager.allocate_order(of, MigrateType::Movable).expect("there is memory")).collect();
+        let held: Vec<Pfn> = (0..3)
+            .map(|_| manager.allocate_order(of, MigrateType::Movable).expect("there is memory"))
+            .collect();
         let mut refused = 0;
         for start in [held[0], held[1], held[0], held[2], held[1], held[0]] {
             refused += u32::from(manager.give_back_order(start, of).is_err());
@@ -103,20 +111,34 @@ fn what_is_out_of_place_is_refused_by_each_build() {
     for line in ["", "page_owner=on", "pages=inside"] {
         let manager = up(FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 6)).cpus(2), line);
         let before = manager.totals();
-        for start in [u64::MAX, u64::MAX - 1, u64::MAX - 511, 1 << 52, (1 << 52) - 512, 3 << 18, 100 << 18] {
+        for start in
+            [u64::MAX, u64::MAX - 1, u64::MAX - 511, 1 << 52, (1 << 52) - 512, 3 << 18, 100 << 18]
+        {
             for of in (0..=18).map(order) {
                 let error = manager.give_back_order(Pfn(start), of).expect_err("nowhere");
                 let place = Pfn(start).is_aligned(of);
-                assert_eq!(!place, matches!(error, FreeError::NotAligned { .. }), "{start:#x} {of:?}: {error}");
-                assert_eq!(place, matches!(error, FreeError::NotManaged(_)), "{start:#x} {of:?}: {error}");
+                assert_eq!(
+                    !place,
+                    matches!(error, FreeError::NotAligned { .. }),
+                    "{start:#x} {of:?}: {error}"
+                );
+                assert_eq!(
+                    place,
+                    matches!(error, FreeError::NotManaged(_)),
+                    "{start:#x} {of:?}: {error}"
+                );
             }
         }
         let held = manager.allocate_order(order(6), MigrateType::Movable).expect("there is memory");
         let misplaced = manager.give_back_order(held.add(1), order(3));
         assert_eq!(misplaced, Err(FreeError::NotAligned { start: held.add(1), order: order(3) }));
-        let large = manager.allocate_order(Order::MAX, MigrateType::Movable).expect("there is memory");
+        let large =
+            manager.allocate_order(Order::MAX, MigrateType::Movable).expect("there is memory");
         let misplaced = manager.give_back_order(large.add(512), order(12));
-        assert_eq!(misplaced, Err(FreeError::NotAligned { start: large.add(512), order: order(12) }));
+        assert_eq!(
+            misplaced,
+            Err(FreeError::NotAligned { start: large.add(512), order: order(12) })
+        );
         manager.give_back_order(held, order(6)).expect("held");
         manager.give_back_order(large, Order::MAX).expect("held");
         check(&manager);
@@ -131,7 +153,10 @@ fn what_is_out_of_place_is_refused_by_each_build() {
                 assert!(is_refused(manager.give_back(PfnRange::new(pfn, end))), "{pfn:#x}");
             }
             let block = Pfn(first & !511);
-            assert!(is_refused(manager.give_back_order(block, Order::BLOCK)), "the block of the tables");
+            assert!(
+                is_refused(manager.give_back_order(block, Order::BLOCK)),
+                "the block of the tables"
+            );
         }
         manager.drain().expect("nothing wrong was kept");
         check(&manager);
@@ -149,7 +174,8 @@ fn wholes(manager: &Fake) -> Vec<(u32, u32)> {
     for segment in manager.zones().iter().flat_map(|zone| zone.segments()) {
         let mut block = segment.start.0;
         while block < segment.end().0 {
-            let state = manager.block_state(BlockNumber(block)).filter(|state| !state.is(State::Inner));
+            let state =
+                manager.block_state(BlockNumber(block)).filter(|state| !state.is(State::Inner));
             let blocks = state.map_or(1, |state| 1 << (state.order().get() - 9));
             found.extend(state.filter(|state| state.is(State::Whole)).map(|_| (block, blocks)));
             block += blocks;
@@ -175,20 +201,34 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
         assert!(kept.iter().map(|&(_, blocks)| blocks).sum::<u32>() >= 32, "{line}: {kept:?}");
         let before = manager.totals();
         for &(block, blocks) in &kept {
-            assert!(manager.block_state(BlockNumber(block)).is_some_and(|state| state.has(BlockState::KEPT)));
+            assert!(
+                manager
+                    .block_state(BlockNumber(block))
+                    .is_some_and(|state| state.has(BlockState::KEPT))
+            );
             let all = frames(block, blocks);
-            for range in
-                [all, frames(block, 1), PfnRange::new(all.start.0 + 3, all.start.0 + 5), frames(block + blocks - 1, 1)]
-            {
+            for range in [
+                all,
+                frames(block, 1),
+                PfnRange::new(all.start.0 + 3, all.start.0 + 5),
+                frames(block + blocks - 1, 1),
+            ] {
                 assert!(is_refused(manager.give_back(range)), "{line}: {range:?}");
                 let not_a_run = manager.begin_references(range);
-                assert!(matches!(not_a_run, Err(ReferenceError::NotARun(_))), "{line}: {range:?} {not_a_run:?}");
+                assert!(
+                    matches!(not_a_run, Err(ReferenceError::NotARun(_))),
+                    "{line}: {range:?} {not_a_run:?}"
+                );
             }
             let of = Order::for_pages(all.pages()).expect("one block");
             assert!(
-                of == Order::BLOCK && !cfg!(debug_assertions) || is_refused(manager.give_back_order(all.start, of))
+                of == Order::BLOCK && !cfg!(debug_assertions)
+                    || is_refused(manager.give_back_order(all.start, of))
             );
-            assert!(!cfg!(debug_assertions) || is_refused(manager.give_back_order(all.start.add(8), order(3))));
+            assert!(
+                !cfg!(debug_assertions)
+                    || is_refused(manager.give_back_order(all.start.add(8), order(3)))
+            );
         }
         check(&manager);
         assert_eq!(manager.totals(), before, "{line}");
@@ -248,7 +288,8 @@ fn ranges_that_end_before_they_begin_are_empty() {
 fn zeros_are_written_only_where_the_direct_map_reaches() {
     for line in ["", "init_on_alloc=1", "page_owner=on page_poison=1"] {
         let limit = (5 << 30) + (77 << 20);
-        let manager = up(FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 7)).direct_limit(limit), line);
+        let manager =
+            up(FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 7)).direct_limit(limit), line);
         for of in [0, 3, 9].map(order) {
             let request = Request { zeroed: true, reserves: true, ..Request::new(of) };
             let mut held = Vec::new();
@@ -265,8 +306,14 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
         let mut pages = [Pfn(0); 300];
         let request = Request { zeroed: true, ..Request::pages(1) };
         assert_eq!(manager.allocate_bulk(&request, &mut pages), Ok(300));
-        assert!(pages.iter().all(|page| page.address() < limit && manager.platform().load(page.address()) == 0));
-        pages.iter().for_each(|page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("held"));
+        assert!(
+            pages
+                .iter()
+                .all(|page| page.address() < limit && manager.platform().load(page.address()) == 0)
+        );
+        pages
+            .iter()
+            .for_each(|page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("held"));
         if !line.is_empty() {
             check(&manager);
             continue;
@@ -282,7 +329,10 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
         assert!((2..=4).contains(&cleared), "{cleared}");
         manager.give_back(taken).expect("held");
         assert_eq!(manager.allocate(&large), Err(AllocateError::OutOfMemory { order: Order::MAX }));
-        assert!(manager.allocate(&Request::new(Order::MAX)).is_ok(), "without zeros there is one above");
+        assert!(
+            manager.allocate(&Request::new(Order::MAX)).is_ok(),
+            "without zeros there is one above"
+        );
         check(&manager);
     }
 }
@@ -296,7 +346,10 @@ fn types_without_memory_are_refused() {
         let refused = AllocateError::BadType(kind);
         for of in (0..=18).map(order) {
             assert_eq!(manager.allocate_order(of, kind), Err(refused), "{of:?}");
-            assert_eq!(manager.allocate(&Request { migrate_type: kind, ..Request::new(of) }), Err(refused));
+            assert_eq!(
+                manager.allocate(&Request { migrate_type: kind, ..Request::new(of) }),
+                Err(refused)
+            );
             assert_eq!(manager.allocate_at(Pfn(5 << 18), of, kind), Err(refused));
         }
         let mut pages = [Pfn(0); 4];

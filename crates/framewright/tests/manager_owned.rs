@@ -18,7 +18,8 @@ fn frames_are_free_when_their_owner_goes() {
     let manager = bring_up(FakeMachine::builder().ram(mib(1, 65)).build());
     let before = settled(&manager);
     let sizes = [1, 2, 3, 511, 512, 513, 1024];
-    let held: Vec<_> = sizes.map(|pages| manager.frames(&Request::pages(pages)).expect("there is memory")).into();
+    let held: Vec<_> =
+        sizes.map(|pages| manager.frames(&Request::pages(pages)).expect("there is memory")).into();
     let pages: u64 = held.iter().map(|frames| frames.range().pages()).sum();
     assert_eq!(pages, sizes.iter().sum());
     assert_eq!(manager.totals().allocated_pages - before.allocated_pages, pages);
@@ -31,7 +32,8 @@ fn the_short_way_has_owners_too() {
     let manager = bring_up(FakeMachine::builder().ram(mib(1, 65)).build());
     let before = settled(&manager);
     for of in 0..=order(10).get() {
-        let frames = manager.frames_of_order(order(of), MigrateType::Movable).expect("there is memory");
+        let frames =
+            manager.frames_of_order(order(of), MigrateType::Movable).expect("there is memory");
         assert_eq!((frames.start(), frames.range().pages()), (frames.range().start, 1 << of));
         frames.free().expect("it is owned");
     }
@@ -69,7 +71,9 @@ fn what_was_given_up_stays_until_somebody_owns_it_again() {
     drop(frames);
     assert_eq!(settled(&manager), before);
     // SAFETY: an empty range names no frame.
-    assert!(unsafe { Frames::from_range(&manager, framewright::units::PfnRange::new(7, 7)) }.is_none());
+    assert!(
+        unsafe { Frames::from_range(&manager, framewright::units::PfnRange::new(7, 7)) }.is_none()
+    );
 }
 
 #[test]

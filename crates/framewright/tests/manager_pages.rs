@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{Fake, bring_up, bring_up_described, bring_up_with, check, gib, map_frames_of, mib, order, with_pages};
+use common::{
+    Fake, bring_up, bring_up_described, bring_up_with, check, gib, map_frames_of, mib, order,
+    with_pages,
+};
 use framewright::block::{BlockState, MapForm, MigrateType, State};
 use framewright::firmware::MemoryKind;
 use framewright::map_space::BlockNumber;
@@ -44,8 +47,7 @@ fn shuffled(count: usize) -> Vec<usize> {
 /// That a free was refused because `frame` holds descriptors. With page owners the refusal also tells what was there before.
 #[track_caller]
 fn assert_reserved(freed: Result<(), FreeError>, frame: Pfn) {
-    let refused =
-        matches!(freed, Err(FreeError::NotAllocated { pfn, state: Some(State::Reserved), .. }) if pfn == frame);
+    let refused = matches!(freed, Err(FreeError::NotAllocated { pfn, state: Some(State::Reserved), .. }) if pfn == frame);
     assert!(refused, "{freed:?} for {frame}");
 }
 
@@ -55,7 +57,8 @@ fn a_descriptor_is_64_bytes_and_lies_where_it_should() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager = bring_up_described(machine);
     let block = Pfn(16 * 512);
-    let taken = manager.allocate_at(block.add(130), Order::PAGE, MigrateType::Movable).expect("free");
+    let taken =
+        manager.allocate_at(block.add(130), Order::PAGE, MigrateType::Movable).expect("free");
     let frames = manager.map_frames(BlockNumber(16)).expect("the block is split");
     assert_eq!(frames, std::array::from_fn(|n| block.add(504 + n as u64)));
     let page = page(&manager, taken.start).expect("it has one");
@@ -83,7 +86,11 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
     let mut taken: Vec<PfnRange> = Vec::new();
     // Whatever part of it is wanted first.
     for offset in [511, 0] {
-        taken.push(manager.allocate_at(block.add(offset), Order::PAGE, MigrateType::Movable).expect("free"));
+        taken.push(
+            manager
+                .allocate_at(block.add(offset), Order::PAGE, MigrateType::Movable)
+                .expect("free"),
+        );
         let first = if offset == 511 { 0 } else { 504 };
         assert_eq!(state(&manager, block).map_first(), first);
         for offset in 0..512 {
@@ -106,7 +113,9 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
         }
         check(&manager);
         // One complete block stays split; asking for a larger one puts it together.
-        let large = manager.allocate_at(Pfn(16 * 512), order(12), MigrateType::Movable).expect("all of it is free");
+        let large = manager
+            .allocate_at(Pfn(16 * 512), order(12), MigrateType::Movable)
+            .expect("all of it is free");
         assert_eq!(manager.totals().map_pages, idle.map_pages);
         manager.give_back(large).expect("allocated");
         check(&manager);
@@ -123,9 +132,13 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     for offset in 0..8 {
         manager.give_back(one(whole.start.add(offset * 3))).expect("allocated");
         let now = state(&manager, whole.start);
-        assert_eq!((now.map_form(), now.is_held_back(), now.free_pages()), (MapForm::None, true, offset + 1));
+        assert_eq!(
+            (now.map_form(), now.is_held_back(), now.free_pages()),
+            (MapForm::None, true, offset + 1)
+        );
         assert!(page(&manager, whole.start.add(1)).is_none());
-        let again = manager.allocate_at(whole.start.add(offset * 3), Order::PAGE, MigrateType::Movable);
+        let again =
+            manager.allocate_at(whole.start.add(offset * 3), Order::PAGE, MigrateType::Movable);
         assert!(again.is_err(), "it would have no descriptor");
         check(&manager);
     }
@@ -134,7 +147,10 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     assert_eq!((now.map_form(), now.free_pages(), now.is_held_back()), (MapForm::Inside, 1, false));
     assert!(now.has(BlockState::SCATTERED));
     check(&manager);
-    assert!(page(&manager, whole.start.add(1)).is_some_and(Page::is_clear), "pages that are kept have one now");
+    assert!(
+        page(&manager, whole.start.add(1)).is_some_and(Page::is_clear),
+        "pages that are kept have one now"
+    );
     let frames = manager.map_frames(BlockNumber::containing(whole.start)).expect("it has them");
     for frame in frames {
         assert!(page(&manager, frame).is_none());
@@ -142,19 +158,25 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     }
     // Descriptors of different pages are different, whatever frame they are in.
     let kept = (0..512).map(|offset| whole.start.add(offset)).filter(|pfn| !frames.contains(pfn));
-    let mut places: Vec<usize> =
-        kept.filter_map(|pfn| page(&manager, pfn)).map(|page| std::ptr::from_ref(page).addr()).collect();
+    let mut places: Vec<usize> = kept
+        .filter_map(|pfn| page(&manager, pfn))
+        .map(|page| std::ptr::from_ref(page).addr())
+        .collect();
     places.sort_unstable();
     places.dedup();
     assert_eq!(places.len(), 504);
     let rest = (0..1024).map(|offset| whole.start.add(offset));
-    let rest: Vec<Pfn> = rest.filter(|pfn| !frames.contains(pfn) && pfn.0 - whole.start.0 != 100).collect();
+    let rest: Vec<Pfn> =
+        rest.filter(|pfn| !frames.contains(pfn) && pfn.0 - whole.start.0 != 100).collect();
     for pfn in rest {
         let _ = manager.give_back(one(pfn));
     }
     check(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
-    assert!(manager.allocate_at(whole.start, order(10), MigrateType::Movable).is_ok(), "both blocks are whole");
+    assert!(
+        manager.allocate_at(whole.start, order(10), MigrateType::Movable).is_ok(),
+        "both blocks are whole"
+    );
 }
 
 #[test]
@@ -164,9 +186,13 @@ fn freeing_never_fails_in_any_order_and_any_pieces() {
     for piece in [1_u64, 2, 3, 7, 8, 9, 64, 100, 511] {
         let whole = manager.allocate(&Request::new(order(10))).expect("there is memory");
         let pieces = whole.pages().div_ceil(piece);
-        for (step, index) in shuffled(usize::try_from(pieces).expect("small")).into_iter().enumerate() {
+        for (step, index) in
+            shuffled(usize::try_from(pieces).expect("small")).into_iter().enumerate()
+        {
             let start = whole.start.0 + index as u64 * piece;
-            manager.give_back(PfnRange::new(start, (start + piece).min(whole.end.0))).expect("allocated");
+            manager
+                .give_back(PfnRange::new(start, (start + piece).min(whole.end.0)))
+                .expect("allocated");
             let waiting = state(&manager, Pfn(start));
             assert!(!waiting.is_held_back() || waiting.free_pages() <= 8);
             if step % 16 == 0 {
@@ -196,9 +222,16 @@ fn all_memory_is_taken_page_by_page_and_comes_back() {
         assert_eq!((full.free_pages, full.allocated_pages), (0, taken.len() as u64));
         assert_eq!(full.allocated_pages + full.map_pages, full.managed_pages);
         let split = taken.len() as u64 / 504;
-        assert!(if pages == Pages::Inside { full.map_pages >= split * 8 } else { full.map_pages == 0 });
+        assert!(if pages == Pages::Inside {
+            full.map_pages >= split * 8
+        } else {
+            full.map_pages == 0
+        });
         for range in &taken {
-            assert_eq!(page(&manager, range.start).is_some_and(Page::is_clear), pages == Pages::Inside);
+            assert_eq!(
+                page(&manager, range.start).is_some_and(Page::is_clear),
+                pages == Pages::Inside
+            );
         }
         for index in shuffled(taken.len()) {
             manager.give_back(taken[index]).expect("allocated");
@@ -215,21 +248,25 @@ fn blocks_that_the_direct_map_does_not_reach_have_none() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).direct_limit(4 << 30).build();
     let manager = bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up");
     let low = manager.allocate_at(Pfn(0x8_0000), Order::PAGE, MigrateType::Movable).expect("free");
-    let high = manager.allocate_at(Pfn(0x14_0000), Order::PAGE, MigrateType::Movable).expect("free");
+    let high =
+        manager.allocate_at(Pfn(0x14_0000), Order::PAGE, MigrateType::Movable).expect("free");
     assert!(page(&manager, low.start).is_some());
     assert!(page(&manager, high.start).is_none());
-    let last =
-        manager.allocate_at(Pfn(0x14_01ff), Order::PAGE, MigrateType::Movable).expect("none of its frames is used");
+    let last = manager
+        .allocate_at(Pfn(0x14_01ff), Order::PAGE, MigrateType::Movable)
+        .expect("none of its frames is used");
     check(&manager);
     // Blocks that are split later than the map grew have descriptors; the one that is split already goes on without.
     machine.raise_direct_limit(8 << 30);
-    let next = manager.allocate_at(Pfn(0x14_0200), Order::PAGE, MigrateType::Movable).expect("free");
+    let next =
+        manager.allocate_at(Pfn(0x14_0200), Order::PAGE, MigrateType::Movable).expect("free");
     assert!(page(&manager, next.start).is_some() && page(&manager, high.start).is_none());
     for range in [low, high, last, next] {
         manager.give_back(range).expect("allocated");
     }
     check(&manager);
-    let again = manager.allocate_at(Pfn(0x14_0000), order(10), MigrateType::Movable).expect("free again");
+    let again =
+        manager.allocate_at(Pfn(0x14_0000), order(10), MigrateType::Movable).expect("free again");
     manager.give_back(again).expect("allocated");
     check(&manager);
 }
@@ -246,13 +283,20 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
         builder = builder.memory(frame(pfn), MemoryKind::Conventional);
     }
     builder = builder.memory(PhysRange::new(0x2420 << 12, 0x242c << 12), MemoryKind::Conventional);
-    let manager = bring_up_with(builder.build(), &[], &with_pages(Pages::Inside)).expect("bring-up");
+    let manager =
+        bring_up_with(builder.build(), &[], &with_pages(Pages::Inside)).expect("bring-up");
     let small = state(&manager, Pfn(0x2010));
-    assert_eq!((small.present_pages(), small.managed_pages(), small.map_form()), (5, 0, MapForm::None));
+    assert_eq!(
+        (small.present_pages(), small.managed_pages(), small.map_form()),
+        (5, 0, MapForm::None)
+    );
     assert!(manager.allocate_at(Pfn(0x2010), Order::PAGE, MigrateType::Movable).is_err());
     assert!(manager.give_back(one(Pfn(0x2010))).is_err());
     let sparse = state(&manager, Pfn(0x2200));
-    assert_eq!((sparse.managed_pages(), sparse.free_pages(), sparse.has(BlockState::SCATTERED)), (32, 24, true));
+    assert_eq!(
+        (sparse.managed_pages(), sparse.free_pages(), sparse.has(BlockState::SCATTERED)),
+        (32, 24, true)
+    );
     let run = state(&manager, Pfn(0x2420));
     assert_eq!((run.managed_pages(), run.free_pages(), run.map_first()), (12, 4, 0x20));
     let taken = manager.allocate_at(Pfn(0x2200), Order::PAGE, MigrateType::Movable).expect("free");
@@ -265,8 +309,8 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
 #[test]
 fn what_is_left_in_a_descriptor_is_found() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
-    let pages =
-        [0x2800, 0x2801].map(|pfn| manager.allocate_at(Pfn(pfn), Order::PAGE, MigrateType::Movable).expect("free"));
+    let pages = [0x2800, 0x2801]
+        .map(|pfn| manager.allocate_at(Pfn(pfn), Order::PAGE, MigrateType::Movable).expect("free"));
     page(&manager, pages[0].start).expect("described").flags().store(1, Ordering::Relaxed);
     manager.give_back(pages[0]).expect("allocated");
     let fault = manager.verify().expect_err("the page is free and its descriptor is not zero");
@@ -298,7 +342,8 @@ fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
 fn interrupt_handlers_split_blocks() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager = bring_up_described(machine);
-    let taken = machine.interrupt(|| manager.allocate(&Request::new(order(8))).expect("there is memory"));
+    let taken =
+        machine.interrupt(|| manager.allocate(&Request::new(order(8))).expect("there is memory"));
     assert!(page(&manager, taken.start).is_some());
     machine.interrupt(|| manager.give_back(taken)).expect("allocated");
     check(&manager);

@@ -21,11 +21,14 @@ fn random(state: &mut u64, limit: u64) -> u64 {
 
 /// Cuts `range` into `count` parts at most, which need not be aligned, and shuffles them.
 fn cut(range: PfnRange, count: u64, seed: &mut u64) -> Vec<PfnRange> {
-    let mut edges: Vec<u64> =
-        (1..count).map(|_| range.start.0 + random(seed, range.pages())).chain([range.start.0, range.end.0]).collect();
+    let mut edges: Vec<u64> = (1..count)
+        .map(|_| range.start.0 + random(seed, range.pages()))
+        .chain([range.start.0, range.end.0])
+        .collect();
     edges.sort_unstable();
     edges.dedup();
-    let mut parts: Vec<PfnRange> = edges.windows(2).map(|pair| PfnRange::new(pair[0], pair[1])).collect();
+    let mut parts: Vec<PfnRange> =
+        edges.windows(2).map(|pair| PfnRange::new(pair[0], pair[1])).collect();
     for index in (1..parts.len()).rev() {
         parts.swap(index, usize::try_from(random(seed, index as u64 + 1)).expect("small"));
     }
@@ -67,12 +70,14 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
         let whole = order(of.max(1));
         let run = manager.allocate(&Request::new(whole)).expect("there is memory");
         let middle = run.start.add(run.pages() / 2);
-        let halves = [PfnRange { start: run.start, end: middle }, PfnRange { start: middle, end: run.end }];
+        let halves =
+            [PfnRange { start: run.start, end: middle }, PfnRange { start: middle, end: run.end }];
         let starting_line = Barrier::new(3);
         let taken = thread::scope(|scope| {
             for (cpu, half) in (1..).zip(halves) {
                 let count = if of == 0 { 1 } else { 1 + random(&mut seed, 24) };
-                let (parts, through_cache) = (cut(half, count, &mut seed), random(&mut seed, 2) == 0);
+                let (parts, through_cache) =
+                    (cut(half, count, &mut seed), random(&mut seed, 2) == 0);
                 let (manager, starting_line) = (&manager, &starting_line);
                 scope.spawn(move || {
                     machine.run_on(cpu, || {
@@ -92,7 +97,9 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
             let allocator = scope.spawn(move || {
                 machine.run_on(3, || {
                     starting_line.wait();
-                    (0..24).filter_map(|_| allocate_near(manager, run, of, &mut seed)).collect::<Vec<_>>()
+                    (0..24)
+                        .filter_map(|_| allocate_near(manager, run, of, &mut seed))
+                        .collect::<Vec<_>>()
                 })
             });
             allocator.join().expect("no panic")

@@ -86,14 +86,16 @@ fn a_machine_has_cpus_and_their_numbers_are_below() {
 #[test]
 fn pages_are_shown_at_places_of_pages() {
     for offset in [1, 8, 64, 2048] {
-        let expected = PlatformFault::MisalignedDirectMap { address: PAGE_SIZE, offset: offset as u64 };
+        let expected =
+            PlatformFault::MisalignedDirectMap { address: PAGE_SIZE, offset: offset as u64 };
         assert_eq!(fault(Wrong::new(1, 0, offset)), expected);
     }
 }
 
 #[test]
 fn several_cpus_without_a_barrier_are_found_at_bring_up() {
-    let panic = catch_unwind(AssertUnwindSafe(|| bring_up(Wrong::new(2, 0, 0)))).err().expect("it is loud");
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| bring_up(Wrong::new(2, 0, 0)))).err().expect("it is loud");
     let text = panic.downcast_ref::<String>().expect("a text");
     assert!(text.contains("Platform::cpu_barrier is not implemented"), "{text}");
 }

@@ -31,7 +31,8 @@ fn random(seed: u64) -> impl FnMut(usize) -> usize {
 fn shuffled(manager: &Fake, size: PoolSize, pages: u64) -> Vec<Pfn> {
     let pool = manager.pool(size);
     pool.resize(pages, &NoHelpers).expect("nobody else resizes");
-    let mut all: Vec<Pfn> = (0..pages).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free").start).collect();
+    let mut all: Vec<Pfn> =
+        (0..pages).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free").start).collect();
     let mut random = random(pages);
     for last in (1..all.len()).rev() {
         all.swap(last, random(last + 1));
@@ -57,7 +58,8 @@ fn a_memory_error_costs_the_same_in_a_pool_of_any_size() {
         let all = shuffled(&manager, TWO, pages);
         let mut most = 0;
         for page in all.iter().step_by(all.len() / 12) {
-            let (result, instructions) = framewright_testkit::count_instructions(|| pool.poison(page.add(5)));
+            let (result, instructions) =
+                framewright_testkit::count_instructions(|| pool.poison(page.add(5)));
             assert_eq!(result, Ok(Poisoned::Left));
             most = most.max(instructions);
         }
@@ -65,7 +67,10 @@ fn a_memory_error_costs_the_same_in_a_pool_of_any_size() {
         most
     };
     let (small, large) = (cost(24), cost(2400));
-    assert!(large < small + small / 2, "{small} instructions in a pool of 24 pages, {large} in one of 2400");
+    assert!(
+        large < small + small / 2,
+        "{small} instructions in a pool of 24 pages, {large} in one of 2400"
+    );
 }
 
 #[test]
@@ -83,7 +88,10 @@ fn errors_in_any_order_leave_the_books_true() {
             }
             assert_eq!(pool.poison(page), Ok(Poisoned::Left));
             left -= 1;
-            assert_eq!((numbers(&pool), pool.counts().leaked), ([left, left, 0, 0, left], pages - left));
+            assert_eq!(
+                (numbers(&pool), pool.counts().leaked),
+                ([left, left, 0, 0, left], pages - left)
+            );
             if left.is_multiple_of(20) || size == GIB {
                 check(&manager);
             }
@@ -133,8 +141,11 @@ fn errors_during_a_resize_leave_when_it_ends() {
             let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
             let pool = manager.pool(size);
             let all = shuffled(manager, size, pages);
-            let maps: &'static Errors =
-                Box::leak(Box::new(Errors { manager, there: OnceLock::new(), found: Mutex::default() }));
+            let maps: &'static Errors = Box::leak(Box::new(Errors {
+                manager,
+                there: OnceLock::new(),
+                found: Mutex::default(),
+            }));
             // What was freed first is handed out last: a resize to half the pages leaves it there.
             maps.there.set(all[0]).expect("once");
             manager.set_pool_maps(Some(maps));
@@ -147,7 +158,10 @@ fn errors_during_a_resize_leave_when_it_ends() {
             assert_eq!(numbers(&pool), [nr, nr, 0, 0, nr]);
             check(manager);
             // Nothing of the pool is bad any more.
-            assert_eq!((0..nr).filter(|_| pool.allocate(NodeChoice::Any, false).is_ok()).count() as u64, nr);
+            assert_eq!(
+                (0..nr).filter(|_| pool.allocate(NodeChoice::Any, false).is_ok()).count() as u64,
+                nr
+            );
             check(manager);
         }
     }

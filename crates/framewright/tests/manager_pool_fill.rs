@@ -26,7 +26,11 @@ impl Reclaim for Giver {
     fn reclaim(&self, _wanted: &Shortage) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let manager = self.manager.get().expect("is set before the hook");
-        assert_eq!(manager.pool(TWO).resize(1, &NoHelpers), Err(PoolError::Busy), "a resize inside a resize");
+        assert_eq!(
+            manager.pool(TWO).resize(1, &NoHelpers),
+            Err(PoolError::Busy),
+            "a resize inside a resize"
+        );
         let Some(block) = self.blocks.lock().expect("nobody panicked").pop() else { return 0 };
         manager.give_back(block).expect("was allocated");
         512
@@ -43,7 +47,9 @@ fn a_resize_asks_for_memory_as_long_as_that_helps() {
     }));
     giver.manager.set(manager).ok().expect("is set once");
     let mut held = giver.blocks.lock().expect("nobody panicked");
-    while let Ok(block) = manager.allocate(&Request { fail_fast: true, ..Request::new(Order::BLOCK) }) {
+    while let Ok(block) =
+        manager.allocate(&Request { fail_fast: true, ..Request::new(Order::BLOCK) })
+    {
         held.push(block);
     }
     drop(held);
@@ -161,7 +167,11 @@ fn pages_of(batch: &PoolBatch<'_>) -> Vec<u64> {
     assert!(!batch.runs.is_empty() && batch.runs.len() <= 32);
     let frames = batch.size.frames();
     let pages = batch.runs.iter().flat_map(|run| {
-        assert!(!run.is_empty() && run.start.is_aligned(batch.size.order()) && run.end.is_aligned(batch.size.order()));
+        assert!(
+            !run.is_empty()
+                && run.start.is_aligned(batch.size.order())
+                && run.end.is_aligned(batch.size.order())
+        );
         (run.start.0 / frames..run.end.0 / frames).map(move |page| page * frames)
     });
     pages.collect()
@@ -215,13 +225,16 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
     assert!(maps.at_boot.load(Ordering::Relaxed) > 0);
     // Freeing never fails, however little memory there is.
     let mut held = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
         held.push(page);
         if held.len() > 6 << 18 {
             break;
         }
         if held.len() == 1 {
-            while let Ok(block) = manager.allocate(&Request { reserves: true, ..Request::new(Order::BLOCK) }) {
+            while let Ok(block) =
+                manager.allocate(&Request { reserves: true, ..Request::new(Order::BLOCK) })
+            {
                 held.push(block);
             }
         }
@@ -239,7 +252,9 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
     let maps = Maps::leak(manager);
     let mut held = maps.blocks.lock().expect("nobody panicked");
-    while let Ok(block) = manager.allocate(&Request { fail_fast: true, ..Request::new(Order::BLOCK) }) {
+    while let Ok(block) =
+        manager.allocate(&Request { fail_fast: true, ..Request::new(Order::BLOCK) })
+    {
         held.push(block);
     }
     // One is left, and each batch brings one more.
@@ -247,7 +262,8 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     let rest = held.split_off(count);
     drop(held);
     manager.give_back(rest[0]).expect("was allocated");
-    let resized = manager.pool(TWO).resize(1 + count as u64, &NoHelpers).expect("nobody else resizes");
+    let resized =
+        manager.pool(TWO).resize(1 + count as u64, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 1 + count as u64);
     manager.set_pool_maps(None);
     check(manager);

@@ -61,15 +61,23 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         let saved = manager.saved_map_pages();
         // Eight of eight pages a block; a section that is not taken whole costs a page table.
         assert!(saved <= 8 * blocks as i64 && saved >= 8 * blocks as i64 - 2 * (5 * 8), "{saved}");
-        assert_eq!(settled(&manager).free_pages as i64, before as i64 - (pages * size.frames()) as i64 + saved);
+        assert_eq!(
+            settled(&manager).free_pages as i64,
+            before as i64 - (pages * size.frames()) as i64 + saved
+        );
         // Not a page is left, and still all of them can be freed.
         let held = use_up(&manager);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
         assert_eq!(manager.pool_flushes(), flushes);
-        assert_eq!((pool.counts().all.nr, settled(&manager).free_pages), (0, pages * size.frames()));
+        assert_eq!(
+            (pool.counts().all.nr, settled(&manager).free_pages),
+            (0, pages * size.frames())
+        );
         // What is freed can be used by the page.
-        let page = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }).expect("is free");
+        let page = manager
+            .allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+            .expect("is free");
         manager.give_back(page).expect("was allocated");
         held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
         check(&manager);
@@ -135,7 +143,8 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     // Surplus pages come one by one, each out of a section that others take pages of at the same time.
     let work = || {
         for round in 0..20 {
-            let pages: Vec<_> = (0..10).filter_map(|_| pool.allocate(NodeChoice::Any, false).ok()).collect();
+            let pages: Vec<_> =
+                (0..10).filter_map(|_| pool.allocate(NodeChoice::Any, false).ok()).collect();
             assert!(pages.len() == 10 || round > 0, "there is memory");
             pages.iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
         }
@@ -175,7 +184,8 @@ fn boot_says_whether_maps_are_given_up() {
 fn pools_bring_up_what_is_withheld() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
     FakeArray::install(machine);
-    let manager = bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
+    let manager =
+        bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     // Nobody called for what is deferred; 2 GiB of it make two pages of 1 GiB and more.
     let resized = manager.pool(GIB).resize(3, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 3);

@@ -92,7 +92,12 @@ impl Model {
             let counts = pool.node_counts(node(index)).expect("exists");
             Node { nr: counts.nr, free: counts.free, surplus: counts.surplus }
         });
-        Self { nodes, reserved: counts.reserved, overcommit: counts.overcommit, target: counts.target }
+        Self {
+            nodes,
+            reserved: counts.reserved,
+            overcommit: counts.overcommit,
+            target: counts.target,
+        }
     }
 }
 
@@ -116,7 +121,10 @@ fn node(index: usize) -> NodeId {
 }
 
 fn mask(bits: u64) -> NodeMask {
-    (0..NODES).filter(|&index| bits >> index & 1 != 0).map(node).fold(NodeMask::EMPTY, NodeMask::with)
+    (0..NODES)
+        .filter(|&index| bits >> index & 1 != 0)
+        .map(node)
+        .fold(NodeMask::EMPTY, NodeMask::with)
 }
 
 fn node_of(page: Pfn) -> usize {
@@ -132,7 +140,8 @@ impl Pair {
     fn resized(&mut self, size: usize, count: u64, nodes: u64) {
         let after = Model::read(&self.pool(size));
         let before = self.models[size].clone();
-        let allowed: Vec<usize> = WITH_MEMORY.into_iter().filter(|index| nodes >> index & 1 != 0).collect();
+        let allowed: Vec<usize> =
+            WITH_MEMORY.into_iter().filter(|index| nodes >> index & 1 != 0).collect();
         let others = (0..NODES).filter(|index| !allowed.contains(index));
         for index in others {
             assert_eq!(after.nodes[index], before.nodes[index], "a node that was not to change");
@@ -162,7 +171,8 @@ impl Pair {
         } else {
             // As many as can go, one at a time; which node gives the next is the cursor's business.
             let mut model = before.clone();
-            let keep = count.max(before.reserved + before.sum(|node| node.nr) - before.sum(|node| node.free));
+            let keep = count
+                .max(before.reserved + before.sum(|node| node.nr) - before.sum(|node| node.free));
             let removed = before.sum(|node| node.nr) - after.sum(|node| node.nr);
             let capacity: u64 = allowed
                 .iter()
@@ -176,12 +186,21 @@ impl Pair {
                 model.nodes[index].nr -= gone;
                 model.nodes[index].free -= gone;
             }
-            let rest: u64 = allowed.iter().map(|&index| model.nodes[index]).map(|node| node.nr - node.surplus).sum();
+            let rest: u64 = allowed
+                .iter()
+                .map(|&index| model.nodes[index])
+                .map(|node| node.nr - node.surplus)
+                .sum();
             let made = (model.persistent() - count).min(rest);
             assert_eq!(after.sum(|node| node.surplus) - before.sum(|node| node.surplus), made);
             balanced(&allowed, |index| {
                 let gone = before.nodes[index].nr - after.nodes[index].nr;
-                (gone, before.nodes[index].free.min(before.nodes[index].nr - before.nodes[index].surplus))
+                (
+                    gone,
+                    before.nodes[index]
+                        .free
+                        .min(before.nodes[index].nr - before.nodes[index].surplus),
+                )
             });
         }
         self.models[size] = after;
@@ -193,13 +212,16 @@ impl Pair {
         let mut model = self.models[size].clone();
         match operation {
             Operation::Resize { pages, nodes } => {
-                let resized =
-                    self.pool(size).resize_within(pages, mask(nodes), &NoHelpers).expect("nobody else resizes");
+                let resized = self
+                    .pool(size)
+                    .resize_within(pages, mask(nodes), &NoHelpers)
+                    .expect("nobody else resizes");
                 assert_eq!(resized.wanted, pages);
                 return self.resized(size, pages, nodes);
             }
             Operation::ResizeNode { node: index, pages } => {
-                let others = model.persistent() - (model.nodes[index].nr - model.nodes[index].surplus);
+                let others =
+                    model.persistent() - (model.nodes[index].nr - model.nodes[index].surplus);
                 self.pool(size).resize_node(node(index), pages, &NoHelpers).expect("exists");
                 return self.resized(size, pages.saturating_add(others), 1 << index);
             }
@@ -209,8 +231,11 @@ impl Pair {
             },
             Operation::Reserve { pages, nodes } => {
                 let fresh = pages.saturating_sub(model.available());
-                let allowed =
-                    if gigantic { 0 } else { model.overcommit.saturating_sub(model.sum(|node| node.surplus)) };
+                let allowed = if gigantic {
+                    0
+                } else {
+                    model.overcommit.saturating_sub(model.sum(|node| node.surplus))
+                };
                 match self.pool(size).reserve(pages, mask(nodes)) {
                     Ok(()) => {
                         assert!(fresh <= allowed);
@@ -237,7 +262,10 @@ impl Pair {
                         assert!(fresh > 0 || there < pages);
                         // Surplus that was there and free may have gone with what was allocated in vain.
                         let now = Model::read(&self.pool(size));
-                        assert_eq!((now.reserved, now.persistent()), (model.reserved, model.persistent()));
+                        assert_eq!(
+                            (now.reserved, now.persistent()),
+                            (model.reserved, model.persistent())
+                        );
                         model = now;
                     }
                 }
@@ -246,15 +274,21 @@ impl Pair {
                 let before = model.clone();
                 match self.pool(size).unreserve(pages) {
                     Ok(()) => {
-                        model.reserved = model.reserved.checked_sub(pages).expect("was refused otherwise");
+                        model.reserved =
+                            model.reserved.checked_sub(pages).expect("was refused otherwise");
                         let now = Model::read(&self.pool(size));
                         let mut gone = 0;
                         for (mine, theirs) in model.nodes.iter_mut().zip(&now.nodes) {
                             let less = mine.nr - theirs.nr;
-                            *mine = Node { nr: mine.nr - less, free: mine.free - less, surplus: mine.surplus - less };
+                            *mine = Node {
+                                nr: mine.nr - less,
+                                free: mine.free - less,
+                                surplus: mine.surplus - less,
+                            };
                             gone += less;
                         }
-                        let capacity: u64 = before.nodes.iter().map(|node| node.free.min(node.surplus)).sum();
+                        let capacity: u64 =
+                            before.nodes.iter().map(|node| node.free.min(node.surplus)).sum();
                         let most = pages.min(before.sum(|node| node.surplus)).min(capacity);
                         assert_eq!(gone, most.min(before.sum(|node| node.free) - model.reserved));
                         balanced(&WITH_MEMORY, |index| {
@@ -263,13 +297,20 @@ impl Pair {
                         });
                     }
                     Err(error) => {
-                        assert_eq!(error, PoolError::NotReserved { pages, reserved: model.reserved });
+                        assert_eq!(
+                            error,
+                            PoolError::NotReserved { pages, reserved: model.reserved }
+                        );
                         assert!(pages > model.reserved);
                     }
                 }
             }
             Operation::Allocate { node: first, exact, reserved } => {
-                let choice = if exact { NodeChoice::Exact(node(first)) } else { NodeChoice::Preferred(node(first)) };
+                let choice = if exact {
+                    NodeChoice::Exact(node(first))
+                } else {
+                    NodeChoice::Preferred(node(first))
+                };
                 // Nodes with memory, the wanted one first; from node 1 both are as far.
                 let order: Vec<usize> = match (first, exact) {
                     (1, true) => vec![],
@@ -284,7 +325,9 @@ impl Pair {
                     Ok(page) => {
                         assert_eq!(page.pages(), of.frames());
                         assert!(page.start.is_aligned(of.order()));
-                        assert!(self.used.iter().all(|used| used.page.intersection(page).is_empty()));
+                        assert!(
+                            self.used.iter().all(|used| used.page.intersection(page).is_empty())
+                        );
                         let index = node_of(page.start);
                         assert!(order.contains(&index));
                         match from {
@@ -334,7 +377,10 @@ impl Pair {
             Operation::FreeWrong(pfn) => {
                 let pfn = Pfn(pfn);
                 if self.used.iter().all(|used| used.size != size || used.page.start != pfn) {
-                    assert_eq!(self.pool(size).give_back_page(pfn), Err(PoolError::NotAllocated(pfn)));
+                    assert_eq!(
+                        self.pool(size).give_back_page(pfn),
+                        Err(PoolError::NotAllocated(pfn))
+                    );
                 }
             }
             Operation::Demote { node: on, pages } => {
@@ -347,13 +393,17 @@ impl Pair {
                 } else if pages == 0 {
                     assert_eq!(result, Ok(0));
                 } else {
-                    let on_nodes = WITH_MEMORY.into_iter().filter(|&index| on.is_none_or(|on| on == index));
+                    let on_nodes =
+                        WITH_MEMORY.into_iter().filter(|&index| on.is_none_or(|on| on == index));
                     let capacity: u64 = on_nodes
                         .map(|index| model.nodes[index])
                         .map(|node| node.free.min(node.nr - node.surplus))
                         .sum();
                     let expected = pages.min(model.available()).min(capacity);
-                    assert_eq!(result, if expected == 0 { Err(PoolError::NothingToDemote) } else { Ok(expected) });
+                    assert_eq!(
+                        result,
+                        if expected == 0 { Err(PoolError::NothingToDemote) } else { Ok(expected) }
+                    );
                     let now = Model::read(&self.pool(1));
                     let mut small = self.models[0].clone();
                     for index in WITH_MEMORY {
@@ -371,7 +421,9 @@ impl Pair {
             }
             Operation::Hold(of) => {
                 let order = Order::new(of).expect("an order");
-                while let Ok(range) = self.manager.allocate(&Request { fail_fast: true, ..Request::new(order) }) {
+                while let Ok(range) =
+                    self.manager.allocate(&Request { fail_fast: true, ..Request::new(order) })
+                {
                     self.held.push(range);
                     if self.held.len().is_multiple_of(7) {
                         break;
@@ -403,7 +455,10 @@ fn balanced(nodes: &[usize], of: impl Fn(usize) -> (u64, u64)) {
     let most = nodes.iter().map(|&index| of(index).0).max().unwrap_or(0);
     for &index in nodes {
         let (gave, could) = of(index);
-        assert!(gave == could || gave + 1 >= most, "node {index} gave {gave} of {could}, another {most}");
+        assert!(
+            gave == could || gave + 1 >= most,
+            "node {index} gave {gave} of {could}, another {most}"
+        );
     }
 }
 

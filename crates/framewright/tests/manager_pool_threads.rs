@@ -72,8 +72,11 @@ fn users_and_resizers_meet() {
                     let size = PoolSize::ALL[usize::from(random.below(8) == 0)];
                     let pool = manager.pool(size);
                     let node = NodeId::new(usize::from(random.below(2) == 0)).expect("a node");
-                    let choice =
-                        if random.below(3) == 0 { NodeChoice::Exact(node) } else { NodeChoice::Preferred(node) };
+                    let choice = if random.below(3) == 0 {
+                        NodeChoice::Exact(node)
+                    } else {
+                        NodeChoice::Preferred(node)
+                    };
                     match random.below(5) {
                         0 | 1 => {
                             if let Ok(page) = pool.allocate(choice, false) {
@@ -102,7 +105,8 @@ fn users_and_resizers_meet() {
                         }
                         _ if held.is_empty() => {}
                         _ => {
-                            let index = usize::try_from(random.below(held.len() as u64)).expect("small");
+                            let index =
+                                usize::try_from(random.below(held.len() as u64)).expect("small");
                             let (size, page) = held.swap_remove(index);
                             owned.mark(page, true);
                             manager.pool(size).give_back_page(page.start).expect("held");
@@ -131,7 +135,12 @@ fn users_and_resizers_meet() {
                         _ => pool.resize(pages, &NoHelpers).map(drop),
                     };
                     match resized {
-                        Ok(()) | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
+                        Ok(())
+                        | Err(
+                            PoolError::Busy
+                            | PoolError::NothingToDemote
+                            | PoolError::NotPossible(_),
+                        ) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -143,8 +152,11 @@ fn users_and_resizers_meet() {
             let mut held: Vec<PfnRange> = Vec::new();
             for _ in 0..rounds(15_000) {
                 if random.below(2) == 0 {
-                    let order = Order::new(u8::try_from(random.below(13)).expect("small")).expect("an order");
-                    if let Ok(range) = manager.allocate(&Request { fail_fast: true, ..Request::new(order) }) {
+                    let order = Order::new(u8::try_from(random.below(13)).expect("small"))
+                        .expect("an order");
+                    if let Ok(range) =
+                        manager.allocate(&Request { fail_fast: true, ..Request::new(order) })
+                    {
                         if order >= Order::BLOCK {
                             owned.mark(range, false);
                         }
@@ -170,13 +182,21 @@ fn users_and_resizers_meet() {
             let mut random = Random::new(6);
             for _ in 0..rounds(1500) {
                 let start = u32::try_from(random.below(8 * 512 - 8)).expect("small");
-                let range = BlockRange { start: BlockNumber(start), end: BlockNumber(start + 1 + start % 7) };
+                let range = BlockRange {
+                    start: BlockNumber(start),
+                    end: BlockNumber(start + 1 + start % 7),
+                };
                 if manager.isolate(range).is_ok() {
                     thread::yield_now();
                     manager.unisolate(range).unwrap_or_else(|error| panic!("{error}"));
                 }
                 // Nonsense changes nothing.
-                assert!(manager.pool(PoolSize::TwoMib).give_back_page(Pfn(random.below(1 << 21) | 1)).is_err());
+                assert!(
+                    manager
+                        .pool(PoolSize::TwoMib)
+                        .give_back_page(Pfn(random.below(1 << 21) | 1))
+                        .is_err()
+                );
             }
         });
     });

@@ -56,12 +56,19 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
         assert!(resized.to_string().contains("Only allocated"), "{resized}");
         // All that an ordinary request could have had, and nothing of what is kept for others.
         for index in 0..2 {
-            let request =
-                Request { node: NodeChoice::Exact(node(index)), fail_fast: true, ..Request::new(size.order()) };
+            let request = Request {
+                node: NodeChoice::Exact(node(index)),
+                fail_fast: true,
+                ..Request::new(size.order())
+            };
             assert!(manager.allocate(&request).is_err());
         }
         for zone in manager.zones() {
-            assert!(zone.free_pages() >= zone.watermarks().min_pages.min(zone.managed_pages() / 2), "{:?}", zone.id());
+            assert!(
+                zone.free_pages() >= zone.watermarks().min_pages.min(zone.managed_pages() / 2),
+                "{:?}",
+                zone.id()
+            );
         }
         check(&manager);
         let most = numbers(&pool)[0];
@@ -95,16 +102,26 @@ fn nodes_are_resized_alone() {
     pool.resize_within(0, NodeMask::only(node(0)), &NoHelpers).expect("nobody else resizes");
     assert_eq!(nr_of(&pool), [0, 7]);
     // A set of nodes counts over all nodes and changes its own.
-    pool.resize_within(9, NodeMask::only(node(0)).with(node(2)), &NoHelpers).expect("nobody else resizes");
+    pool.resize_within(9, NodeMask::only(node(0)).with(node(2)), &NoHelpers)
+        .expect("nobody else resizes");
     assert_eq!(nr_of(&pool), [2, 7]);
     // A node without memory, and nodes that are not there.
     assert!(pool.resize_node(node(2), 5, &NoHelpers).expect("exists").is_short());
     assert_eq!(pool.node_counts(node(2)).map(|counts| counts.nr), Ok(0));
     for absent in [3, 63] {
-        assert_eq!(pool.resize_node(node(absent), 1, &NoHelpers), Err(PoolError::NoNode(node(absent))));
+        assert_eq!(
+            pool.resize_node(node(absent), 1, &NoHelpers),
+            Err(PoolError::NoNode(node(absent)))
+        );
         assert_eq!(pool.node_counts(node(absent)), Err(PoolError::NoNode(node(absent))));
-        assert_eq!(pool.allocate(NodeChoice::Exact(node(absent)), false), Err(PoolError::NoNode(node(absent))));
-        assert_eq!(manager.pool(GIB).demote_node(node(absent), 1), Err(PoolError::NoNode(node(absent))));
+        assert_eq!(
+            pool.allocate(NodeChoice::Exact(node(absent)), false),
+            Err(PoolError::NoNode(node(absent)))
+        );
+        assert_eq!(
+            manager.pool(GIB).demote_node(node(absent), 1),
+            Err(PoolError::NoNode(node(absent)))
+        );
     }
     assert_eq!(nr_of(&pool), [2, 7]);
     check(&manager);
@@ -162,7 +179,10 @@ fn reserved_pages_are_kept() {
     assert_eq!(numbers(&pool), [6, 4, 3, 0, 6]);
     assert_eq!(pool.unreserve(4), Err(PoolError::NotReserved { pages: 4, reserved: 3 }));
     pool.unreserve(3).expect("are promised");
-    assert_eq!(pool.allocate(NodeChoice::Any, true), Err(PoolError::NotReserved { pages: 1, reserved: 0 }));
+    assert_eq!(
+        pool.allocate(NodeChoice::Any, true),
+        Err(PoolError::NotReserved { pages: 1, reserved: 0 })
+    );
     unreserved.into_iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!(numbers(&pool), [6, 6, 0, 0, 6]);
     // More than the nodes have that the caller may use.
@@ -177,7 +197,8 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
     let pool = manager.pool(TWO);
     pool.set_overcommit(3).expect("2 MiB pages can");
     pool.resize(1, &NoHelpers).expect("nobody else resizes");
-    let pages = [0; 4].map(|_| pool.allocate(NodeChoice::Any, false).expect("one, and three surplus"));
+    let pages =
+        [0; 4].map(|_| pool.allocate(NodeChoice::Any, false).expect("one, and three surplus"));
     assert_eq!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(TWO)));
     assert_eq!(numbers(&pool), [4, 0, 0, 3, 1]);
     // Less allowed than there are: those stay, more do not come.
@@ -263,7 +284,10 @@ fn wrong_frees_are_refused() {
     // The manager does not take what a pool has.
     for range in [page, large, unused] {
         let error = manager.give_back(range).expect_err("a pool has it");
-        assert!(matches!(error, FreeError::NotAllocated { state: Some(State::Pool), .. }), "{error}");
+        assert!(
+            matches!(error, FreeError::NotAllocated { state: Some(State::Pool), .. }),
+            "{error}"
+        );
     }
     pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(pool.give_back_page(page.start), refused(page.start));
@@ -280,9 +304,13 @@ fn demotion_takes_only_what_nobody_was_promised() {
     assert_eq!(gigantic.demote_size(), Some(TWO));
     assert_eq!(pool.demote_size(), None);
     assert_eq!(pool.demote(1), Err(PoolError::NotPossible(TWO)));
-    for (of, bytes) in
-        [(&gigantic, 1 << 30), (&gigantic, 1 << 21 | 1), (&gigantic, 4096), (&pool, 1 << 21), (&pool, 1 << 30)]
-    {
+    for (of, bytes) in [
+        (&gigantic, 1 << 30),
+        (&gigantic, 1 << 21 | 1),
+        (&gigantic, 4096),
+        (&pool, 1 << 21),
+        (&pool, 1 << 30),
+    ] {
         assert_eq!(of.set_demote_size(bytes), Err(PoolError::NotPossible(of.size())));
     }
     gigantic.set_demote_size(1 << 21).expect("is smaller");
@@ -319,7 +347,8 @@ fn surplus_of_a_node_is_never_more_than_its_pages() {
     pool.set_overcommit(1).expect("2 MiB pages can");
     // Node 0 has but one page, which is surplus and promised; node 1 has three that stay.
     pool.resize_node(node(1), 3, &NoHelpers).expect("exists");
-    let there = [0, 1, 2].map(|_| pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free"));
+    let there =
+        [0, 1, 2].map(|_| pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free"));
     pool.reserve(1, NodeMask::only(node(0))).expect("overcommit allows one");
     there.iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!((nr_of(&pool), numbers(&pool)), ([1, 3], [4, 4, 1, 1, 3]));
@@ -367,7 +396,8 @@ fn pages_with_memory_errors_are_nobodys() {
         check(&manager);
         assert_eq!(common::in_use(&manager) - before, 3 * size.frames());
         // Never again.
-        pool.resize(if size == TWO && is_careful() { 50 } else { u64::MAX }, &NoHelpers).expect("nobody else resizes");
+        pool.resize(if size == TWO && is_careful() { 50 } else { u64::MAX }, &NoHelpers)
+            .expect("nobody else resizes");
         while let Ok(page) = pool.allocate(NodeChoice::Any, false) {
             assert!(![used, free, last].contains(&page));
         }
@@ -386,7 +416,8 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     let range = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
     let pages = manager.isolate(range).expect("is a pool's");
     assert_eq!(pages.in_use_pages, 512);
-    let others: Vec<_> = (0..3).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free")).collect();
+    let others: Vec<_> =
+        (0..3).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free")).collect();
     assert!(!others.contains(&page));
     assert!(pool.allocate(NodeChoice::Any, false).is_err());
     check(&manager);

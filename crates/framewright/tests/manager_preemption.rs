@@ -204,7 +204,9 @@ fn who_needs_memory_does_not_wait_for_a_task_that_was_preempted_while_it_brought
         for of in [Order::PAGE, Order::BLOCK] {
             let task = |manager: &Manager<Preemptive>| manager.initialise_deferred(&NoHelpers);
             let other = match of {
-                Order::PAGE => |manager: &'static Manager<Preemptive>| take_all(manager, Order::PAGE),
+                Order::PAGE => {
+                    |manager: &'static Manager<Preemptive>| take_all(manager, Order::PAGE)
+                }
                 _ => |manager: &'static Manager<Preemptive>| take_all(manager, Order::BLOCK),
             };
             let points = at_every_point(cpus, "memmap_init=deferred", task, other);
@@ -214,13 +216,18 @@ fn who_needs_memory_does_not_wait_for_a_task_that_was_preempted_while_it_brought
 }
 
 #[test]
-fn who_initialises_what_is_left_does_not_wait_for_a_request_that_was_preempted_while_it_brought_some_up() {
+fn who_initialises_what_is_left_does_not_wait_for_a_request_that_was_preempted_while_it_brought_some_up()
+ {
     let task = |manager: &Manager<Preemptive>| {
-        let taken = manager.allocate_at(Pfn(4 * SECTION), Order::BLOCK, MigrateType::Movable).expect("free");
+        let taken = manager
+            .allocate_at(Pfn(4 * SECTION), Order::BLOCK, MigrateType::Movable)
+            .expect("free");
         manager.give_back(taken).expect("allocated");
         take_all(manager, Order::MAX);
     };
-    let points = at_every_point(1, "memmap_init=deferred", task, |manager| manager.initialise_deferred(&NoHelpers));
+    let points = at_every_point(1, "memmap_init=deferred", task, |manager| {
+        manager.initialise_deferred(&NoHelpers)
+    });
     assert!(points > 10, "{points} points are too few for a few requests");
 }
 
@@ -230,7 +237,10 @@ fn no_section_is_busy_where_a_task_may_lose_its_cpu() {
     at_every_point(1, "memmap_init=deferred", task, |manager| {
         for section in 0..5 {
             let states = manager.zones().iter().map(|zone| zone.section_state(section));
-            assert!(states.into_iter().all(|state| state != SectionState::Busy), "section {section} is left busy");
+            assert!(
+                states.into_iter().all(|state| state != SectionState::Busy),
+                "section {section} is left busy"
+            );
         }
     });
 }
@@ -260,7 +270,8 @@ fn runs_out(manager: &Manager<Preemptive>) {
 fn who_empties_caches_does_not_wait_for_one_that_was_preempted_while_it_did() {
     let all: [fn(&Manager<Preemptive>); 3] = [empties_caches, isolates, runs_out];
     for task in all {
-        let others: [fn(&'static Manager<Preemptive>); 3] = [|m| empties_caches(m), |m| isolates(m), |m| runs_out(m)];
+        let others: [fn(&'static Manager<Preemptive>); 3] =
+            [|m| empties_caches(m), |m| isolates(m), |m| runs_out(m)];
         for other in others {
             let points = at_every_point(2, "memmap_init=on-demand", task, other);
             assert!(points > 5, "{points} points are too few for a drain");
@@ -271,7 +282,8 @@ fn who_empties_caches_does_not_wait_for_one_that_was_preempted_while_it_did() {
 /// Takes every page that can be had and gives them back; how many.
 fn count_all(manager: &Manager<Preemptive>) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
         taken.push(range);
     }
     let pages = taken.len() as u64;
@@ -333,7 +345,8 @@ fn the_machine_itself_is_sound() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(1).build();
     let platform = Preemptive::new(machine);
     let manager = bring_up(platform, "memmap_init=on-demand");
-    let was_preempted = platform.run(1, || empties_caches(manager), move || take_all(manager, Order::PAGE));
+    let was_preempted =
+        platform.run(1, || empties_caches(manager), move || take_all(manager, Order::PAGE));
     assert!(was_preempted);
     let twin = common::bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     check(&twin);

@@ -19,7 +19,9 @@ const NO_MEMORY: AllocateError = AllocateError::OutOfMemory { order: Order::PAGE
 
 /// A manager that lives for ever, as hooks do.
 fn up(machine: &'static FakeMachine) -> &'static Fake {
-    Box::leak(Box::new(bring_up_with(machine, &[], &parameters("min_free_kbytes=1024")).expect("bring-up")))
+    Box::leak(Box::new(
+        bring_up_with(machine, &[], &parameters("min_free_kbytes=1024")).expect("bring-up"),
+    ))
 }
 
 fn one() -> Request {
@@ -47,7 +49,11 @@ fn free_pages(manager: &Fake) -> Vec<u64> {
 
 /// What each zone keeps from requests for `highest`, above a mark.
 fn keeps(manager: &Fake, highest: ZoneKind, mark: fn(&Zone) -> u64) -> Vec<u64> {
-    manager.zones().iter().map(|zone| mark(zone) + zone.lowmem_reserve()[highest as usize]).collect()
+    manager
+        .zones()
+        .iter()
+        .map(|zone| mark(zone) + zone.lowmem_reserve()[highest as usize])
+        .collect()
 }
 
 /// A hook that does what a test says, and counts.
@@ -57,8 +63,12 @@ struct Hook {
 }
 
 impl Hook {
-    fn set(manager: &'static Fake, body: impl Fn(&Shortage) -> u64 + Sync + Send + 'static) -> &'static Self {
-        let hook: &'static Self = Box::leak(Box::new(Self { calls: AtomicU32::new(0), body: Box::new(body) }));
+    fn set(
+        manager: &'static Fake,
+        body: impl Fn(&Shortage) -> u64 + Sync + Send + 'static,
+    ) -> &'static Self {
+        let hook: &'static Self =
+            Box::leak(Box::new(Self { calls: AtomicU32::new(0), body: Box::new(body) }));
         manager.set_reclaim(Some(hook));
         hook
     }
@@ -126,7 +136,10 @@ fn marks_hold_for_larger_orders_and_for_many_at_once() {
     let min = keeps(manager, ZoneKind::Normal, |zone| zone.watermarks().min_pages);
     let taken = take_all(manager, &Request::new(order(3)));
     let left = free_pages(manager);
-    assert!(left.iter().zip(&min).all(|(left, min)| (*min..min + 8).contains(left)), "{left:?} {min:?}");
+    assert!(
+        left.iter().zip(&min).all(|(left, min)| (*min..min + 8).contains(left)),
+        "{left:?} {min:?}"
+    );
     let mut pages = [Pfn(0); 64];
     let spare = usize::try_from(left.iter().sum::<u64>() - min.iter().sum::<u64>()).expect("small");
     let got = manager.allocate_bulk(&one(), &mut pages);
@@ -152,7 +165,9 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
         for page in &pages[..pages.len() / 2] {
             manager.give_back_order(*page, Order::PAGE).expect("allocated");
         }
-        assert!(wanted.pages >= 1 && wanted.node == NodeChoice::Any && wanted.zone == ZoneKind::Normal);
+        assert!(
+            wanted.pages >= 1 && wanted.node == NodeChoice::Any && wanted.zone == ZoneKind::Normal
+        );
         pages.len() as u64
     });
     let mut got = vec![manager.allocate(&one()).expect("the hook frees").start];
@@ -163,7 +178,9 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
     assert_eq!(hook.calls(), 2);
     got.extend(pages);
     for _ in 0..6 {
-        got.push(manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("the hook frees"));
+        got.push(
+            manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("the hook frees"),
+        );
     }
     assert_eq!(hook.calls(), 1);
     let more = take_all(manager, &Request { fail_fast: true, ..one() });
@@ -193,7 +210,8 @@ fn a_hook_that_fails_is_asked_once_and_reserves_come_last() {
     let emergency = Request { reserves: true, ..one() };
     let reserve = manager.allocate(&emergency).expect("a reserve").start;
     assert_eq!(hook.calls(), 1);
-    let quick = manager.allocate(&Request { fail_fast: true, ..emergency }).expect("a reserve").start;
+    let quick =
+        manager.allocate(&Request { fail_fast: true, ..emergency }).expect("a reserve").start;
     assert_eq!(hook.calls(), 0);
     manager.set_reclaim(None);
     assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
@@ -205,7 +223,8 @@ fn a_hook_that_fails_is_asked_once_and_reserves_come_last() {
 
 #[test]
 fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
-    let machine = FakeMachine::builder().ram(gib(0, 6)).node(gib(0, 5), 0).node(gib(5, 6), 1).cpus(1).build();
+    let machine =
+        FakeMachine::builder().ram(gib(0, 6)).node(gib(0, 5), 0).node(gib(5, 6), 1).cpus(1).build();
     let manager = up(machine);
     let node = |index| NodeId::new(index).expect("a node");
     let on_node_1 = Request { node: NodeChoice::Exact(node(1)), ..Request::new(order(9)) };
@@ -232,7 +251,11 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     assert!((2..=32).contains(&calls), "{calls}");
     assert_eq!(others.lock().expect("no panic").len(), 100 - calls as usize);
     // A request that the other node may serve never asks.
-    held.push(manager.allocate(&Request { node: NodeChoice::Preferred(node(1)), ..on_node_1 }).expect("node 0 has"));
+    held.push(
+        manager
+            .allocate(&Request { node: NodeChoice::Preferred(node(1)), ..on_node_1 })
+            .expect("node 0 has"),
+    );
     assert_eq!(hook.calls(), 0);
     held.append(&mut others.lock().expect("no panic"));
     for range in held {
@@ -249,7 +272,8 @@ fn a_request_inside_the_hook_does_not_ask_again() {
         FakeMachine::builder().ram(mib(0, 64)).cpus(2).anonymous_tasks().build(),
     ] {
         let manager = up(machine);
-        let held: &'static Mutex<Vec<Pfn>> = Box::leak(Box::new(Mutex::new(take_all(manager, &one()))));
+        let held: &'static Mutex<Vec<Pfn>> =
+            Box::leak(Box::new(Mutex::new(take_all(manager, &one()))));
         let depth: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
         let hook = Hook::set(manager, move |_| {
             assert_eq!(depth.fetch_add(1, Ordering::Relaxed), 0, "entered twice by one task");
@@ -310,7 +334,10 @@ fn machine_knows_tasks(machine: &FakeMachine) -> bool {
 #[test]
 fn several_cpus_are_in_the_hook_where_tasks_have_names() {
     assert_eq!(two_in_need(FakeMachine::builder().ram(mib(0, 64)).cpus(4).build()), 2);
-    assert_eq!(two_in_need(FakeMachine::builder().ram(mib(0, 64)).cpus(4).anonymous_tasks().build()), 1);
+    assert_eq!(
+        two_in_need(FakeMachine::builder().ram(mib(0, 64)).cpus(4).anonymous_tasks().build()),
+        1
+    );
 }
 
 #[test]
@@ -323,7 +350,8 @@ fn interrupt_handlers_neither_ask_nor_wait() {
     machine.interrupt(|| {
         assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
         assert!(manager.allocate_order(Order::PAGE, MigrateType::Movable).is_err());
-        let reserve = manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve").start;
+        let reserve =
+            manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve").start;
         give(manager, &[reserve]);
     });
     assert_eq!(machine.calls().cpu_barrier, barriers);
@@ -372,12 +400,14 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
         // The run of 32 pages that this page and its free neighbours make.
         let at = held.iter().position(|page| page.0 >= 0x1000).expect("some are held");
         let run = held[at].0 >> 5 << 5;
-        let (mut freed, rest): (Vec<Pfn>, Vec<Pfn>) = held.iter().partition(|page| page.0 >> 5 << 5 == run);
+        let (mut freed, rest): (Vec<Pfn>, Vec<Pfn>) =
+            held.iter().partition(|page| page.0 >> 5 << 5 == run);
         held = rest;
         let last = freed.pop().expect("one at least");
         give(manager, &freed);
         assert_eq!(manager.allocate(&large), no_run);
-        thread::scope(|scope| scope.spawn(|| machine.run_on(5, || way(manager, last))).join()).expect("no panic");
+        thread::scope(|scope| scope.spawn(|| machine.run_on(5, || way(manager, last))).join())
+            .expect("no panic");
         let got = manager.allocate(&large).expect("the run is whole");
         assert_eq!(got.start.0, run);
         held.extend((got.start.0..got.end.0).map(Pfn));
@@ -425,9 +455,13 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
                 for _ in 0..6000 {
                     let before = held.len();
                     match random(12) {
-                        0..5 => held.extend(manager.allocate_order(Order::PAGE, MigrateType::Movable)),
+                        0..5 => {
+                            held.extend(manager.allocate_order(Order::PAGE, MigrateType::Movable))
+                        }
                         5 => held.extend(
-                            manager.allocate(&Request { reserves: random(4) == 0, ..one() }).map(|run| run.start),
+                            manager
+                                .allocate(&Request { reserves: random(4) == 0, ..one() })
+                                .map(|run| run.start),
                         ),
                         6 => {
                             let mut pages = [Pfn(0); 40];
@@ -446,7 +480,8 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
                         _ => {
                             for _ in 0..random(8) {
                                 if !held.is_empty() {
-                                    let index = usize::try_from(random(held.len() as u64)).expect("small");
+                                    let index =
+                                        usize::try_from(random(held.len() as u64)).expect("small");
                                     let page = held.swap_remove(index);
                                     own(page, true);
                                     manager.give_back_order(page, Order::PAGE).expect("held");

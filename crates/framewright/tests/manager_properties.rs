@@ -70,7 +70,10 @@ impl Shape {
     }
 
     fn reservations(&self) -> Vec<PhysRange> {
-        self.reserved.iter().map(|&(start, pages)| PfnRange::new(start, start + pages).to_phys()).collect()
+        self.reserved
+            .iter()
+            .map(|&(start, pages)| PfnRange::new(start, start + pages).to_phys())
+            .collect()
     }
 
     fn node_of(&self, page: u64) -> usize {
@@ -86,7 +89,8 @@ impl Shape {
                 *entry = kind.max(*entry);
             }
         }
-        pages.retain(|&page, kind| kind.is_present() && page != 0 && !(0xa0..0x100).contains(&page));
+        pages
+            .retain(|&page, kind| kind.is_present() && page != 0 && !(0xa0..0x100).contains(&page));
         pages
     }
 }
@@ -135,7 +139,10 @@ fn compare_zones(shape: &Shape, manager: &Fake) {
         assert_eq!(zone.present_pages(), expected.present, "{id} present");
         assert_eq!(zone.stray_pages(), expected.stray, "{id} stray");
         // The span is the node's, cut by the kind's limits.
-        assert!(zone.span().start.0 <= expected.first && zone.span().end.0 > expected.last, "{id} span");
+        assert!(
+            zone.span().start.0 <= expected.first && zone.span().end.0 > expected.last,
+            "{id} span"
+        );
     }
 }
 
@@ -150,11 +157,16 @@ impl Model {
     /// Takes every frame there is, one by one, and gives them back.
     fn new(manager: &Fake) -> Self {
         let mut model = Self { free: BTreeMap::new(), allocated: 0 };
-        let mut pages = vec![Pfn(0); usize::try_from(manager.totals().managed_pages).expect("small") + 1];
+        let mut pages =
+            vec![Pfn(0); usize::try_from(manager.totals().managed_pages).expect("small") + 1];
         let request = Request { reserves: true, ..Request::pages(1) };
         let taken = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
         let totals = manager.totals();
-        assert_eq!(taken as u64 + totals.map_pages, totals.managed_pages, "every managed frame can be had");
+        assert_eq!(
+            taken as u64 + totals.map_pages,
+            totals.managed_pages,
+            "every managed frame can be had"
+        );
         pages.truncate(taken);
         check(manager);
         let maps = map_frames_of(manager);
@@ -180,8 +192,11 @@ impl Model {
     }
 
     fn take(&mut self, range: PfnRange) {
-        let (&start, &end) =
-            self.free.range(..=range.start.0).next_back().expect("somebody handed out what was not free");
+        let (&start, &end) = self
+            .free
+            .range(..=range.start.0)
+            .next_back()
+            .expect("somebody handed out what was not free");
         assert!(end >= range.end.0, "{range:?} was not free");
         self.free.remove(&start);
         if start < range.start.0 {
@@ -210,7 +225,13 @@ impl Model {
     }
 
     /// Whether some aligned free piece would have done.
-    fn could(&self, manager: &Fake, shape: &Shape, of: u8, allowed: &dyn Fn(usize, ZoneKind, u64) -> bool) -> bool {
+    fn could(
+        &self,
+        manager: &Fake,
+        shape: &Shape,
+        of: u8,
+        allowed: &dyn Fn(usize, ZoneKind, u64) -> bool,
+    ) -> bool {
         let size = 1_u64 << of;
         let zone_of = |page: u64| (shape.node_of(page), ZoneKind::of(Pfn(page)));
         self.free.iter().any(|(&start, &end)| {
@@ -236,16 +257,34 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
     if range.pages() >= PAGES_PER_BLOCK {
         return true;
     }
-    let in_map = manager.map_frames(block).is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
+    let in_map = manager
+        .map_frames(block)
+        .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
     !in_map && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_held_back)
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { of: u8, kind: ZoneKind, exact: Option<usize>, max_page: Option<u64>, migrate_type: usize },
-    At { slot: usize, of: u8 },
-    Free { slot: usize, first: u64, pages: u64 },
-    FreeWrong { page: u64, pages: u64 },
+    Allocate {
+        of: u8,
+        kind: ZoneKind,
+        exact: Option<usize>,
+        max_page: Option<u64>,
+        migrate_type: usize,
+    },
+    At {
+        slot: usize,
+        of: u8,
+    },
+    Free {
+        slot: usize,
+        first: u64,
+        pages: u64,
+    },
+    FreeWrong {
+        page: u64,
+        pages: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -299,22 +338,33 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                     Ok(range) => {
                         let zone = (shape.node_of(range.start.0), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
-                        assert!(allowed(zone.0, zone.1, range.end.0), "{range:?} is not what {step:?} wants");
+                        assert!(
+                            allowed(zone.0, zone.1, range.end.0),
+                            "{range:?} is not what {step:?} wants"
+                        );
                         check_described(manager, range, pages);
                         model.take(range);
                         held.push(range);
                     }
                     Err(AllocateError::OutOfMemory { .. }) => {
-                        assert!(!model.could(manager, shape, of, &allowed), "{step:?} failed for no reason");
+                        assert!(
+                            !model.could(manager, shape, of, &allowed),
+                            "{step:?} failed for no reason"
+                        );
                     }
                     Err(error) => panic!("{step:?}: {error}"),
                 }
             }
             Step::At { slot, of } => {
-                let (&start, &end) = model.free.iter().nth(slot % model.free.len().max(1)).expect("something is free");
+                let (&start, &end) = model
+                    .free
+                    .iter()
+                    .nth(slot % model.free.len().max(1))
+                    .expect("something is free");
                 let page = start + (slot as u64 * 7919) % (end - start);
                 let range = PfnRange::new(page >> of << of, (page >> of << of) + (1 << of));
-                let zones = [range.start.0, range.end.0 - 1].map(|page| (shape.node_of(page), ZoneKind::of(Pfn(page))));
+                let zones = [range.start.0, range.end.0 - 1]
+                    .map(|page| (shape.node_of(page), ZoneKind::of(Pfn(page))));
                 match manager.allocate_at(range.start, order(of), MigrateType::Movable) {
                     Ok(taken) => {
                         assert_eq!(taken, range);
@@ -323,7 +373,9 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                         held.push(taken);
                     }
                     Err(error) => {
-                        let could = model.is_free(range) && zones[0] == zones[1] && is_available(manager, range);
+                        let could = model.is_free(range)
+                            && zones[0] == zones[1]
+                            && is_available(manager, range);
                         assert!(!could, "{step:?}: {error}");
                     }
                 }
@@ -338,8 +390,10 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
                 manager.give_back(piece).expect("it is held");
                 model.give(piece);
-                let rest =
-                    [PfnRange { start: range.start, end: piece.start }, PfnRange { start: piece.end, end: range.end }];
+                let rest = [
+                    PfnRange { start: range.start, end: piece.start },
+                    PfnRange { start: piece.end, end: range.end },
+                ];
                 held.extend(rest.into_iter().filter(|rest| !rest.is_empty()));
             }
             Step::FreeWrong { page, pages } => {
@@ -369,7 +423,10 @@ fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
     let frames = manager.map_frames(BlockNumber::containing(range.start));
     let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;
     assert_eq!(frames.is_some(), described, "{range:?}");
-    assert!(!frames.into_iter().flatten().any(|frame| range.contains(frame)), "{range:?} holds descriptors");
+    assert!(
+        !frames.into_iter().flatten().any(|frame| range.contains(frame)),
+        "{range:?} holds descriptors"
+    );
     for page in [range.start, Pfn(range.end.0 - 1)] {
         // SAFETY: the page was just allocated.
         let page = unsafe { manager.page(page) };

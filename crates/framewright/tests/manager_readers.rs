@@ -5,7 +5,9 @@ use framewright::block::MigrateType;
 use framewright::map_space::BlockNumber;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
-use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request};
+use framewright::{
+    BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request,
+};
 use framewright_testkit::{FakeMachine, Owner, early_of};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -153,8 +155,13 @@ fn a_block_becomes_whole_when_nobody_looks_any_more() {
         manager.give_back(page).expect("allocated");
         assert!(!manager.platform().waited.load(Ordering::Acquire), "a free waits for nobody");
         // The block was kept split; now it has to be whole.
-        let whole = manager.allocate_at(page.start, Order::BLOCK, MigrateType::Movable).expect("all of it is free");
-        assert!(manager.platform().waited.load(Ordering::Acquire), "its memory is ours while somebody looks at it");
+        let whole = manager
+            .allocate_at(page.start, Order::BLOCK, MigrateType::Movable)
+            .expect("all of it is free");
+        assert!(
+            manager.platform().waited.load(Ordering::Acquire),
+            "its memory is ours while somebody looks at it"
+        );
         manager.give_back(whole).expect("allocated");
     });
     assert!(got.is_err());
@@ -169,7 +176,8 @@ fn the_links_of_a_counted_block_wait_for_who_looks() {
     let got = while_somebody_tries(&manager, page.start, 1, || {
         // Several blocks have their readers in common; one of these shares them with the one that is looked at.
         for block in (8..31).filter(|&block| block != 20) {
-            let whole = manager.allocate_at(BlockNumber(block).start(), Order::BLOCK, MigrateType::Movable);
+            let whole =
+                manager.allocate_at(BlockNumber(block).start(), Order::BLOCK, MigrateType::Movable);
             let Ok(whole) = whole else { continue };
             manager.begin_references(whole).expect("a whole block");
             manager.freeze_references(whole.start, 1).expect("alone");

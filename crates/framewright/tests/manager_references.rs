@@ -53,7 +53,10 @@ fn the_last_reference_frees() {
         assert_eq!(idle_pages(&manager), idle, "{pages} pages");
         check(&manager);
         for pfn in [first, last] {
-            assert!(manager.try_get(pfn).is_err() && manager.give_back_reference(pfn).is_err(), "it is free");
+            assert!(
+                manager.try_get(pfn).is_err() && manager.give_back_reference(pfn).is_err(),
+                "it is free"
+            );
         }
     }
     settle(&manager);
@@ -72,13 +75,19 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
         let last = Pfn(block.end.0 - 1);
         assert_eq!(manager.owner_word(last), Err(ReferenceError::NotCounted(last)));
         manager.begin_references(block).expect("a whole block");
-        assert_eq!(manager.begin_references(block), Err(ReferenceError::Busy { pfn: block.start, references: 1 }));
+        assert_eq!(
+            manager.begin_references(block),
+            Err(ReferenceError::Busy { pfn: block.start, references: 1 })
+        );
         assert_eq!(manager.owner_word(last), Ok(0));
         manager.set_owner_word(last, 0xdead_beef).expect("counted");
         assert_eq!(manager.owner_word(block.start), Ok(0xdead_beef));
         check(&manager);
         manager.try_get(last).expect("it has references");
-        assert_eq!(manager.freeze_references(last, 1), Err(ReferenceError::Busy { pfn: last, references: 2 }));
+        assert_eq!(
+            manager.freeze_references(last, 1),
+            Err(ReferenceError::Busy { pfn: last, references: 2 })
+        );
         manager.give_back_reference(last).expect("a reference");
         manager.freeze_references(last, 1).expect("alone");
         assert_eq!(manager.try_get(block.start), Err(ReferenceError::Frozen(block.start)));
@@ -90,7 +99,8 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
         check(&manager);
         // Who has it next begins anew.
         manager.drain().expect("only good frames are cached");
-        let again = manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
+        let again =
+            manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
         assert!(manager.try_get(again.start).is_err());
         manager.begin_references(again).expect("a whole block");
         assert_eq!(manager.owner_word(again.start), Ok(0));
@@ -106,17 +116,23 @@ fn a_block_that_is_freed_in_parts_loses_its_count() {
         let block = allocate(&manager, 2048);
         manager.begin_references(block).expect("a whole block");
         manager.freeze_references(block.start, 1).expect("alone");
-        manager.give_back(PfnRange::new(block.start.0 + 512, block.start.0 + 1024)).expect("allocated");
+        manager
+            .give_back(PfnRange::new(block.start.0 + 512, block.start.0 + 1024))
+            .expect("allocated");
         check(&manager);
         for pfn in [block.start, Pfn(block.end.0 - 1)] {
             assert_eq!(manager.references(pfn), Err(ReferenceError::NotCounted(pfn)));
         }
-        let halves =
-            [PfnRange::new(block.start.0, block.start.0 + 512), PfnRange::new(block.start.0 + 1024, block.end.0)];
+        let halves = [
+            PfnRange::new(block.start.0, block.start.0 + 512),
+            PfnRange::new(block.start.0 + 1024, block.end.0),
+        ];
         for half in halves {
             manager.begin_references(half).expect("each part is a whole block");
             manager.freeze_references(half.start, 1).expect("alone");
-            manager.give_back(PfnRange::new(half.start.0 + 7, half.start.0 + 100)).expect("allocated");
+            manager
+                .give_back(PfnRange::new(half.start.0 + 7, half.start.0 + 100))
+                .expect("allocated");
             check(&manager);
             manager.give_back(PfnRange::new(half.start.0, half.start.0 + 7)).expect("allocated");
             manager.give_back(PfnRange::new(half.start.0 + 100, half.end.0)).expect("allocated");
@@ -129,13 +145,15 @@ fn a_block_that_is_freed_in_parts_loses_its_count() {
 fn a_counted_block_comes_out_of_a_cache_without_references() {
     // Large enough that a CPU's share of it is some blocks.
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 1024)).build());
-    let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
+    let block =
+        manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
     manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
     manager.set_owner_word(block, 5).expect("counted");
     manager.give_back_reference(block).expect("the last reference");
     assert!(manager.cached_pages() >= 512);
     assert!(manager.try_get(block).is_err());
-    let again = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
+    let again =
+        manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
     assert_eq!(again, block);
     manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
     assert_eq!(manager.owner_word(block), Ok(0));
@@ -149,9 +167,15 @@ fn misuse_is_an_error_and_changes_nothing() {
     let page = allocate(&manager, 1);
     let nowhere = Pfn(1 << 30);
     assert_eq!(manager.try_get(nowhere), Err(ReferenceError::NotManaged(nowhere)));
-    assert_eq!(manager.give_back_reference(Pfn(u64::MAX)), Err(ReferenceError::NotManaged(Pfn(u64::MAX))));
+    assert_eq!(
+        manager.give_back_reference(Pfn(u64::MAX)),
+        Err(ReferenceError::NotManaged(Pfn(u64::MAX)))
+    );
     assert_eq!(manager.give_back_reference(page.start), Err(ReferenceError::Frozen(page.start)));
-    assert_eq!(manager.freeze_references(page.start, 0), Err(ReferenceError::Busy { pfn: page.start, references: 0 }));
+    assert_eq!(
+        manager.freeze_references(page.start, 0),
+        Err(ReferenceError::Busy { pfn: page.start, references: 0 })
+    );
     assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
     let frames = manager.map_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), has_array());
@@ -177,7 +201,9 @@ fn misuse_is_an_error_and_changes_nothing() {
         assert_eq!(manager.begin_references(range), Err(ReferenceError::NotARun(range)));
     }
     let run = allocate(&manager, 4);
-    manager.begin_references(PfnRange::new(run.start.0 + 1, run.start.0 + 3)).expect("a part of it");
+    manager
+        .begin_references(PfnRange::new(run.start.0 + 1, run.start.0 + 3))
+        .expect("a part of it");
     let busy = manager.begin_references(PfnRange::new(run.start.0 + 1, run.start.0 + 4));
     assert_eq!(busy, Err(ReferenceError::Busy { pfn: run.start.add(1), references: 1 }));
     assert_eq!(
@@ -203,7 +229,11 @@ fn the_last_put_clears_what_the_owner_wrote() {
         page.flags().store(u64::MAX, Ordering::Relaxed);
         page.owner_words().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         let tail = u32::try_from(pfn.0 - run.start.0).expect("small");
-        let expected = if tail == 0 { PartOf::Head { pages: 6 } } else { PartOf::Tail { pages_to_head: tail } };
+        let expected = if tail == 0 {
+            PartOf::Head { pages: 6 }
+        } else {
+            PartOf::Tail { pages_to_head: tail }
+        };
         assert_eq!(page.part_of(), expected);
     }
     manager.give_back_reference(run.start).expect("the last reference");
@@ -250,11 +280,20 @@ fn cpus_get_and_put_what_others_free() {
                 };
                 for _ in 0..6000 {
                     if random(3) == 0 {
-                        let pages = [1, 1, 2, 3, 8, 256, 512][usize::try_from(random(7)).expect("small")];
+                        let pages =
+                            [1, 1, 2, 3, 8, 256, 512][usize::try_from(random(7)).expect("small")];
                         let Ok(run) = manager.allocate(&Request::pages(pages)) else { continue };
                         for pfn in run.start.0..run.end.0 {
-                            assert_eq!(holders[at(Pfn(pfn))].load(Ordering::Relaxed), 0, "pfn {pfn:#x} is held");
-                            assert_eq!(owners[at(Pfn(pfn))].swap(1, Ordering::Relaxed), 0, "pfn {pfn:#x} twice");
+                            assert_eq!(
+                                holders[at(Pfn(pfn))].load(Ordering::Relaxed),
+                                0,
+                                "pfn {pfn:#x} is held"
+                            );
+                            assert_eq!(
+                                owners[at(Pfn(pfn))].swap(1, Ordering::Relaxed),
+                                0,
+                                "pfn {pfn:#x} twice"
+                            );
                         }
                         manager.begin_references(run).expect("allocated");
                         known.lock().expect("no panic").push(run);
@@ -269,7 +308,9 @@ fn cpus_get_and_put_what_others_free() {
                             known.swap_remove(index);
                             drop(known);
                             // The first reference goes; others may hold the run still.
-                            if let Some(freed) = manager.give_back_testzero(run.start).expect("a reference") {
+                            if let Some(freed) =
+                                manager.give_back_testzero(run.start).expect("a reference")
+                            {
                                 give_up(freed, holders, owners);
                                 manager.give_back_frozen(freed.start).expect("alone");
                             }
@@ -280,9 +321,16 @@ fn cpus_get_and_put_what_others_free() {
                                 let held = manager.counted_run(pfn).expect("a reference");
                                 assert!(held.contains(pfn));
                                 holders[at(pfn)].fetch_add(1, Ordering::Relaxed);
-                                assert_eq!(owners[at(pfn)].load(Ordering::Relaxed), 1, "pfn {:#x} is free", pfn.0);
+                                assert_eq!(
+                                    owners[at(pfn)].load(Ordering::Relaxed),
+                                    1,
+                                    "pfn {:#x} is free",
+                                    pfn.0
+                                );
                                 holders[at(pfn)].fetch_sub(1, Ordering::Relaxed);
-                                if let Some(freed) = manager.give_back_testzero(pfn).expect("a reference") {
+                                if let Some(freed) =
+                                    manager.give_back_testzero(pfn).expect("a reference")
+                                {
                                     give_up(freed, holders, owners);
                                     manager.give_back_frozen(freed.start).expect("alone");
                                 }

@@ -25,7 +25,10 @@ fn all_that_is_free_is_reported_once_and_then_nothing_happens() {
         assert_eq!(counters.reported_pages, rig.host.discarded_pages());
         assert_eq!(counters.reported_pages, rig.reported_pages());
         // All but what lies in blocks that are in pieces.
-        assert!(before.free_pages - counters.reported_pages < 4 * 512, "{counters:?} of {before:?}");
+        assert!(
+            before.free_pages - counters.reported_pages < 4 * 512,
+            "{counters:?} of {before:?}"
+        );
         rig.settle();
         let later = rig.manager.reporting_counters();
         assert_eq!((later.calls, later.errors, rig.host.reported_twice()), (counters.calls, 0, 0));
@@ -65,7 +68,11 @@ fn two_gibibytes_that_became_free_go_back_within_the_promised_time() {
         assert_eq!(rig.unreported_pages(), 0);
         dirty.into_iter().for_each(|block| rig.free(block));
         rig.run(promise);
-        assert!(rig.unreported_pages() <= 1024 * 512 / 20, "{pace:?}: {} left", rig.unreported_pages());
+        assert!(
+            rig.unreported_pages() <= 1024 * 512 / 20,
+            "{pace:?}: {} left",
+            rig.unreported_pages()
+        );
         assert_eq!(rig.host.reported_twice(), 0);
     }
 }
@@ -83,7 +90,11 @@ fn what_comes_and_goes_is_left_alone() {
         rig.run(10 * MS);
     }
     let counters = rig.manager.reporting_counters();
-    assert!(counters.calls - calls <= 4, "{} calls for memory that is in use", counters.calls - calls);
+    assert!(
+        counters.calls - calls <= 4,
+        "{} calls for memory that is in use",
+        counters.calls - calls
+    );
     assert_eq!(counters.reused_early_pages, 0);
     rig.run(SECOND);
     assert_eq!(rig.unreported_pages(), 0, "once it stays free it is reported");
@@ -98,7 +109,10 @@ fn marks_survive_split_and_merge() {
     for _ in 0..3 {
         let block = rig.take(9);
         rig.settle();
-        assert!(rig.host.take_submissions().is_empty(), "the halves are as reported as the whole was");
+        assert!(
+            rig.host.take_submissions().is_empty(),
+            "the halves are as reported as the whole was"
+        );
         rig.free(block);
         assert_eq!(rig.unreported_pages(), 512);
         rig.settle();
@@ -112,7 +126,8 @@ fn marks_survive_split_and_merge() {
     rig.settle();
     rig.free(rest);
     rig.settle();
-    let submitted: u64 = rig.host.take_submissions().iter().flatten().map(|range| range.size()).sum();
+    let submitted: u64 =
+        rig.host.take_submissions().iter().flatten().map(|range| range.size()).sum();
     assert_eq!((submitted, rig.host.reported_twice()), (8 << 21, 0));
 }
 
@@ -136,7 +151,9 @@ fn what_was_not_reported_is_handed_out_first() {
         rig.free(*block);
     }
     let cached: Vec<Pfn> = (0..500)
-        .map(|_| rig.manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory"))
+        .map(|_| {
+            rig.manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory")
+        })
         .collect();
     assert_eq!(rig.manager.reporting_counters(), before, "not one reported page was needed");
     for block in cached {
@@ -153,10 +170,15 @@ fn caches_fill_themselves_with_what_was_not_reported() {
         let manager = rig.manager;
         let take = || {
             let runs = 0..pages / order.pages();
-            runs.map(|_| manager.allocate_order(order, MigrateType::Movable).expect("there is memory")).collect()
+            runs.map(|_| {
+                manager.allocate_order(order, MigrateType::Movable).expect("there is memory")
+            })
+            .collect()
         };
         let give = |held: Vec<Pfn>| {
-            held.into_iter().rev().for_each(|start| manager.give_back_order(start, order).expect("it is held"));
+            held.into_iter()
+                .rev()
+                .for_each(|start| manager.give_back_order(start, order).expect("it is held"));
         };
         // All but what is held, and what the cache has besides, is reported.
         let held: Vec<Pfn> = take();
@@ -194,7 +216,10 @@ fn byte(rig: &Rig, pfn: Pfn) -> u64 {
 
 fn zeroed(rig: &Rig, order: u8) -> PfnRange {
     let order = Order::new(order).expect("an order");
-    let taken = rig.manager.allocate(&Request { zeroed: true, ..Request::new(order) }).expect("there is memory");
+    let taken = rig
+        .manager
+        .allocate(&Request { zeroed: true, ..Request::new(order) })
+        .expect("there is memory");
     rig.host.handed_out(taken);
     taken
 }
@@ -221,13 +246,18 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
         }
     }
     all.into_iter().for_each(|block| rig.free(block));
-    assert!((0..8).all(|_| byte(&rig, zeroed(&rig, 9).start) == 0), "what was not reported is cleared");
+    assert!(
+        (0..8).all(|_| byte(&rig, zeroed(&rig, 9).start) == 0),
+        "what was not reported is cleared"
+    );
     rig.host.answer(Answer::Lies);
     rig.settle();
     assert_eq!(byte(&rig, zeroed(&rig, 9).start), u64::from(JUNK), "it was not cleared");
     // What is left of blocks that were in pieces before comes first.
     let mut pages = (0..1000).map(|_| zeroed(&rig, 0));
-    let page = pages.find(|page| byte(&rig, page.start) != 0).expect("nor was a page of a block that was whole");
+    let page = pages
+        .find(|page| byte(&rig, page.start) != 0)
+        .expect("nor was a page of a block that was whole");
     let other = zeroed(&rig, 0);
     assert_eq!(byte(&rig, other.start), u64::from(JUNK));
     rig.free(page);
@@ -244,7 +274,11 @@ fn memory_that_the_device_kept_is_cleared() {
     if common::is_careful() {
         return;
     }
-    let mut rig = Rig::new(machine(256, 1), "init_on_free=1", Traits { content: Content::ZeroOrKept, ..usual() });
+    let mut rig = Rig::new(
+        machine(256, 1),
+        "init_on_free=1",
+        Traits { content: Content::ZeroOrKept, ..usual() },
+    );
     // All was acknowledged, and nothing was written: the host's memory is locked.
     rig.host.answer(Answer::Lies);
     rig.settle();
@@ -306,7 +340,9 @@ fn runs_of_split_blocks_are_reported_where_the_order_is_small() {
 
 #[test]
 fn every_order_and_capacity_reports_what_it_can() {
-    for (order, capacity) in [(9, 1), (9, 0), (9, 7), (10, 2), (13, 32), (18, 1), (18, 32), (0, 1), (4, 3)] {
+    for (order, capacity) in
+        [(9, 1), (9, 0), (9, 7), (10, 2), (13, 32), (18, 1), (18, 32), (0, 1), (4, 3)]
+    {
         let line = format!("page_reporting.page_reporting_order={order}");
         let mut rig = Rig::new(machine(3072, 1), &line, Traits { capacity, ..weightless() });
         assert_eq!(rig.reporter().order().get(), order);
@@ -326,8 +362,11 @@ fn the_device_names_an_order_and_the_parameter_takes_precedence() {
     let ten = Order::new(10);
     let mut rig = Rig::new(machine(512, 1), "", Traits { order: ten, ..weightless() });
     assert_eq!(rig.reporter().order(), ten.expect("an order"));
-    let mut rig =
-        Rig::new(machine(512, 1), "page_reporting.page_reporting_order=12", Traits { order: ten, ..weightless() });
+    let mut rig = Rig::new(
+        machine(512, 1),
+        "page_reporting.page_reporting_order=12",
+        Traits { order: ten, ..weightless() },
+    );
     assert_eq!(rig.reporter().order().get(), 12);
     rig.settle();
     let blocks = rig.manager.zones()[0].unreported_pages();
@@ -365,7 +404,8 @@ fn flush_pause_and_resume() {
 #[test]
 fn without_a_delay_pass_follows_pass() {
     for pace in [Pace::Fixed, Pace::Adaptive] {
-        let mut rig = Rig::new(machine(2048, 1), "page_reporting.page_reporting_delay_ms=0", weightless());
+        let mut rig =
+            Rig::new(machine(2048, 1), "page_reporting.page_reporting_delay_ms=0", weightless());
         rig.manager.reporting().set_pace(pace);
         rig.run(SECOND);
         assert_eq!(rig.unreported_pages(), 0, "{pace:?}");
@@ -382,7 +422,12 @@ fn counters_have_names() {
     let of = |wanted: &str| named.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
     assert_eq!(of("page_reporting_bytes"), of("page_reporting_pages").map(|pages| pages * 4096));
     assert!(of("page_reporting_calls").is_some_and(|calls| calls > 0));
-    assert!(named.iter().enumerate().all(|(place, (name, _))| !named[..place].iter().any(|(other, _)| other == name)));
+    assert!(
+        named
+            .iter()
+            .enumerate()
+            .all(|(place, (name, _))| !named[..place].iter().any(|(other, _)| other == name))
+    );
 }
 
 #[test]
@@ -391,12 +436,16 @@ fn small_zones_are_reported_too_and_then_it_is_quiet() {
         return;
     }
     // A zone below 16 MiB, one of 48 MiB, and one that is large.
-    let machine = FakeMachine::builder().ram(mib(1, 16)).ram(mib(16, 64)).ram(mib(BASE, BASE + 512)).build();
+    let machine =
+        FakeMachine::builder().ram(mib(1, 16)).ram(mib(16, 64)).ram(mib(BASE, BASE + 512)).build();
     for pace in [Pace::Adaptive, Pace::Fixed] {
         let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
         manager.reporting().set_pace(pace);
         let (_, device) = FakeHost::new(machine, weightless());
-        let mut reporter = manager.register_reporting(device).map_err(|(error, _)| error).expect("the only device");
+        let mut reporter = manager
+            .register_reporting(device)
+            .map_err(|(error, _)| error)
+            .expect("the only device");
         let mut polls = |from_s: u64, to_s: u64| {
             let (mut now_ns, mut polls) = (from_s * SECOND, 0);
             while now_ns < to_s * SECOND {

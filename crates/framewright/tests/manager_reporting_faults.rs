@@ -31,7 +31,10 @@ fn submit(rig: &mut Rig) -> Vec<PfnRange> {
 }
 
 fn blocks(range: PfnRange) -> BlockRange {
-    BlockRange { start: BlockNumber::containing(range.start), end: BlockNumber::containing(range.end) }
+    BlockRange {
+        start: BlockNumber::containing(range.start),
+        end: BlockNumber::containing(range.end),
+    }
 }
 
 /// Page owners know nothing of claims.
@@ -87,7 +90,11 @@ fn patterns_in_free_memory_must_stay() {
         assert_eq!(registered.is_ok(), fits, "{line} {content:?}");
         let error = registered.err().map(|(error, _)| error);
         assert!(fits || error == Some(RegisterError::Content));
-        assert_eq!(manager.reporting().is_registered(), fits && error.is_some(), "refused or dropped");
+        assert_eq!(
+            manager.reporting().is_registered(),
+            fits && error.is_some(),
+            "refused or dropped"
+        );
     }
 }
 
@@ -109,7 +116,9 @@ fn poisoned_memory_is_not_damaged_by_reports() {
 
 #[test]
 fn errors_are_waited_out_longer_each_time_and_end() {
-    for answer in [Answer::Refuses, Answer::Fails(0), Answer::Fails(3), Answer::Partly(Acknowledged::NONE, 1)] {
+    for answer in
+        [Answer::Refuses, Answer::Fails(0), Answer::Fails(3), Answer::Partly(Acknowledged::NONE, 1)]
+    {
         let mut rig = Rig::new(machine(256, 1), "", usual());
         let before = rig.manager.totals();
         rig.host.answer(answer);
@@ -124,7 +133,10 @@ fn errors_are_waited_out_longer_each_time_and_end() {
             }
         }
         let waits: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(waits.windows(2).all(|pair| pair[1] > pair[0] || pair[1] > 59 * SECOND), "{answer:?}: {waits:?}");
+        assert!(
+            waits.windows(2).all(|pair| pair[1] > pair[0] || pair[1] > 59 * SECOND),
+            "{answer:?}: {waits:?}"
+        );
         assert!(matches!(rig.events()[..], [Event::Failing { .. }]), "one line for many errors");
         rig.host.answer(Answer::After(0));
         rig.settle();
@@ -150,7 +162,8 @@ fn what_is_not_acknowledged_is_reported_later_and_is_not_in_the_way() {
     // Many small pieces: every second block is in use.
     let mut held = rig.take_all(9);
     held.sort_by_key(|block| block.start);
-    let (free, kept): (Vec<_>, Vec<_>) = held.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    let (free, kept): (Vec<_>, Vec<_>) =
+        held.iter().enumerate().partition(|(number, _)| number % 2 == 0);
     free.iter().for_each(|(_, block)| rig.free(**block));
     rig.host.answer(Answer::After(1));
     let mut submission = submit(&mut rig);
@@ -191,7 +204,10 @@ fn a_silent_device_keeps_what_it_has_until_it_answers() {
     let counters = rig.manager.reporting_counters();
     assert_eq!((counters.calls, counters.timeouts), (1, 1));
     let totals = rig.manager.totals();
-    assert_eq!((totals.reporting_pages, totals.free_pages + out_pages), (out_pages, before.free_pages));
+    assert_eq!(
+        (totals.reporting_pages, totals.free_pages + out_pages),
+        (out_pages, before.free_pages)
+    );
     assert_eq!(totals.allocated_pages, before.allocated_pages);
     check(rig.manager);
     // All else can be had, and that it cannot is an ordinary error.
@@ -202,7 +218,12 @@ fn a_silent_device_keeps_what_it_has_until_it_answers() {
         Err(AllocateError::OutOfMemory { order: Order::BLOCK })
     );
     assert!(
-        rig.manager.allocate(&Request { reserves: true, ..Request::new(Order::new(14).expect("an order")) }).is_err()
+        rig.manager
+            .allocate(&Request {
+                reserves: true,
+                ..Request::new(Order::new(14).expect("an order"))
+            })
+            .is_err()
     );
     all.into_iter().chain(small).for_each(|range| rig.free(range));
     rig.host.answer_now();
@@ -284,8 +305,11 @@ fn no_place_is_left_while_memory_is_out() {
 fn a_zone_with_little_memory_is_left_alone() {
     for delay in ["2000", "0"] {
         for pace in [Pace::Fixed, Pace::Adaptive] {
-            let mut rig =
-                Rig::new(machine(256, 1), &format!("page_reporting.page_reporting_delay_ms={delay}"), weightless());
+            let mut rig = Rig::new(
+                machine(256, 1),
+                &format!("page_reporting.page_reporting_delay_ms={delay}"),
+                weightless(),
+            );
             rig.manager.reporting().set_pace(pace);
             let all = rig.take_all(9);
             let low = rig.manager.zones()[0].watermarks().low_pages;
@@ -343,15 +367,21 @@ fn who_frees_what_is_with_the_device_is_found_out() {
         let (out, rest) = if order == 9 {
             (block, None)
         } else {
-            (PfnRange::new(block.start.0, block.start.0 + 16), Some(PfnRange::new(block.start.0 + 16, block.end.0)))
+            (
+                PfnRange::new(block.start.0, block.start.0 + 16),
+                Some(PfnRange::new(block.start.0 + 16, block.end.0)),
+            )
         };
         rig.free(out);
         rig.host.plan([Answer::Never]);
         let submission = submit(&mut rig);
         assert!(submission.contains(&out), "{submission:?}");
         let before = rig.manager.totals();
-        for wrong in [out, PfnRange::new(out.start.0, out.start.0 + 1), PfnRange::new(out.start.0 + 3, out.start.0 + 9)]
-        {
+        for wrong in [
+            out,
+            PfnRange::new(out.start.0, out.start.0 + 1),
+            PfnRange::new(out.start.0 + 3, out.start.0 + 9),
+        ] {
             assert!(
                 matches!(
                     rig.manager.give_back(wrong),
@@ -426,9 +456,15 @@ fn a_split_block_that_is_isolated_while_runs_of_it_are_out() {
 #[test]
 fn requests_may_come_at_every_step_of_a_pass() {
     // A request and a free between any two polls, for every order and answer.
-    for answer in [Answer::After(1), Answer::Fails(1), Answer::Partly(Acknowledged(0x5555_5555), 1), Answer::IsBusy] {
+    for answer in [
+        Answer::After(1),
+        Answer::Fails(1),
+        Answer::Partly(Acknowledged(0x5555_5555), 1),
+        Answer::IsBusy,
+    ] {
         for order in [0, 4, 9, 11, 14] {
-            let mut rig = Rig::new(machine(160, 1), "page_reporting.page_reporting_delay_ms=1", usual());
+            let mut rig =
+                Rig::new(machine(160, 1), "page_reporting.page_reporting_delay_ms=1", usual());
             rig.host.answer(answer);
             let mut held = Vec::new();
             for step in 0..300 {

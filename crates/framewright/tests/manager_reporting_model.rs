@@ -79,9 +79,14 @@ impl Model {
         match step {
             &Step::Take(order, migrate_type) => {
                 let order = Order::new(order).expect("an order");
-                if let Ok(taken) = rig.manager.allocate(&Request { migrate_type, ..Request::new(order) }) {
+                if let Ok(taken) =
+                    rig.manager.allocate(&Request { migrate_type, ..Request::new(order) })
+                {
                     rig.host.handed_out(taken);
-                    assert!(self.held.iter().all(|held| held.intersection(taken).is_empty()), "{taken:?} is held");
+                    assert!(
+                        self.held.iter().all(|held| held.intersection(taken).is_empty()),
+                        "{taken:?} is held"
+                    );
                     self.held.push(taken);
                 }
             }
@@ -125,7 +130,11 @@ impl Model {
                 let reporter = rig.reporter.take().expect("registered");
                 rig.reporter = Some(match reporter.unregister() {
                     Err(reporter) => reporter,
-                    Ok(device) => rig.manager.register_reporting(device).map_err(|(error, _)| error).expect("alone"),
+                    Ok(device) => rig
+                        .manager
+                        .register_reporting(device)
+                        .map_err(|(error, _)| error)
+                        .expect("alone"),
                 });
             }
             Step::Free(_) | Step::FreePart(..) => {}
@@ -138,7 +147,10 @@ impl Model {
         let held: u64 = self.held.iter().map(|range| range.pages()).sum();
         assert_eq!(totals.allocated_pages, held + self.rig.manager.cached_pages());
         let out_pages = self.rig.host.out_pages();
-        assert_eq!((totals.reporting_pages, self.rig.reporter().out_pages()), (out_pages, out_pages));
+        assert_eq!(
+            (totals.reporting_pages, self.rig.reporter().out_pages()),
+            (out_pages, out_pages)
+        );
         for range in &self.held {
             // Panics when the host may discard it.
             self.rig.host.handed_out(*range);
@@ -218,7 +230,11 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
     let stamp = |pfn: u64| seed << 48 | pfn;
     let free = |(range, cached): (PfnRange, bool)| {
         for pfn in range.start.0..range.end.0 {
-            assert_eq!(manager.platform().load(Pfn(pfn).address()), stamp(pfn), "pfn {pfn:#x} was written to");
+            assert_eq!(
+                manager.platform().load(Pfn(pfn).address()),
+                stamp(pfn),
+                "pfn {pfn:#x} was written to"
+            );
         }
         if cached {
             let order = Order::for_pages(range.pages()).expect("an order");
@@ -232,7 +248,9 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
             break;
         }
         if random.below(2) == 0 && held.len() < 30 {
-            let order = Order::new([0, 0, 1, 3, 5, 9, 9, 10, 12][usize::try_from(random.below(9)).expect("small")]);
+            let order = Order::new(
+                [0, 0, 1, 3, 5, 9, 9, 10, 12][usize::try_from(random.below(9)).expect("small")],
+            );
             let order = order.expect("an order");
             let cached = random.below(2) == 0;
             let taken = if cached {
@@ -260,9 +278,11 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
 
 #[test]
 fn several_cpus_and_a_device_that_writes_over_what_it_has() {
-    for (seed, line) in
-        [(1, ""), (2, "page_reporting.page_reporting_order=4"), (3, "page_reporting.page_reporting_delay_ms=0")]
-    {
+    for (seed, line) in [
+        (1, ""),
+        (2, "page_reporting.page_reporting_order=4"),
+        (3, "page_reporting.page_reporting_delay_ms=0"),
+    ] {
         let mut rig = Rig::new(machine(224, 5), line, usual());
         let done = AtomicBool::new(false);
         let (manager, host) = (rig.manager, rig.host.clone());
@@ -271,7 +291,12 @@ fn several_cpus_and_a_device_that_writes_over_what_it_has() {
                 .map(|number| {
                     let host = &host;
                     scope.spawn(move || {
-                        traffic(manager, host, seed * 10 + number, if common::is_careful() { 300 } else { 2000 })
+                        traffic(
+                            manager,
+                            host,
+                            seed * 10 + number,
+                            if common::is_careful() { 300 } else { 2000 },
+                        )
                     })
                 })
                 .collect();
@@ -293,7 +318,8 @@ fn several_cpus_and_a_device_that_writes_over_what_it_has() {
                     thread::yield_now();
                 }
             });
-            let finished: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            let finished: Vec<_> =
+                workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
             done.store(true, Ordering::Relaxed);
             poller.join().expect("the poller");
             finished.into_iter().for_each(|worker| worker.expect("a worker"));

@@ -30,7 +30,10 @@ fn rig(size_mib: u64, size: PoolSize, pages: u64, traits: Traits) -> Option<Rig>
 }
 
 fn resize(rig: &Rig, size: PoolSize, pages: u64) {
-    rig.manager.pool(size).resize(pages, &framewright_jobs::NoHelpers).expect("nobody else resizes");
+    rig.manager
+        .pool(size)
+        .resize(pages, &framewright_jobs::NoHelpers)
+        .expect("nobody else resizes");
 }
 
 fn allocate(rig: &Rig, size: PoolSize) -> PfnRange {
@@ -87,7 +90,11 @@ fn pages_that_were_not_reported_are_handed_out_first() {
     let mut first = held;
     first.sort_by_key(|page| page.start);
     assert_eq!(again, first);
-    assert_eq!(rig.manager.reporting_counters().reused_pages, 10 * 512, "the second time none was needed");
+    assert_eq!(
+        rig.manager.reporting_counters().reused_pages,
+        10 * 512,
+        "the second time none was needed"
+    );
 }
 
 #[test]
@@ -106,7 +113,10 @@ fn promised_isolated_and_bad_pages_stay() {
     assert!(!rig.host.has_discarded(held[0]) && !rig.host.has_discarded(held[1]));
     let passes = rig.manager.reporting_counters().passes;
     rig.settle();
-    assert!(rig.manager.reporting_counters().passes <= passes + 1, "what cannot be reported causes no passes");
+    assert!(
+        rig.manager.reporting_counters().passes <= passes + 1,
+        "what cannot be reported causes no passes"
+    );
     verify(&rig);
 }
 
@@ -154,7 +164,11 @@ fn a_page_that_is_out_is_nobodys() {
     assert!(matches!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(_))));
     rest.iter().for_each(|&page| free(&rig, TWO, page));
     resize(&rig, TWO, 2);
-    assert_eq!(pool.counts().all.surplus, 2, "pages that are out leave the pool when they come back");
+    assert_eq!(
+        pool.counts().all.surplus,
+        2,
+        "pages that are out leave the pool when they come back"
+    );
     let bad = held.iter().find(|page| !rest.contains(page)).expect("one that is out");
     assert!(pool.poison(bad.start).is_ok());
     rig.reporter().reset();
@@ -162,7 +176,10 @@ fn a_page_that_is_out_is_nobodys() {
     rig.settle();
     verify(&rig);
     let counts = pool.counts();
-    assert_eq!((counts.all.surplus, counts.all.nr, counts.target), (0, counts.target, counts.target));
+    assert_eq!(
+        (counts.all.surplus, counts.all.nr, counts.target),
+        (0, counts.target, counts.target)
+    );
     assert_eq!(rig.host.out_pages(), 0);
 }
 
@@ -185,7 +202,11 @@ fn marks_go_with_pages_from_zones_to_pools_and_back() {
             assert_eq!(rig.unreported_pages(), 0);
         }
         let after = rig.manager.reporting_counters();
-        assert_eq!((after.reported_pages, after.reused_pages), (before.reported_pages, 0), "{size:?}");
+        assert_eq!(
+            (after.reported_pages, after.reused_pages),
+            (before.reported_pages, 0),
+            "{size:?}"
+        );
         // What somebody had is reported once more, in the pool or behind it, and nothing else.
         resize(&rig, size, pages);
         let used = allocate(&rig, size);
@@ -208,7 +229,8 @@ fn a_run_that_was_reported_in_part_is_divided() {
     // Every third block has been in use, and merges with its neighbours.
     let held: Vec<PfnRange> = rig.take_all(9);
     rig.manager.reporting().pause();
-    let (used, free): (Vec<_>, Vec<_>) = held.into_iter().enumerate().partition(|(number, _)| number % 3 == 0);
+    let (used, free): (Vec<_>, Vec<_>) =
+        held.into_iter().enumerate().partition(|(number, _)| number % 3 == 0);
     free.into_iter().for_each(|(_, block)| rig.free(block));
     rig.manager.reporting().flush();
     rig.settle();
@@ -241,7 +263,10 @@ fn what_a_pool_reported_is_not_reported_again_by_its_zone_or_a_smaller_pool() {
     rig.settle();
     verify(&rig);
     let after = rig.manager.reporting_counters();
-    assert_eq!((after.reported_pages, after.reused_pages), (before.reported_pages, before.reused_pages));
+    assert_eq!(
+        (after.reported_pages, after.reused_pages),
+        (before.reported_pages, before.reused_pages)
+    );
     assert_eq!((rig.host.reported_twice(), rig.unreported_pages()), (0, 0));
 }
 

@@ -39,7 +39,10 @@ fn a_watermark_is_named_as_the_reason() {
     assert!(free == free_pages && free > 100_000 && kept_pages > free, "{why}");
     let text = report::allocation_failure(&manager, &request).to_string();
     let first = text.lines().next().expect("a line");
-    assert!(first.ends_with(&format!("{free} pages are free, and watermarks keep {kept_pages}")), "{first}");
+    assert!(
+        first.ends_with(&format!("{free} pages are free, and watermarks keep {kept_pages}")),
+        "{first}"
+    );
     // The reserves may be had, and then it is no reason.
     let reserves = Request { reserves: true, ..request };
     assert_eq!(manager.shortfall(&reserves), Ok(Shortfall::None));
@@ -58,7 +61,10 @@ fn other_reasons_are_told_apart() {
     let low = Request { node: on(1), max_address: 1 << 32, ..usual };
     assert_eq!(why(&low), Shortfall::Address { max_address: 1 << 32 });
     let nobody = Request { node: on(7), ..usual };
-    assert_eq!(manager.shortfall(&nobody), Err(AllocateError::NoNode(NodeId::new(7).expect("a node"))));
+    assert_eq!(
+        manager.shortfall(&nobody),
+        Err(AllocateError::NoNode(NodeId::new(7).expect("a node")))
+    );
     let large = Request { node: on(0), ..Request::new(order(18)) };
     let Shortfall::Exhausted { free_pages } = why(&large) else { panic!("{:?}", why(&large)) };
     assert!(free_pages < 1 << 14);
@@ -73,7 +79,9 @@ fn other_reasons_are_told_apart() {
     let pair = Request { node: on(1), ..Request::new(order(1)) };
     assert!(manager.allocate(&pair).is_err());
     let fragmented = why(&pair);
-    let Shortfall::Fragmented { free_pages, largest } = fragmented else { panic!("{fragmented:?}") };
+    let Shortfall::Fragmented { free_pages, largest } = fragmented else {
+        panic!("{fragmented:?}")
+    };
     assert!(free_pages > 100_000 && largest == Some(order(0)), "{fragmented}");
     use_up(&manager, node);
     assert!(matches!(why(&Request { node: on(1), ..usual }), Shortfall::Watermark { .. }));
@@ -84,33 +92,60 @@ fn other_reasons_are_told_apart() {
 #[test]
 fn memory_is_shown_as_linux_shows_it() {
     let manager = bring_up(machine());
-    manager.pool(framewright::pools::PoolSize::TwoMib).resize(3, &NoHelpers).expect("nobody else resizes");
-    manager.allocate(&Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(0)) }).expect("is free");
+    manager
+        .pool(framewright::pools::PoolSize::TwoMib)
+        .resize(3, &NoHelpers)
+        .expect("nobody else resizes");
+    manager
+        .allocate(&Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(0)) })
+        .expect("is free");
     let text = report::show_memory(&manager).to_string();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Mem-Info:");
-    assert!(lines[1].starts_with(&format!("free:{} free_pcp:", manager.totals().free_pages)), "{}", lines[1]);
+    assert!(
+        lines[1].starts_with(&format!("free:{} free_pcp:", manager.totals().free_pages)),
+        "{}",
+        lines[1]
+    );
     for zone in manager.zones() {
         let head = format!("Node {} {}", zone.id().node, zone.id().kind);
-        let state = lines.iter().find(|line| line.starts_with(&format!("{head} free:"))).expect("its state");
+        let state = lines
+            .iter()
+            .find(|line| line.starts_with(&format!("{head} free:")))
+            .expect("its state");
         let marks = zone.watermarks();
-        let numbers =
-            format!("free:{}kB min:{}kB low:{}kB", zone.free_pages() * 4, marks.min_pages * 4, marks.low_pages * 4);
+        let numbers = format!(
+            "free:{}kB min:{}kB low:{}kB",
+            zone.free_pages() * 4,
+            marks.min_pages * 4,
+            marks.low_pages * 4
+        );
         assert!(state.contains(&numbers), "{state}");
         // 12*4kB (UM) 3*8kB (M) 0*16kB ... = 72kB
-        let sizes = lines.iter().find_map(|line| line.strip_prefix(&format!("{head}: "))).expect("its sizes");
+        let sizes = lines
+            .iter()
+            .find_map(|line| line.strip_prefix(&format!("{head}: ")))
+            .expect("its sizes");
         let (runs, sum) = sizes.split_once("= ").expect("a sum");
         let words: Vec<_> = runs.split_whitespace().collect();
         let (mut total, mut orders) = (0, 0);
         for (place, word) in words.iter().enumerate() {
             if let Some(letters) = word.strip_prefix('(') {
-                assert!(letters.trim_end_matches(')').chars().all(|letter| "UMEHCI".contains(letter)), "{word}");
+                assert!(
+                    letters.trim_end_matches(')').chars().all(|letter| "UMEHCI".contains(letter)),
+                    "{word}"
+                );
                 continue;
             }
             let (count, size) = word.trim_end_matches("kB").split_once('*').expect("a product");
-            let (count, size): (u64, u64) = (count.parse().expect("a count"), size.parse().expect("a size"));
+            let (count, size): (u64, u64) =
+                (count.parse().expect("a count"), size.parse().expect("a size"));
             assert_eq!(size, 4 << orders);
-            assert_eq!(count != 0, words.get(place + 1).is_some_and(|next| next.starts_with('(')), "{sizes}");
+            assert_eq!(
+                count != 0,
+                words.get(place + 1).is_some_and(|next| next.starts_with('(')),
+                "{sizes}"
+            );
             total += count * size;
             orders += 1;
         }

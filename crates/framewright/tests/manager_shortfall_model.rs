@@ -28,9 +28,20 @@ impl Random {
         let node = NodeId::new(usize::try_from(self.below(2)).expect("small")).expect("a node");
         Request {
             node: self.of(&[NodeChoice::Any, NodeChoice::Preferred(node), NodeChoice::Exact(node)]),
-            migrate_type: self.of(&[MigrateType::Movable, MigrateType::Unmovable, MigrateType::Reclaimable]),
+            migrate_type: self.of(&[
+                MigrateType::Movable,
+                MigrateType::Unmovable,
+                MigrateType::Reclaimable,
+            ]),
             zone: self.of(&[ZoneKind::Dma, ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Normal]),
-            max_address: self.of(&[u64::MAX, u64::MAX, 1 << 32, 0x13_4000, 0x400_0000 - 0x5000, (4 << 30) + 0x63_7000]),
+            max_address: self.of(&[
+                u64::MAX,
+                u64::MAX,
+                1 << 32,
+                0x13_4000,
+                0x400_0000 - 0x5000,
+                (4 << 30) + 0x63_7000,
+            ]),
             zeroed: self.below(4) == 0,
             reserves: self.below(4) == 0,
             fail_fast: true,
@@ -72,15 +83,24 @@ fn check(manager: &Fake, request: &Request) -> usize {
         }
         Shortfall::Watermark { free_pages, kept_pages } => {
             assert!(had && !request.reserves, "{why:?}: {request:?}");
-            assert!(free_pages >= request.pages && free_pages < kept_pages + request.pages * 4, "{why:?}: {request:?}");
+            assert!(
+                free_pages >= request.pages && free_pages < kept_pages + request.pages * 4,
+                "{why:?}: {request:?}"
+            );
             2
         }
         Shortfall::Fragmented { free_pages, largest } => {
             assert!(!had && free_pages >= request.pages, "{why:?}: {request:?}");
             let largest = largest.map(|largest| largest.get());
             assert!(1_u64 << largest.unwrap_or(0) < request.pages.max(2), "{why:?}: {request:?}");
-            assert!(largest.is_none_or(|largest| is_to_be_had(manager, &of(largest))), "{why:?}: {request:?}");
-            assert!(!is_to_be_had(manager, &of(largest.map_or(0, |largest| largest + 1))), "{why:?}: {request:?}");
+            assert!(
+                largest.is_none_or(|largest| is_to_be_had(manager, &of(largest))),
+                "{why:?}: {request:?}"
+            );
+            assert!(
+                !is_to_be_had(manager, &of(largest.map_or(0, |largest| largest + 1))),
+                "{why:?}: {request:?}"
+            );
             3
         }
         Shortfall::Exhausted { free_pages } => {
@@ -98,8 +118,10 @@ fn check(manager: &Fake, request: &Request) -> usize {
 
 fn states(seed: u64, words: &str) -> [u32; 5] {
     let mut random = Random(seed);
-    let builder = FakeMachine::builder().ram(mib(0, 64)).ram(mib(4096, 4160)).cpus_on(0, 1).cpus_on(1, 1);
-    let machine = builder.node(gib(0, 1), 0).node(gib(4, 5), 1).direct_limit((4 << 30) + 0x123_4000).build();
+    let builder =
+        FakeMachine::builder().ram(mib(0, 64)).ram(mib(4096, 4160)).cpus_on(0, 1).cpus_on(1, 1);
+    let machine =
+        builder.node(gib(0, 1), 0).node(gib(4, 5), 1).direct_limit((4 << 30) + 0x123_4000).build();
     let manager = bring_up_with(machine, &[], &parameters(words)).expect("comes up");
     let (mut held, mut seen): (Vec<PfnRange>, _) = (Vec::new(), [0; 5]);
     for _ in 0..12 {

@@ -24,9 +24,13 @@ fn shuffled(manager: &common::Fake) -> (u32, u32) {
 fn blocks_come_in_no_order_and_a_seed_repeats_it() {
     let take = |line: &str| -> Vec<Pfn> {
         let manager = bring_up_with(machine(), &[], &parameters(line)).expect("bring-up");
-        (0..500).map(|_| manager.allocate(&Request::new(order(10))).expect("there is memory").start).collect()
+        (0..500)
+            .map(|_| manager.allocate(&Request::new(order(10))).expect("there is memory").start)
+            .collect()
     };
-    let runs = |starts: &[Pfn]| starts.windows(2).filter(|pair| pair[1].0.abs_diff(pair[0].0) == 1024).count();
+    let runs = |starts: &[Pfn]| {
+        starts.windows(2).filter(|pair| pair[1].0.abs_diff(pair[0].0) == 1024).count()
+    };
     let first = take(SHUFFLED);
     assert!(runs(&first) < 25, "{} of 500 are neighbours", runs(&first));
     assert_ne!(first, take("page_alloc.shuffle=1 page_alloc.shuffle_seed=6"));
@@ -69,7 +73,10 @@ fn large_pieces_are_gathered_from_anywhere() {
         .find_map(|start| manager.allocate_at(start, order(12), MigrateType::Movable).ok());
     held.push(free.expect("some GiB begins free"));
     assert!(manager.allocate_at(held[0].start, order(12), MigrateType::Movable).is_err());
-    assert!(manager.allocate_at(Pfn(8 << 18), order(18), MigrateType::Movable).is_err(), "there is no memory");
+    assert!(
+        manager.allocate_at(Pfn(8 << 18), order(18), MigrateType::Movable).is_err(),
+        "there is no memory"
+    );
     let low = Request { max_address: 5 << 30, ..Request::new(order(13)) };
     if let Ok(taken) = manager.allocate(&low) {
         assert!(taken.end.address() <= 5 << 30);
@@ -89,28 +96,42 @@ fn large_pieces_are_gathered_from_anywhere() {
     }
     assert_eq!(settled(&manager), before);
     let blocks = manager.views().map(|zone| zone.free_blocks());
-    assert!(blocks.map(|orders| orders[2..].iter().sum::<u32>()).sum::<u32>() == 0, "nothing merges beyond 4 MiB");
+    assert!(
+        blocks.map(|orders| orders[2..].iter().sum::<u32>()).sum::<u32>() == 0,
+        "nothing merges beyond 4 MiB"
+    );
     manager.allocate(&Request::new(Order::MAX)).expect("a GiB can be gathered again");
 }
 
 #[test]
 fn traffic_of_all_orders() {
     for line in [SHUFFLED, "page_alloc.shuffle=1 page_alloc.shuffle_seed=9 pages=inside"] {
-        let machine = FakeMachine::builder().ram(mib(4096 + 2, 4096 + 1500)).ram(mib(8192, 8192 + 1500)).build();
+        let machine = FakeMachine::builder()
+            .ram(mib(4096 + 2, 4096 + 1500))
+            .ram(mib(8192, 8192 + 1500))
+            .build();
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let before = settled(&manager);
         let mut seed = 11_u64;
         let mut random = |limit: usize| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             usize::try_from(seed >> 33).expect("31 bits") % limit
         };
         let mut held: Vec<PfnRange> = Vec::new();
         for step in 0..if common::is_careful() { 300 } else { 2000 } {
             if random(2) == 0 {
                 let migrate_type = MigrateType::ALL[random(3)];
-                let request = Request { migrate_type, ..Request::new(order(u8::try_from(random(18)).expect("small"))) };
+                let request = Request {
+                    migrate_type,
+                    ..Request::new(order(u8::try_from(random(18)).expect("small")))
+                };
                 if let Ok(taken) = manager.allocate(&request) {
-                    assert!(held.iter().all(|other| other.intersection(taken).is_empty()), "{taken:?}");
+                    assert!(
+                        held.iter().all(|other| other.intersection(taken).is_empty()),
+                        "{taken:?}"
+                    );
                     held.push(taken);
                 }
             } else if !held.is_empty() {

@@ -42,14 +42,16 @@ fn no_block_is_owned_twice() {
                 for _ in 0..if common::is_careful() { 400 } else { 4000 } {
                     if random.below(2) == 0 || held.is_empty() {
                         let of = order(9 + u8::try_from(random.below(10)).expect("small"));
-                        let migrate_type = MigrateType::ALL[usize::try_from(random.below(3)).expect("small")];
+                        let migrate_type =
+                            MigrateType::ALL[usize::try_from(random.below(3)).expect("small")];
                         let request = Request { migrate_type, reserves: true, ..Request::new(of) };
                         if let Ok(taken) = manager.allocate(&request) {
                             mark(taken, false);
                             held.push(taken);
                         }
                     } else {
-                        let index = usize::try_from(random.below(held.len() as u64)).expect("small");
+                        let index =
+                            usize::try_from(random.below(held.len() as u64)).expect("small");
                         let range = held.swap_remove(index);
                         let blocks = range.pages() / 512;
                         // Often only a part goes back; the rest is held as two pieces.

@@ -19,10 +19,16 @@ impl BootLog for Lines {
 }
 
 fn log_of(line: &str) -> Vec<String> {
-    let builder = FakeMachine::builder().ram(gib(4, 12)).node(gib(4, 12), 0).ram(gib(12, 20)).node(gib(12, 20), 1);
+    let builder = FakeMachine::builder()
+        .ram(gib(4, 12))
+        .node(gib(4, 12), 0)
+        .ram(gib(12, 20))
+        .node(gib(12, 20), 1);
     let machine = builder.cpus_on(0, 4).cpus_on(1, 4).build();
     let mut log = Lines::default();
-    let parameters = framewright::Parameters::parse(line, &mut |problem| report::parameter_problem(&mut log, problem));
+    let parameters = framewright::Parameters::parse(line, &mut |problem| {
+        report::parameter_problem(&mut log, problem)
+    });
     let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
     let fill = manager.fill_pools(&parameters, &HelperPool::on_nodes(&[0, 0, 1, 1]));
     report::huge_pages(&mut log, &fill);
@@ -45,5 +51,9 @@ fn threads_that_cannot_take_part_are_said() {
 fn areas_of_contiguous_memory_are_refused_and_the_pages_are_given() {
     let log = log_of("hugetlb_cma=1G hugepagesz=1G hugepages=2");
     assert!(log[0].contains("hugetlb_cma= is not supported"), "{log:#?}");
-    assert!(log.iter().any(|line| line.ends_with("registered 1.00 GiB page size, pre-allocated 2 pages")), "{log:#?}");
+    assert!(
+        log.iter()
+            .any(|line| line.ends_with("registered 1.00 GiB page size, pre-allocated 2 pages")),
+        "{log:#?}"
+    );
 }

@@ -50,7 +50,8 @@ fn traffic(model: &'static Model, cpus: u32, operations: u64) -> Vec<PfnRange> {
                 let work = move || {
                     let mut held = [Held::NOTHING; 24];
                     let seed = shuttle::rand::Rng::r#gen::<u64>(&mut shuttle::rand::thread_rng());
-                    let mut worker = Worker::new(model, &shared, &mut held, seed.wrapping_add(round));
+                    let mut worker =
+                        Worker::new(model, &shared, &mut held, seed.wrapping_add(round));
                     worker.run(operations).unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"));
                     worker.finish().unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"))
                 };
@@ -89,16 +90,22 @@ fn caches_are_used_while_two_others_drain() {
                 let mut held = Vec::new();
                 for of in [0, 3, 0, 7, 0, 3] {
                     if let Some(range) = take_movable(model, of) {
-                        if range.start.0 % 3 == 0 { held.push(range) } else { model::give(model, range) }
+                        if range.start.0 % 3 == 0 {
+                            held.push(range)
+                        } else {
+                            model::give(model, range)
+                        }
                     }
                 }
                 held
             })
         });
-        let drainer =
-            on(model, 3, move || (0..3).map(|_| model.drain().expect("only good frames are cached")).sum::<u64>());
+        let drainer = on(model, 3, move || {
+            (0..3).map(|_| model.drain().expect("only good frames are cached")).sum::<u64>()
+        });
         model.drain().expect("only good frames are cached");
-        let held: Vec<PfnRange> = users.into_iter().flat_map(|user| user.join().expect("no failure")).collect();
+        let held: Vec<PfnRange> =
+            users.into_iter().flat_map(|user| user.join().expect("no failure")).collect();
         drainer.join().expect("no failure");
         held
     });
@@ -120,9 +127,12 @@ fn parts_of_one_run_at_every_order() {
                     model.give_back(range).expect("it is held");
                 }
             };
-            let (one, other) = (on(model, 1, move || free([2, 0])), on(model, 2, move || free([1, 3])));
-            let third = on(model, 3, move || [of, of - 1, 0].map(|wanted| take_movable(model, wanted)));
-            let held: Vec<PfnRange> = third.join().expect("no failure").into_iter().flatten().collect();
+            let (one, other) =
+                (on(model, 1, move || free([2, 0])), on(model, 2, move || free([1, 3])));
+            let third =
+                on(model, 3, move || [of, of - 1, 0].map(|wanted| take_movable(model, wanted)));
+            let held: Vec<PfnRange> =
+                third.join().expect("no failure").into_iter().flatten().collect();
             one.join().expect("no failure");
             other.join().expect("no failure");
             assert_disjoint(&held);

@@ -27,7 +27,8 @@ struct OneCpu;
 unsafe impl Platform for OneCpu {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa).expect("addresses have 64 bits");
-        NonNull::new(with_exposed_provenance_mut(DIRECT_MAP + offset)).expect("the direct map is not at 0")
+        NonNull::new(with_exposed_provenance_mut(DIRECT_MAP + offset))
+            .expect("the direct map is not at 0")
     }
     fn pin(&self) -> PinnedCpu {
         PinnedCpu::new(0)
@@ -70,7 +71,8 @@ impl<E: core::error::Error> From<E> for Refused {
 /// Copies what the boot loader left, for [`StartInfo`]. Volatile, because a host may write there meanwhile.
 fn physical(address: u64, to: &mut [u8]) -> bool {
     let end = address.checked_add(to.len() as u64);
-    let (Ok(offset), true) = (usize::try_from(address), end.is_some_and(|end| end <= DIRECT_BYTES)) else {
+    let (Ok(offset), true) = (usize::try_from(address), end.is_some_and(|end| end <= DIRECT_BYTES))
+    else {
         return false;
     };
     for (place, byte) in (DIRECT_MAP + offset..).zip(to) {
@@ -94,9 +96,12 @@ fn run(start_info: u64) -> Result<(), Refused> {
     let start = StartInfo::read(&physical, start_info, &mut copies)?;
     let (mut ranges, mut claims) = ([MapRange::EMPTY; 256], [MemoryAffinity::EMPTY; 1]);
     let mut builder = MapBuilder::new(&mut ranges);
-    start.memory_map().try_for_each(|entry| builder.add(entry.start, entry.size_bytes, entry.kind))?;
+    start
+        .memory_map()
+        .try_for_each(|entry| builder.add(entry.start, entry.size_bytes, entry.kind))?;
     builder.limit(DIRECT_BYTES)?;
-    let parameters = Parameters::parse(start.command_line()?, &mut |problem| say(format_args!("{problem}")));
+    let parameters =
+        Parameters::parse(start.command_line()?, &mut |problem| say(format_args!("{problem}")));
     parameters.apply(&mut builder)?;
     let map = builder.finish()?;
     let topology = Topology::new(&mut claims);
@@ -106,11 +111,15 @@ fn run(start_info: u64) -> Result<(), Refused> {
     let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
     let mut storage = EarlyStorage::new();
     // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs once.
-    let early = unsafe { EarlyAllocator::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
+    let early =
+        unsafe { EarlyAllocator::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     let before = manager.totals();
-    say(format_args!("memory is up: {} of {} pages are free", before.free_pages, before.present_pages));
+    say(format_args!(
+        "memory is up: {} of {} pages are free",
+        before.free_pages, before.present_pages
+    ));
 
     // Each owns its frames, and frees them where it ends.
     let page = manager.frames(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;

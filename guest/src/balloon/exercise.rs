@@ -23,7 +23,12 @@ const ANSWER_SECONDS: u64 = 20;
 const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
 
 /// Uses the balloon; false when something is wrong with it. No balloon at all is not.
-pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, map: MemoryMap<'_>, wait_seconds: u64) -> bool {
+pub fn test(
+    manager: &Manager<GuestPlatform>,
+    parameters: &Parameters,
+    map: MemoryMap<'_>,
+    wait_seconds: u64,
+) -> bool {
     let free_before = free_pages(manager);
     let passed = with(manager, parameters, map, |balloon| {
         let Some(balloon) = balloon else { return true };
@@ -48,7 +53,11 @@ pub fn test(manager: &Manager<GuestPlatform>, parameters: &Parameters, map: Memo
 /// Tables that mapping six ranges of registers takes at most.
 const MOST_TABLES: u64 = 13;
 
-fn run(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>, wait_seconds: u64) -> Result<bool, DeviceFault> {
+fn run(
+    balloon: &mut GuestBalloon,
+    manager: &Manager<GuestPlatform>,
+    wait_seconds: u64,
+) -> Result<bool, DeviceFault> {
     let mut blocks = [0; MOST_BLOCKS];
     let blocks = take_blocks(manager, &mut blocks);
     for &block in &*blocks {
@@ -76,7 +85,10 @@ fn run(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>, wait_second
         fill(block);
     }
     let usable = blocks.iter().filter(|&&block| is_filled(block)).count();
-    log!("Balloon test: {kept} of {} blocks held what they did, {usable} can be written to", blocks.len());
+    log!(
+        "Balloon test: {kept} of {} blocks held what they did, {usable} can be written to",
+        blocks.len()
+    );
     let count = blocks.len();
     give_back(manager, blocks);
     let all_reported = reported == count || balloon.capacity() == 0;
@@ -84,12 +96,18 @@ fn run(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>, wait_second
 }
 
 /// Takes up to a quarter of free memory.
-fn take_blocks<'a>(manager: &Manager<GuestPlatform>, room: &'a mut [u64; MOST_BLOCKS]) -> &'a mut [u64] {
+fn take_blocks<'a>(
+    manager: &Manager<GuestPlatform>,
+    room: &'a mut [u64; MOST_BLOCKS],
+) -> &'a mut [u64] {
     let quarter = usize::try_from(manager.totals().free_pages / 512 / 4).unwrap_or(MOST_BLOCKS);
     let mut count = 0;
     if let Some(order) = Order::new(BLOCK_ORDER) {
         for slot in room.iter_mut().take(quarter) {
-            let Ok(range) = manager.allocate(&Request { fail_fast: true, ..Request::new(order) }) else { break };
+            let Ok(range) = manager.allocate(&Request { fail_fast: true, ..Request::new(order) })
+            else {
+                break;
+            };
             *slot = range.start.address();
             count += 1;
         }
@@ -125,7 +143,9 @@ fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
         (Ok(_), None) if is_reset && left == 0 => {
             log!("Balloon test: reset with a report under way, and started again")
         }
-        (submitted, error) => log!("Balloon test: reset: {submitted:?}, {error:?}, {left} reports left"),
+        (submitted, error) => {
+            log!("Balloon test: reset: {submitted:?}, {error:?}, {left} reports left")
+        }
     }
 }
 
@@ -152,9 +172,8 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
         };
         let mut fault = None;
         let came = within(ANSWER_SECONDS, || match balloon.poll() {
-            Ok(completion) => {
-                completion.is_some_and(|completion| completion.token == token && completion.result.is_ok())
-            }
+            Ok(completion) => completion
+                .is_some_and(|completion| completion.token == token && completion.result.is_ok()),
             Err(error) => {
                 fault = Some(error);
                 true
@@ -173,7 +192,10 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
 }
 
 /// One step of the driver.
-fn work(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>) -> Result<Progress, DeviceFault> {
+fn work(
+    balloon: &mut GuestBalloon,
+    manager: &Manager<GuestPlatform>,
+) -> Result<Progress, DeviceFault> {
     // SAFETY: the guest has one manager, and the balloon's frames are all its.
     unsafe { balloon.work(&mut ManagedFrames(manager), &mut |tag| statistics(manager, tag)) }
 }
@@ -191,7 +213,10 @@ pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Op
 }
 
 /// Works until the balloon is where the host wants it, or can get no further.
-fn follow(balloon: &mut GuestBalloon, manager: &Manager<GuestPlatform>) -> Result<Progress, DeviceFault> {
+fn follow(
+    balloon: &mut GuestBalloon,
+    manager: &Manager<GuestPlatform>,
+) -> Result<Progress, DeviceFault> {
     let mut latest = work(balloon, manager)?;
     let mut fault = None;
     within(ANSWER_SECONDS, || match work(balloon, manager) {
@@ -233,7 +258,8 @@ fn wait_for_host(
 /// Tries until `done` or until the time is over. Without a clock it tries a great many times.
 pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     const TRIES_PER_SECOND: u64 = 100_000;
-    let end_ns = PLATFORM.now_ns().map(|now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
+    let end_ns =
+        PLATFORM.now_ns().map(|now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
     let mut tries = 0;
     loop {
         if done() {
@@ -270,5 +296,7 @@ fn fill(block: u64) {
 
 fn is_filled(block: u64) -> bool {
     // SAFETY: as above; memory that the host has discarded holds zeros.
-    words(block).zip(0u64..).all(|(word, number)| unsafe { word.read_volatile() } == WRITTEN ^ number)
+    words(block)
+        .zip(0u64..)
+        .all(|(word, number)| unsafe { word.read_volatile() } == WRITTEN ^ number)
 }

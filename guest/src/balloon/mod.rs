@@ -134,13 +134,15 @@ fn start(
         let mut ranges = map.ranges().iter().filter(|range| range.kind != MemoryKind::Reserved);
         ranges.any(|range| !range.range.intersection(pages).is_empty())
     };
-    let found = framewright_balloon::pci::registers(ports, place, &mut is_memory).map_err(BalloonError::Place)?;
+    let found = framewright_balloon::pci::registers(ports, place, &mut is_memory)
+        .map_err(BalloonError::Place)?;
     for registers in found.into_iter().flatten() {
         pci::map_registers(manager, registers).map_err(BalloonError::Registers)?;
     }
     framewright_balloon::pci::enable(ports, place);
     let mut root = PciRoot::new(ports.again());
-    let transport = PciTransport::new::<GuestHal, _>(&mut root, place).map_err(BalloonError::Transport)?;
+    let transport =
+        PciTransport::new::<GuestHal, _>(&mut root, place).map_err(BalloonError::Transport)?;
     let settings = Settings { free_content: free_content(parameters), ..Settings::default() };
     GuestBalloon::new(transport, settings).map_err(BalloonError::Start)
 }

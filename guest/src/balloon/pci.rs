@@ -76,14 +76,19 @@ const STEP: u64 = 1 << 30;
 static SEEN: [[AtomicU64; 2]; RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES];
 
 /// Shows a range of a device's registers, which is not memory.
-pub fn map_registers(manager: &Manager<GuestPlatform>, registers: Registers) -> Result<(), MapFault> {
+pub fn map_registers(
+    manager: &Manager<GuestPlatform>,
+    registers: Registers,
+) -> Result<(), MapFault> {
     let Registers { number, address, bytes } = registers;
     let start = address & !(PAGE_SIZE - 1);
     let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX);
     let range = PhysRange::new(start, end);
     let place = REGISTERS + STEP * number as u64;
     let seen = SEEN.get(number).filter(|_| end - start <= STEP);
-    let Some([first, last]) = seen else { return Err(MapFault::BadRange { address: place, range }) };
+    let Some([first, last]) = seen else {
+        return Err(MapFault::BadRange { address: place, range });
+    };
     direct_map::add_registers(manager, place, range)?;
     first.store(start, Ordering::Relaxed);
     last.store(end - 1, Ordering::Relaxed);
@@ -99,6 +104,7 @@ pub fn registers_at(address: u64, bytes: usize) -> NonNull<u8> {
         let is_inside = first <= address && end.is_some_and(|end| end <= last);
         is_inside.then(|| REGISTERS + STEP * number + (address - first))
     });
-    let place = usize::try_from(seen.unwrap_or(REGISTERS - PAGE_SIZE)).expect("addresses have 64 bits");
+    let place =
+        usize::try_from(seen.unwrap_or(REGISTERS - PAGE_SIZE)).expect("addresses have 64 bits");
     NonNull::new(core::ptr::with_exposed_provenance_mut(place)).expect("registers are not at zero")
 }

@@ -6,7 +6,9 @@ use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
 use framewright::Manager;
 use framewright::platform::Platform;
-use framewright::reporting::{Acknowledged, Content, Event, Progress, ReportDevice, Reporter, SubmitError};
+use framewright::reporting::{
+    Acknowledged, Content, Event, Progress, ReportDevice, Reporter, SubmitError,
+};
 use framewright::units::PhysRange;
 use framewright_balloon::{DeviceFault, Features, FreeContent, Token};
 
@@ -172,21 +174,28 @@ impl<'a> Driver<'a> {
     /// Takes back what the device has, and stops it.
     pub(super) fn finish(mut self) {
         self.reporter.close();
-        let mut ask = || PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none());
+        let mut ask =
+            || PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none());
         if !within(LAST_SECONDS, &mut ask) {
             self.reporter.reset();
-            within(LAST_SECONDS, || PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none()));
+            within(LAST_SECONDS, || {
+                PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none())
+            });
         }
         self.tell();
         let manager = self.manager;
         match self.reporter.unregister() {
             Ok(mut device) => {
                 // SAFETY: the balloon's frames are all this manager's.
-                if !within(LAST_SECONDS, || unsafe { device.balloon.stop(&mut ManagedFrames(manager)) }) {
+                if !within(LAST_SECONDS, || unsafe {
+                    device.balloon.stop(&mut ManagedFrames(manager))
+                }) {
                     log!("virtio-balloon: it does not complete its reset");
                 }
             }
-            Err(reporter) => log!("Free page reporting: {} pages stay with the device", reporter.out_pages()),
+            Err(reporter) => {
+                log!("Free page reporting: {} pages stay with the device", reporter.out_pages())
+            }
         }
     }
 

@@ -33,7 +33,11 @@ pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
         }
     };
     let targets = awaited(targets);
-    if targets == CpuSet::EMPTY { 0 } else { CALLS.call(index(), targets.iter(), function, interrupt, wait) }
+    if targets == CpuSet::EMPTY {
+        0
+    } else {
+        CALLS.call(index(), targets.iter(), function, interrupt, wait)
+    }
 }
 
 /// Has all of `targets` that run, but for this CPU, call `function` in their idle loops, as soon as each has nothing else to do; `own` runs here
@@ -92,7 +96,10 @@ fn wake_caller(caller: u32) {
 
 fn awaited(targets: CpuSet) -> CpuSet {
     let targets = targets.and(others());
-    assert!(targets == CpuSet::EMPTY || are_enabled(), "a CPU that waits for others lets interrupts in");
+    assert!(
+        targets == CpuSet::EMPTY || are_enabled(),
+        "a CPU that waits for others lets interrupts in"
+    );
     targets
 }
 

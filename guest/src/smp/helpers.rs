@@ -85,7 +85,10 @@ impl Helpers for GuestHelpers {
     }
 
     fn nodes(&self) -> NodeSet {
-        online().iter().filter_map(cpu).fold(NodeSet::EMPTY, |nodes, cpu| nodes.with(node_number(cpu)))
+        online()
+            .iter()
+            .filter_map(cpu)
+            .fold(NodeSet::EMPTY, |nodes, cpu| nodes.with(node_number(cpu)))
     }
 
     fn node_of(&self, helper: usize) -> Option<u32> {

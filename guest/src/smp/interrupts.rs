@@ -32,7 +32,10 @@ pub fn apic() -> Option<&'static LocalApic> {
 }
 
 /// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers of old are closed.
-pub fn begin(tables: &KernelTables, early: &mut EarlyMemory<'_>) -> Result<&'static LocalApic, MapFault> {
+pub fn begin(
+    tables: &KernelTables,
+    early: &mut EarlyMemory<'_>,
+) -> Result<&'static LocalApic, MapFault> {
     let mode = if has_x2apic() {
         Mode::X2Apic
     } else {
@@ -40,7 +43,8 @@ pub fn begin(tables: &KernelTables, early: &mut EarlyMemory<'_>) -> Result<&'sta
         let registers = unsafe { registers_address() };
         tables.map(early, DEVICES, PhysRange::with_size(registers, PAGE_SIZE), Access::DEVICE)?;
         let address = usize::try_from(DEVICES).unwrap_or(0);
-        NonNull::new(core::ptr::with_exposed_provenance_mut(address)).map_or(Mode::X2Apic, Mode::Memory)
+        NonNull::new(core::ptr::with_exposed_provenance_mut(address))
+            .map_or(Mode::X2Apic, Mode::Memory)
     };
     // SAFETY: the CPU has the mode, and the registers are mapped.
     let apic = APIC.settle(unsafe { LocalApic::new(mode) });

@@ -165,7 +165,9 @@ fn be(index: u32) {
 pub fn index() -> u32 {
     let index;
     // SAFETY: `gs` begins at a `Cpu`, whose first field is its number, from `begin` and `other_cpu_main` on, before which nobody asks.
-    unsafe { asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly)) };
+    unsafe {
+        asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly))
+    };
     index
 }
 

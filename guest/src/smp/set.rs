@@ -44,7 +44,10 @@ impl CpuSet {
 
     /// All, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> {
-        (0u32..).step_by(64).zip(self.0).flat_map(|(first, word)| bits(word).map(move |bit| first + bit))
+        (0u32..)
+            .step_by(64)
+            .zip(self.0)
+            .flat_map(|(first, word)| bits(word).map(move |bit| first + bit))
     }
 }
 
@@ -75,7 +78,9 @@ impl AtomicCpuSet {
 
     /// Whether a CPU is in it.
     pub fn contains(&self, index: u32) -> bool {
-        self.0.get(index as usize / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
+        self.0
+            .get(index as usize / 64)
+            .is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
     }
 
     /// As it is now.

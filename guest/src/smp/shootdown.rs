@@ -28,7 +28,10 @@ impl TlbShootdown {
     fn here(self, request: FlushRequest<'_>) {
         match request {
             FlushRequest::Ranges(ranges) => {
-                add(&this().counters.flushed_single, ranges.iter().map(|range| range.pages()).sum());
+                add(
+                    &this().counters.flushed_single,
+                    ranges.iter().map(|range| range.pages()).sum(),
+                );
             }
             FlushRequest::Everything => count(&this().counters.flushed_whole),
         }

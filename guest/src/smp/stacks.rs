@@ -38,10 +38,16 @@ fn bottom(index: u32, part: usize) -> u64 {
 }
 
 /// Makes stacks for CPU `index`, of memory of `node` if that has some. Nothing when there is no memory.
-pub fn make(tables: &KernelTables, early: &mut EarlyMemory<'_>, index: u32, node: NodeId) -> Option<Stacks> {
+pub fn make(
+    tables: &KernelTables,
+    early: &mut EarlyMemory<'_>,
+    index: u32,
+    node: NodeId,
+) -> Option<Stacks> {
     let total = PARTS.iter().map(|(_, bytes)| bytes).sum::<u64>() + SEGMENTS_BYTES;
     // Cleared, because the segments begin as zeros.
-    let request = EarlyRequest { node: NodeChoice::Preferred(node), ..EarlyRequest::new(total, PAGE_SIZE) };
+    let request =
+        EarlyRequest { node: NodeChoice::Preferred(node), ..EarlyRequest::new(total, PAGE_SIZE) };
     let memory = early.allocate(&request).ok()?;
     let mut physical = memory.start;
     let mut map = |address: u64, bytes: u64| {
@@ -77,7 +83,9 @@ impl Stacks {
     /// [`make`] made them, and this is called once for each CPU.
     pub unsafe fn segments(&self) -> &'static mut Segments {
         const { assert!(size_of::<Segments>() as u64 <= SEGMENTS_BYTES, "the segments fit") };
-        let place = core::ptr::with_exposed_provenance_mut::<Segments>(usize::try_from(self.segments).unwrap_or(0));
+        let place = core::ptr::with_exposed_provenance_mut::<Segments>(
+            usize::try_from(self.segments).unwrap_or(0),
+        );
         // SAFETY: mapped, aligned, and the caller's alone for ever.
         unsafe { place.write(Segments::new()) };
         // SAFETY: as above, and just written.
@@ -88,9 +96,11 @@ impl Stacks {
 /// Whose stack ends at the page of `address`, if it is one of those below the stacks.
 pub fn overflowed(address: u64) -> Option<(u32, &'static str)> {
     let offset = address.checked_sub(STACKS)?;
-    let index = u32::try_from(offset / STRIDE).ok().filter(|&index| index < count() && (index as usize) < MAX_CPUS)?;
-    let part =
-        (0..PARTS.len()).find(|&part| (bottom(index, part) - PAGE_SIZE..bottom(index, part)).contains(&address))?;
+    let index = u32::try_from(offset / STRIDE)
+        .ok()
+        .filter(|&index| index < count() && (index as usize) < MAX_CPUS)?;
+    let part = (0..PARTS.len())
+        .find(|&part| (bottom(index, part) - PAGE_SIZE..bottom(index, part)).contains(&address))?;
     Some((index, PARTS[part].0))
 }
 
@@ -99,5 +109,7 @@ pub fn is_on_stack(address: u64) -> bool {
     let Some(offset) = address.checked_sub(STACKS) else { return false };
     let Ok(index) = u32::try_from(offset / STRIDE) else { return false };
     super::cpu(index).is_some_and(super::Cpu::is_online)
-        && (0..PARTS.len()).any(|part| (bottom(index, part)..bottom(index, part) + PARTS[part].1).contains(&address))
+        && (0..PARTS.len()).any(|part| {
+            (bottom(index, part)..bottom(index, part) + PARTS[part].1).contains(&address)
+        })
 }

@@ -58,7 +58,9 @@ const GIVEN_UP: u32 = 2;
 /// What was settled about CPU `index`: `answer`, unless something was before.
 fn settle(index: u32, answer: u32) -> u32 {
     let Some(settled) = ANSWERS.get(index as usize) else { return GIVEN_UP };
-    settled.compare_exchange(NONE, answer, Ordering::AcqRel, Ordering::Acquire).map_or_else(|before| before, |_| answer)
+    settled
+        .compare_exchange(NONE, answer, Ordering::AcqRel, Ordering::Acquire)
+        .map_or_else(|before| before, |_| answer)
 }
 
 /// CPUs that have been told to start.
@@ -124,7 +126,9 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftO
 
 /// CPUs but the first that have a stack and have not come.
 fn to_start() -> impl Iterator<Item = &'static super::Cpu> {
-    all().skip(1).filter(|cpu| has_stack(cpu) && ANSWERS[cpu.index() as usize].load(Ordering::Acquire) == NONE)
+    all().skip(1).filter(|cpu| {
+        has_stack(cpu) && ANSWERS[cpu.index() as usize].load(Ordering::Acquire) == NONE
+    })
 }
 
 fn has_stack(cpu: &super::Cpu) -> bool {
@@ -140,7 +144,8 @@ fn call(apic: &LocalApic, page: u8) {
 
 /// Copies the trampoline to a page below 1 MiB, which it keeps. Returns the number of the page.
 fn place_trampoline(early: &mut EarlyMemory<'_>) -> Option<u8> {
-    let request = EarlyRequest { max_address: REAL_MODE_END, ..EarlyRequest::new(PAGE_SIZE, PAGE_SIZE) };
+    let request =
+        EarlyRequest { max_address: REAL_MODE_END, ..EarlyRequest::new(PAGE_SIZE, PAGE_SIZE) };
     let frame = early.allocate(&request).ok()?.start;
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     let length = end.addr() - start.addr();
@@ -183,11 +188,16 @@ impl Started {
         for cpu in all().skip(1) {
             let (index, id) = (cpu.index(), cpu.apic_id());
             if self.page.is_none() {
-                log!("smp: CPU {index} (APIC ID {id}) left out: no memory below 1 MiB for its first code");
+                log!(
+                    "smp: CPU {index} (APIC ID {id}) left out: no memory below 1 MiB for its first code"
+                );
             } else if !has_stack(cpu) {
                 log!("smp: CPU {index} (APIC ID {id}) left out: no memory for its stacks");
             } else if settle(index, GIVEN_UP) == GIVEN_UP {
-                log!("smp: CPU {index} (APIC ID {id}) did not start within {} ms", GIVE_UP_NS / 1_000_000);
+                log!(
+                    "smp: CPU {index} (APIC ID {id}) did not start within {} ms",
+                    GIVE_UP_NS / 1_000_000
+                );
             } else {
                 // It is between its answer and the set.
                 while !cpu.is_online() {
@@ -201,9 +211,13 @@ impl Started {
     fn summary(&self, apic: &LocalApic) {
         let others = all().skip(1).filter(|cpu| cpu.is_online());
         let last_ns = others.map(|cpu| cpu.up_ns.load(Ordering::Relaxed)).max();
-        let us = last_ns.zip(self.at_ns).map_or(0, |(last, start)| last.saturating_sub(start) / 1000);
-        let nodes =
-            online().iter().filter_map(cpu).fold(0u64, |nodes, cpu| nodes | 1 << cpu.node().index()).count_ones();
+        let us =
+            last_ns.zip(self.at_ns).map_or(0, |(last, start)| last.saturating_sub(start) / 1000);
+        let nodes = online()
+            .iter()
+            .filter_map(cpu)
+            .fold(0u64, |nodes, cpu| nodes | 1 << cpu.node().index())
+            .count_ones();
         let (cpus, khz) = (online().count(), interrupts::timer_khz());
         let plural = |count: u32| if count == 1 { "" } else { "s" };
         log!("APIC: {}, timer {}.{:03} MHz", apic.mode(), khz / 1000, khz % 1000);

@@ -31,7 +31,8 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     }
     let manifests = manifests.iter().map(|path| Ok((path, fs::read_to_string(path)?)));
     let manifests: Vec<(&PathBuf, String)> = manifests.collect::<io::Result<_>>()?;
-    let ours: BTreeSet<&str> = manifests.iter().filter_map(|(_, text)| package_name(text)).collect();
+    let ours: BTreeSet<&str> =
+        manifests.iter().filter_map(|(_, text)| package_name(text)).collect();
     for (path, text) in &manifests {
         let Some(name) = package_name(text) else { continue };
         let shown = workspace::shown(path);
@@ -43,7 +44,8 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
         };
         for (section, dependency) in dependencies(text) {
             let in_tests_only = section.ends_with("dev-dependencies");
-            let fine = allowed.crates.contains(dependency) || in_tests_only && dependency == TEST_KIT;
+            let fine =
+                allowed.crates.contains(dependency) || in_tests_only && dependency == TEST_KIT;
             if ours.contains(dependency) && !fine {
                 findings.push(format!("{shown}: `{name}` may not know `{dependency}` ({LAW})"));
             }
@@ -78,13 +80,17 @@ fn table(document: &str) -> Table {
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [names, _, known] = cells.as_slice() else { continue };
-        let Some(name) = names.split('`').nth(1).map(|name| name.trim_end_matches('/')) else { continue };
+        let Some(name) = names.split('`').nth(1).map(|name| name.trim_end_matches('/')) else {
+            continue;
+        };
         // A row about a folder inside a crate: the crate itself knows no other.
         let (name, known) = name.split_once('/').map_or((name, *known), |(name, _)| (name, ""));
         let allowed = table.entry(name.to_owned()).or_default();
         allowed.std |= names.contains("(std)");
         let known = known.split([',', ' ']).map(|word| word.trim_matches('`'));
-        allowed.crates.extend(known.filter(|word| word.starts_with("framewright")).map(str::to_owned));
+        allowed
+            .crates
+            .extend(known.filter(|word| word.starts_with("framewright")).map(str::to_owned));
     }
     close(&mut table);
     table
@@ -93,7 +99,9 @@ fn table(document: &str) -> Table {
 /// Makes everything that is known at any distance known.
 fn close(table: &mut Table) {
     loop {
-        let known = |name: &String| table.get(name).map(|allowed| allowed.crates.clone()).unwrap_or_default();
+        let known = |name: &String| {
+            table.get(name).map(|allowed| allowed.crates.clone()).unwrap_or_default()
+        };
         let mut further = Vec::new();
         for (name, allowed) in &*table {
             for new in allowed.crates.iter().flat_map(known) {
@@ -113,7 +121,10 @@ fn close(table: &mut Table) {
 
 fn package_name(manifest: &str) -> Option<&str> {
     let mut lines = manifest.lines().skip_while(|line| line.trim() != "[package]").skip(1);
-    let line = lines.by_ref().take_while(|line| !line.starts_with('[')).find(|line| line.starts_with("name"))?;
+    let line = lines
+        .by_ref()
+        .take_while(|line| !line.starts_with('['))
+        .find(|line| line.starts_with("name"))?;
     line.split('"').nth(1)
 }
 

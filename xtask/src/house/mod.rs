@@ -54,7 +54,11 @@ pub fn inspect(root: &Path) -> io::Result<Report> {
 fn inspect_file(text: &str) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
-    if !lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with("//!")) {
+    if !lines
+        .iter()
+        .find(|line| !line.trim().is_empty())
+        .is_some_and(|line| line.starts_with("//!"))
+    {
         findings.push((1, "the file does not begin with a `//!` header".to_owned()));
     }
     if lines.len() > LINE_LIMIT {
@@ -64,12 +68,16 @@ fn inspect_file(text: &str) -> Vec<(usize, String)> {
     for (index, (line, code)) in lines.iter().zip(code.lines()).enumerate() {
         let comment = line.find("//").map_or("", |at| &line[at..]);
         let unfinished = UNFINISHED_IN_CODE.iter().find(|mark| code.contains(**mark));
-        let unfinished = unfinished.or_else(|| UNFINISHED_IN_COMMENTS.iter().find(|mark| has_word(comment, mark)));
+        let unfinished = unfinished
+            .or_else(|| UNFINISHED_IN_COMMENTS.iter().find(|mark| has_word(comment, mark)));
         if let Some(mark) = unfinished {
             findings.push((index + 1, format!("unfinished: `{mark}`")));
         }
         if opens_unsafe(code) && !is_explained(&lines, index) {
-            findings.push((index + 1, "`unsafe` without a `// SAFETY:` comment right above".to_owned()));
+            findings.push((
+                index + 1,
+                "`unsafe` without a `// SAFETY:` comment right above".to_owned(),
+            ));
         }
     }
     findings
@@ -84,7 +92,8 @@ fn has_word(text: &str, word: &str) -> bool {
 fn opens_unsafe(code: &str) -> bool {
     code.match_indices("unsafe").any(|(at, word)| {
         let rest = code[at + word.len()..].trim_start();
-        rest.starts_with('{') || rest.strip_prefix("impl").is_some_and(|rest| rest.starts_with([' ', '<']))
+        rest.starts_with('{')
+            || rest.strip_prefix("impl").is_some_and(|rest| rest.starts_with([' ', '<']))
     })
 }
 
@@ -114,7 +123,10 @@ mod tests {
     fn a_header_is_needed_and_length_is_limited() {
         assert!(rules("//! Header.\nfn f() {}\n").is_empty());
         assert_eq!(rules("fn f() {}\n").len(), 1);
-        assert!(rules(&format!("//! Header.\n{}", "\n".repeat(LINE_LIMIT)))[0].contains("the limit is 650"));
+        assert!(
+            rules(&format!("//! Header.\n{}", "\n".repeat(LINE_LIMIT)))[0]
+                .contains("the limit is 650")
+        );
     }
 
     #[test]
@@ -124,7 +136,12 @@ mod tests {
         for explained in [
             concat!("//! H.\n// SAFETY: one\n// and two.\n#[inline]\nuns", "afe impl X for Y {}\n"),
             concat!("//! H.\n// SAFETY: fine.\nlet x =\n    uns", "afe { g() };\n"),
-            concat!("//! H.\n// uns", "afe { }\nlet x = \"uns", "afe { }\";\n/// # Safety\nuns", "afe fn f() {}\n"),
+            concat!(
+                "//! H.\n// uns",
+                "afe { }\nlet x = \"uns",
+                "afe { }\";\n/// # Safety\nuns",
+                "afe fn f() {}\n"
+            ),
         ] {
             assert!(rules(explained).is_empty(), "{:?}", rules(explained));
         }
@@ -134,7 +151,12 @@ mod tests {
 
     #[test]
     fn unfinished_code_is_found_and_words_about_it_in_strings_are_not() {
-        let text = concat!("//! H.\nfn f() { to", "do!() }\n// TO", "DO later\nlet s = \"unimple", "mented!\";\n");
+        let text = concat!(
+            "//! H.\nfn f() { to",
+            "do!() }\n// TO",
+            "DO later\nlet s = \"unimple",
+            "mented!\";\n"
+        );
         assert_eq!(rules(text).len(), 2);
     }
 }

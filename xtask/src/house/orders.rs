@@ -29,12 +29,17 @@ pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
         return Vec::new();
     }
     let code = source::code(text);
-    let comments: Vec<&str> = text.lines().filter_map(|line| line.find("//").map(|at| &line[at..])).collect();
-    let silent = |names: &[&str]| !comments.iter().any(|comment| names.iter().any(|name| comment.contains(name)));
+    let comments: Vec<&str> =
+        text.lines().filter_map(|line| line.find("//").map(|at| &line[at..])).collect();
+    let silent = |names: &[&str]| {
+        !comments.iter().any(|comment| names.iter().any(|name| comment.contains(name)))
+    };
     let mut findings = Vec::new();
     for (order, _) in ORDERS.into_iter().filter(|(_, names)| silent(names)) {
-        let is_used = |line: &&str| !line.trim_start().starts_with("use ") && super::has_word(line, order);
-        let before_tests = code.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
+        let is_used =
+            |line: &&str| !line.trim_start().starts_with("use ") && super::has_word(line, order);
+        let before_tests =
+            code.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
         if let Some((index, _)) = before_tests.enumerate().find(|(_, line)| is_used(line)) {
             findings.push((
                 index + 1,

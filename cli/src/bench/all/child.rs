@@ -17,7 +17,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// # Errors
 /// A signal came, or no process can be started.
 pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
-    let failed = |error: std::io::Error| Error::Failed(format!("this program cannot be started once more: {error}"));
+    let failed = |error: std::io::Error| {
+        Error::Failed(format!("this program cannot be started once more: {error}"))
+    };
     let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .args(arguments)
         .env(progress::WANTED, "1")
@@ -89,8 +91,10 @@ mod tests {
 
     #[test]
     fn the_last_complaint_counts() {
-        let said =
-            format!("{}alloc: 8 GiB\nframewright: note: no KVM\nframewright: too little memory\n", progress::MARK);
+        let said = format!(
+            "{}alloc: 8 GiB\nframewright: note: no KVM\nframewright: too little memory\n",
+            progress::MARK
+        );
         assert_eq!(listen(said.as_bytes()), "too little memory");
         assert_eq!(listen(&b""[..]), "");
     }

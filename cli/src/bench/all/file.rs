@@ -76,11 +76,13 @@ impl ResultsFile {
             Err(_) if fresh => return Ok((file, None)),
             Err(error) => return Err(usage(format!("cannot be read: {error}"))),
         };
-        let earlier = earlier(&text, &file.header)
-            .map_err(|why| usage(format!("is no file of results ({why}); --fresh writes over it")))?;
+        let earlier = earlier(&text, &file.header).map_err(|why| {
+            usage(format!("is no file of results ({why}); --fresh writes over it"))
+        })?;
         let why = match earlier {
             Earlier::GoOn { started, sections, rows } => {
-                let why = format!("goes on; {} of {} sections are there", sections.len(), PARTS.len());
+                let why =
+                    format!("goes on; {} of {} sections are there", sections.len(), PARTS.len());
                 (file.started, file.sections, file.rows) = (started, sections, rows);
                 why
             }
@@ -90,7 +92,8 @@ impl ResultsFile {
                 let mut kept = target.as_os_str().to_owned();
                 kept.push(".old");
                 let kept = PathBuf::from(kept);
-                fs::rename(&target, &kept).map_err(|error| usage(format!("cannot be renamed: {error}")))?;
+                fs::rename(&target, &kept)
+                    .map_err(|error| usage(format!("cannot be renamed: {error}")))?;
                 format!("begins anew, because {why}; the old one is {}", kept.display())
             }
         };
@@ -117,7 +120,13 @@ impl ResultsFile {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn add(&mut self, name: &str, bench: &str, on: Option<&str>, outcome: Outcome) -> Result<(), Error> {
+    pub fn add(
+        &mut self,
+        name: &str,
+        bench: &str,
+        on: Option<&str>,
+        outcome: Outcome,
+    ) -> Result<(), Error> {
         let mut entry = json!({ "section": name, "bench": bench, "on": on });
         match outcome {
             Outcome::Measured { section, seconds } => {
@@ -149,7 +158,8 @@ impl ResultsFile {
     }
 
     fn write(&self) -> Result<(), Error> {
-        let write = |path: &PathBuf| file::replace(path, format!("{}\n", self.to_json()).as_bytes());
+        let write =
+            |path: &PathBuf| file::replace(path, format!("{}\n", self.to_json()).as_bytes());
         self.path.as_ref().map_or(Ok(()), write)
     }
 }
@@ -159,7 +169,8 @@ impl ResultsFile {
 /// # Errors
 /// It is no file of results, and why.
 fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
-    let mut file: Map<String, Value> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut file: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| error.to_string())?;
     let format = file.get("format").and_then(Value::as_u64).ok_or("it has no \"format\"")?;
     if format != FORMAT {
         return Err(format!("format {format}, this program knows {FORMAT}"));
@@ -178,14 +189,21 @@ fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
         return Ok(Earlier::Anew(format!("it is of another command ({command:?})")));
     }
     for name in ["cpu", "cpus", "memory_bytes", "kernel", "qemu", "build"] {
-        let (theirs, ours) = (&file.get("machine").unwrap_or(&Value::Null)[name], &header.machine[name]);
+        let (theirs, ours) =
+            (&file.get("machine").unwrap_or(&Value::Null)[name], &header.machine[name]);
         if theirs != ours {
-            return Ok(Earlier::Anew(format!("it is of another machine ({name}: {theirs}, now {ours})")));
+            return Ok(Earlier::Anew(format!(
+                "it is of another machine ({name}: {theirs}, now {ours})"
+            )));
         }
     }
     // What failed is tried again; it has no rows.
-    let sections: Vec<Value> = sections.into_iter().filter(|section| section["failed"].is_null()).collect();
-    if PARTS.into_iter().all(|part| sections.iter().any(|section| section["section"] == part.name().as_str())) {
+    let sections: Vec<Value> =
+        sections.into_iter().filter(|section| section["failed"].is_null()).collect();
+    if PARTS
+        .into_iter()
+        .all(|part| sections.iter().any(|section| section["section"] == part.name().as_str()))
+    {
         return Ok(Earlier::Anew("nothing is missing".into()));
     }
     Ok(Earlier::GoOn { started: word("started"), sections, rows })

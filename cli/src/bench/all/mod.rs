@@ -91,7 +91,12 @@ pub fn run(options: &BenchAll) -> Result<(), Error> {
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Error::Failed(format!("{} of {} sections failed: {}", failed.len(), PARTS.len(), failed.join(", "))))
+    Err(Error::Failed(format!(
+        "{} of {} sections failed: {}",
+        failed.len(),
+        PARTS.len(),
+        failed.join(", ")
+    )))
 }
 
 /// What makes two runs the same.
@@ -162,7 +167,9 @@ fn warn_if_busy(results: &ResultsFile) {
     if let (Some(load), Some(cpus)) = (load, cpus)
         && load > cpus * BUSY
     {
-        error::note(&format!("the machine is busy (a load of {load:.2} on {cpus} CPUs): times are longer and waver"));
+        error::note(&format!(
+            "the machine is busy (a load of {load:.2} on {cpus} CPUs): times are longer and waver"
+        ));
     }
 }
 

@@ -82,8 +82,12 @@ pub fn run_on<S: Subject, T: Send>(
         return Err(Error::Failed("there is no allocator to work on".into()));
     }
     let cpus = host::cpus()?;
-    let shared =
-        Shared { threads, arrived: AtomicUsize::new(0), meetings: AtomicUsize::new(0), stop: AtomicBool::new(false) };
+    let shared = Shared {
+        threads,
+        arrived: AtomicUsize::new(0),
+        meetings: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+    };
     let one = |index: usize| -> Result<Option<T>, Error> {
         let member = Member { index, shared: &shared };
         let subject = &subjects[index % subjects.len()];
@@ -110,9 +114,13 @@ pub fn run_on<S: Subject, T: Send>(
 ///
 /// # Errors
 /// As [`run`].
-pub fn alone<S: Subject, T: Send>(subject: &S, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+pub fn alone<S: Subject, T: Send>(
+    subject: &S,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, Error> {
     let work = Mutex::new(Some(work));
-    let results = run(subject, 1, |_| work.lock().ok().and_then(|mut work| work.take()).map(|work| work()))?;
+    let results =
+        run(subject, 1, |_| work.lock().ok().and_then(|mut work| work.take()).map(|work| work()))?;
     let result = results.into_iter().flatten().next();
     result.ok_or_else(|| Error::Failed("a thread did not do its work".into()))
 }

@@ -78,7 +78,8 @@ mod tests {
         full.free_one_page_a_block(&buddy);
         let mut pages: Vec<u64> = std::iter::from_fn(|| buddy.get(Order::PAGE)).collect();
         pages.sort_unstable();
-        let blocks: Vec<u64> = pages.iter().map(|page| page / PAGES_PER_BLOCK * PAGES_PER_BLOCK).collect();
+        let blocks: Vec<u64> =
+            pages.iter().map(|page| page / PAGES_PER_BLOCK * PAGES_PER_BLOCK).collect();
         assert_eq!(blocks, full.blocks);
         pages.into_iter().for_each(|page| buddy.put(page, Order::PAGE));
         full.end(&buddy);

@@ -36,7 +36,8 @@ pub fn nanoseconds() -> Result<Option<f64>, Error> {
     };
     let times = thread::scope(|scope| {
         let bounce = &bounce;
-        let sides = [(one, 0), (other, 1)].map(|(cpu, side)| scope.spawn(move || bounce(cpu, side)));
+        let sides =
+            [(one, 0), (other, 1)].map(|(cpu, side)| scope.spawn(move || bounce(cpu, side)));
         sides.map(|side| side.join().expect("the thread did not panic"))
     });
     let [one, other] = times;

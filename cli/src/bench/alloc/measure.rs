@@ -63,7 +63,11 @@ impl Stopwatch {
 
 /// Repeats `pass` in one thread of a crew: once to warm up, then timed until there are enough samples. A pass that gives nothing could not do its work,
 /// and ends it for all.
-pub fn repeat(member: &Member<'_>, effort: Effort, mut pass: impl FnMut() -> Option<Sample>) -> Option<Vec<Sample>> {
+pub fn repeat(
+    member: &Member<'_>,
+    effort: Effort,
+    mut pass: impl FnMut() -> Option<Sample>,
+) -> Option<Vec<Sample>> {
     let mut samples = Vec::with_capacity(effort.repetitions);
     let start = Instant::now();
     let mut warm = false;

@@ -83,13 +83,16 @@ fn section(quick: bool) -> Result<Section, Error> {
     let mut rows = Rows::default();
     for managed_gib in MANAGED_GIB {
         let bytes = managed_gib << 30;
-        let cpus = u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
+        let cpus =
+            u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
         Ours::with(bytes, cpus, |ours| {
             if cpus < 2 {
                 return rows.measure(ours, &[], managed_gib, &threads, scale);
             }
             Ours::with(bytes, cpus, |one| {
-                Ours::with(bytes, cpus, |other| rows.measure(ours, &[*one, *other], managed_gib, &threads, scale))
+                Ours::with(bytes, cpus, |other| {
+                    rows.measure(ours, &[*one, *other], managed_gib, &threads, scale)
+                })
             })
         })?;
         rows.measure(&Buddy::new(bytes), &[], managed_gib, &threads, scale)?;
@@ -113,7 +116,8 @@ pub fn tables(rows: &[Value]) -> Vec<Table> {
 
 /// 1, 2, 4 and so on, and all CPUs.
 fn thread_counts(cpus: usize) -> Vec<usize> {
-    let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|&threads| threads < cpus);
+    let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2))
+        .take_while(|&threads| threads < cpus);
     doubled.chain([cpus.max(1)]).collect()
 }
 
@@ -123,6 +127,9 @@ mod tests {
 
     #[test]
     fn threads_double_up_to_all_cpus() {
-        assert_eq!([1, 2, 6, 8].map(thread_counts), [vec![1], vec![1, 2], vec![1, 2, 4, 6], vec![1, 2, 4, 8]]);
+        assert_eq!(
+            [1, 2, 6, 8].map(thread_counts),
+            [vec![1], vec![1, 2], vec![1, 2, 4, 6], vec![1, 2, 4, 8]]
+        );
     }
 }

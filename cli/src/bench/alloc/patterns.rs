@@ -130,7 +130,12 @@ pub fn refusals<S: Subject>(
 
 /// Allocates all that is free, a page in each block, and gives it back, the two timed apart. What is cached for CPUs
 /// goes back in between, so that pages come out of their blocks and return to them.
-pub fn last_pages<S: Subject>(subject: &S, member: &Member<'_>, pages: usize, effort: Effort) -> Option<Vec<Sample>> {
+pub fn last_pages<S: Subject>(
+    subject: &S,
+    member: &Member<'_>,
+    pages: usize,
+    effort: Effort,
+) -> Option<Vec<Sample>> {
     let stopwatch = Stopwatch::new();
     let load = Load { order: Order::PAGE, working_set: pages, passes: 1 };
     let mut random = Random::new(member.index as u64);

@@ -54,11 +54,20 @@ struct Way<'a, S> {
 
 impl<'a, S: Subject> Way<'a, S> {
     fn new(allocator: &'static str, subjects: &'a [S], threads: usize) -> Self {
-        Self { allocator, subjects, threads, samples: Some(vec![Vec::new(); threads]), line_ns: Vec::new() }
+        Self {
+            allocator,
+            subjects,
+            threads,
+            samples: Some(vec![Vec::new(); threads]),
+            line_ns: Vec::new(),
+        }
     }
 
     /// One more round.
-    fn round(&mut self, work: impl Fn(&Member<'_>, &S) -> Option<Vec<Sample>> + Sync) -> Result<(), Error> {
+    fn round(
+        &mut self,
+        work: impl Fn(&Member<'_>, &S) -> Option<Vec<Sample>> + Sync,
+    ) -> Result<(), Error> {
         if self.threads > 1 {
             self.line_ns.extend(line::nanoseconds()?);
         }
@@ -87,7 +96,11 @@ impl Rows {
         scale: Scale,
     ) -> Result<(), Error> {
         for order in ORDERS.into_iter().filter_map(Order::new) {
-            progress::step(&format_args!("alloc: {}, {managed_gib} GiB, order {}", S::NAME, order.get()))?;
+            progress::step(&format_args!(
+                "alloc: {}, {managed_gib} GiB, order {}",
+                S::NAME,
+                order.get()
+            ))?;
             self.order((subject, apart), managed_gib, order, threads, scale)?;
         }
         progress::step(&format_args!("alloc: {}, {managed_gib} GiB, last pages", S::NAME))?;
@@ -114,7 +127,8 @@ impl Rows {
         let half = (managed_gib << 30 >> PAGE_SHIFT) / order.pages() / 2;
         for pattern in ["bulk", "random", "pair"] {
             let shared = std::slice::from_ref(subject);
-            let mut ways: Vec<Way<'_, S>> = threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
+            let mut ways: Vec<Way<'_, S>> =
+                threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
             // What no CPU keeps is shared however it is done; and its lists are as the threads before left them, so that one thread comes first with all its rounds.
             let is_kept = order <= Order::BLOCK;
             if is_kept && !apart.is_empty() {
@@ -133,10 +147,22 @@ impl Rows {
             for turn in turns {
                 if let Some(way) = ways.get_mut(turn) {
                     let blocks = usize::try_from(share(way)).unwrap_or(usize::MAX);
-                    let load = Load { order, working_set: blocks, passes: (scale.operations / blocks.max(1)).max(1) };
+                    let load = Load {
+                        order,
+                        working_set: blocks,
+                        passes: (scale.operations / blocks.max(1)).max(1),
+                    };
                     way.round(|member, subject| match pattern {
-                        "bulk" => patterns::fill_and_free(subject, member, load, Freeing::InOrder, effort),
-                        "random" => patterns::fill_and_free(subject, member, load, Freeing::Shuffled, effort),
+                        "bulk" => {
+                            patterns::fill_and_free(subject, member, load, Freeing::InOrder, effort)
+                        }
+                        "random" => patterns::fill_and_free(
+                            subject,
+                            member,
+                            load,
+                            Freeing::Shuffled,
+                            effort,
+                        ),
                         _ => patterns::pair(subject, member, order, scale.operations, effort),
                     })?;
                 }
@@ -144,7 +170,11 @@ impl Rows {
             for way in ways {
                 let working_set = if pattern == "pair" { 1 } else { share(&way) };
                 let Way { allocator, threads, samples, line_ns, .. } = way;
-                self.add(Title { allocator, managed_gib, order, pattern, threads, working_set }, samples, line_ns);
+                self.add(
+                    Title { allocator, managed_gib, order, pattern, threads, working_set },
+                    samples,
+                    line_ns,
+                );
             }
         }
         Ok(())
@@ -160,11 +190,20 @@ impl Rows {
         scale: Scale,
     ) -> Result<(), Error> {
         let Some(mut full) = crew::alone(subject, || LastPages::prepare(subject, blocks))? else {
-            self.leave_out(format!("{} full and one-left on {managed_gib} GiB: it did not fill up", S::NAME));
+            self.leave_out(format!(
+                "{} full and one-left on {managed_gib} GiB: it did not fill up",
+                S::NAME
+            ));
             return Ok(());
         };
-        let title =
-            Title { allocator: S::NAME, managed_gib, order: Order::PAGE, pattern: "full", threads: 1, working_set: 0 };
+        let title = Title {
+            allocator: S::NAME,
+            managed_gib,
+            order: Order::PAGE,
+            pattern: "full",
+            threads: 1,
+            working_set: 0,
+        };
         if blocks == scale.one_left_blocks {
             for order in REFUSED.into_iter().filter_map(Order::new) {
                 let samples = crew::run(subject, 1, |member| {
@@ -178,8 +217,9 @@ impl Rows {
             let working_set = full.blocks() / threads as u64;
             let pages = usize::try_from(working_set).unwrap_or(usize::MAX);
             let line_ns = if threads > 1 { line::nanoseconds()? } else { None };
-            let samples =
-                crew::run(subject, threads, |member| patterns::last_pages(subject, member, pages, scale.effort))?;
+            let samples = crew::run(subject, threads, |member| {
+                patterns::last_pages(subject, member, pages, scale.effort)
+            })?;
             let title = Title { pattern: "one-left", threads, working_set, ..title };
             self.add(title, samples.into_iter().collect(), line_ns.into_iter().collect());
         }
@@ -191,8 +231,11 @@ impl Rows {
         let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
         let get = samples.as_deref().and_then(|samples| spread(samples, |sample| Some(sample.get)));
         let (Some(get), Some(samples)) = (get, samples) else {
-            let reason =
-                if pattern == "full" { "was served a request that no memory is left for" } else { "was refused" };
+            let reason = if pattern == "full" {
+                "was served a request that no memory is left for"
+            } else {
+                "was refused"
+            };
             return self.leave_out(format!(
                 "{allocator} {pattern} order {order:?} on {managed_gib} GiB with {threads} threads: it {reason}"
             ));

@@ -27,7 +27,10 @@ pub fn grid(rows: &[Value]) -> Grid {
     let mut cases = Vec::new();
     for row in rows {
         // Blocks with one free page: the allocators differ by a few.
-        let key = (case(row), row["pattern"] == "one-left" && row["allocator"] == ours && is_large(row, rows));
+        let key = (
+            case(row),
+            row["pattern"] == "one-left" && row["allocator"] == ours && is_large(row, rows),
+        );
         if !cases.contains(&key) {
             cases.push(key);
         }
@@ -35,28 +38,45 @@ pub fn grid(rows: &[Value]) -> Grid {
     for (wanted, large) in cases {
         let row = |name: &str| {
             rows.iter().find(|row| {
-                row["allocator"] == name && case(row) == wanted && is_large(row, rows) == (large && name == ours)
+                row["allocator"] == name
+                    && case(row) == wanted
+                    && is_large(row, rows) == (large && name == ours)
             })
         };
-        let found = if large { [row(ours), None, None] } else { [row(ours), row(buddy), row(depot)] };
+        let found =
+            if large { [row(ours), None, None] } else { [row(ours), row(buddy), row(depot)] };
         let first = found.into_iter().flatten().next();
         let text = |name: &str| first.map_or("-".to_owned(), |row| row[name].to_string());
-        let mut cells =
-            vec![text("order"), wanted[1].as_str().unwrap_or("-").to_owned(), text("threads"), text("working_set")];
+        let mut cells = vec![
+            text("order"),
+            wanted[1].as_str().unwrap_or("-").to_owned(),
+            text("threads"),
+            text("working_set"),
+        ];
         for row in found {
-            cells.extend(["alloc_ns", "free_ns"].map(|name| nanoseconds(row.and_then(|row| row[name].as_f64()))));
+            cells.extend(
+                ["alloc_ns", "free_ns"]
+                    .map(|name| nanoseconds(row.and_then(|row| row[name].as_f64()))),
+            );
         }
         let [ours, others @ ..] = found.map(|row| row.and_then(both));
         let best = others.into_iter().flatten().min_by(f64::total_cmp);
         cells.push(ours.zip(best).map_or("-".to_owned(), |(ours, best)| ratio(best / ours)));
         let mine = found[0].filter(|row| row["threads"] != 1);
-        for (name, threads) in [(subject::NAMES[0], &Value::from(1)), (subject::APART, &wanted[2])] {
+        for (name, threads) in [(subject::NAMES[0], &Value::from(1)), (subject::APART, &wanted[2])]
+        {
             let same = |row: &&Value| {
                 row["allocator"] == name
                     && row["threads"] == *threads
-                    && ["order", "pattern"].iter().zip(&wanted).all(|(&field, value)| row[field] == *value)
+                    && ["order", "pattern"]
+                        .iter()
+                        .zip(&wanted)
+                        .all(|(&field, value)| row[field] == *value)
             };
-            cells.push(mine.zip(rows.iter().find(same)).map_or("-".to_owned(), |(row, other)| halves(row, other)));
+            cells.push(
+                mine.zip(rows.iter().find(same))
+                    .map_or("-".to_owned(), |(row, other)| halves(row, other)),
+            );
         }
         grid.row(cells);
     }
@@ -65,8 +85,9 @@ pub fn grid(rows: &[Value]) -> Grid {
 
 /// Whether there is a row about the same case and allocator with a smaller working set.
 fn is_large(row: &Value, rows: &[Value]) -> bool {
-    let same =
-        |other: &&Value| ["allocator", "order", "pattern", "threads"].iter().all(|&name| other[name] == row[name]);
+    let same = |other: &&Value| {
+        ["allocator", "order", "pattern", "threads"].iter().all(|&name| other[name] == row[name])
+    };
     let least = rows.iter().filter(same).filter_map(|row| row["working_set"].as_u64()).min();
     row["working_set"].as_u64() > least
 }
@@ -98,7 +119,11 @@ mod tests {
 
     #[test]
     fn a_case_is_one_line() {
-        let row = |allocator: &str, pattern: &str, working_set: u64, alloc_ns: f64, free_ns: Option<f64>| {
+        let row = |allocator: &str,
+                   pattern: &str,
+                   working_set: u64,
+                   alloc_ns: f64,
+                   free_ns: Option<f64>| {
             json!({ "allocator": allocator, "order": 0, "pattern": pattern, "threads": 1, "working_set": working_set,
                     "alloc_ns": alloc_ns, "free_ns": free_ns })
         };
@@ -119,13 +144,23 @@ mod tests {
             row(depot, "one-left", 64, 30.0, None),
         ];
         let lines = grid(&rows).render(Style::PLAIN);
-        let words: Vec<Vec<&str>> = lines[1..].iter().map(|line| line.split_whitespace().collect()).collect();
+        let words: Vec<Vec<&str>> =
+            lines[1..].iter().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             words,
             [
-                ["0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5", "-", "-"],
-                ["0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2/2.0", "1.2/1.0"],
-                ["0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-", "-"],
+                [
+                    "0", "bulk", "1", "64", "5.0", "5.0", "100", "200", "20.0", "5.0", "2.5", "-",
+                    "-"
+                ],
+                [
+                    "0", "bulk", "2", "32", "6.0", "10.0", "-", "-", "-", "-", "-", "1.2/2.0",
+                    "1.2/1.0"
+                ],
+                [
+                    "0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-",
+                    "-"
+                ],
                 ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
             ]
         );

@@ -40,11 +40,14 @@ const MEMORY_BYTES: u64 = 1 << 40;
 const QUICK_MEMORY_BYTES: u64 = 64 << 30;
 
 /// Numbers of pages by size.
-const PAGES: [(PoolSize, &[u64]); 2] =
-    [(PoolSize::TwoMib, &[1, 8, 64, 1000, 10_000, 100_000, 500_000]), (PoolSize::OneGib, &[1, 8, 64, 500])];
+const PAGES: [(PoolSize, &[u64]); 2] = [
+    (PoolSize::TwoMib, &[1, 8, 64, 1000, 10_000, 100_000, 500_000]),
+    (PoolSize::OneGib, &[1, 8, 64, 500]),
+];
 
 /// The same where pages have a part of the page array, on a machine of this size.
-const MAP_PAGES: [(PoolSize, &[u64]); 2] = [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
+const MAP_PAGES: [(PoolSize, &[u64]); 2] =
+    [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
 const MAP_MEMORY_BYTES: u64 = 32 << 30;
 const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
 
@@ -119,17 +122,36 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
     let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
     let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
     let map_memory_bytes = pick(QUICK_MAP_MEMORY_BYTES, MAP_MEMORY_BYTES);
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
+    let cpus = std::thread::available_parallelism()
+        .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
     let mut rows = Vec::new();
     {
         let machine = synthetic(memory_bytes, cpus)?;
-        let pass = Session::open(&machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
-        let mut case =
-            Case { size: PoolSize::TwoMib, pages: 1, threads: 1, tables: "first touch", reclaim: Reclaim::Off };
+        let pass =
+            Session::open(&machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+        let mut case = Case {
+            size: PoolSize::TwoMib,
+            pages: 1,
+            threads: 1,
+            tables: "first touch",
+            reclaim: Reclaim::Off,
+        };
         // What is used for the first time is used by the first row.
         case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
-        rows.push(row(HOSTED, pass.manager().policy().name(), case, &times(pass.manager(), case, 1)?));
-        rows.extend(rows_of(pass.manager(), &PAGES, memory_bytes, &[Reclaim::Off], cpus, repetitions)?);
+        rows.push(row(
+            HOSTED,
+            pass.manager().policy().name(),
+            case,
+            &times(pass.manager(), case, 1)?,
+        ));
+        rows.extend(rows_of(
+            pass.manager(),
+            &PAGES,
+            memory_bytes,
+            &[Reclaim::Off],
+            cpus,
+            repetitions,
+        )?);
         pass.verify()?;
     }
     let machine = synthetic(map_memory_bytes, cpus)?;
@@ -137,7 +159,14 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
     if session.has_page_array() {
         let pass = session.bring_up(&mut Silent)?;
         let all = [Reclaim::Off, Reclaim::Lazy, Reclaim::Eager];
-        rows.extend(rows_of(pass.manager(), &MAP_PAGES, map_memory_bytes, &all, cpus, repetitions)?);
+        rows.extend(rows_of(
+            pass.manager(),
+            &MAP_PAGES,
+            map_memory_bytes,
+            &all,
+            cpus,
+            repetitions,
+        )?);
         pass.verify()?;
     }
     let timed = format!(
@@ -167,7 +196,12 @@ fn rows_of(
             for &reclaim in reclaims {
                 for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
                     let case = Case { size, pages, threads, tables: "backed", reclaim };
-                    rows.push(row(HOSTED, manager.policy().name(), case, &times(manager, case, repetitions)?));
+                    rows.push(row(
+                        HOSTED,
+                        manager.policy().name(),
+                        case,
+                        &times(manager, case, repetitions)?,
+                    ));
                 }
             }
         }
@@ -187,14 +221,23 @@ fn pages_of<'a>(
 }
 
 /// Fills and empties a pool some times.
-fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> Result<Times, Error> {
+fn times(
+    manager: &Manager<HostedPlatform>,
+    case: Case,
+    repetitions: usize,
+) -> Result<Times, Error> {
     let Case { size, pages, threads, reclaim, .. } = case;
     let pool = manager.pool(size);
     let resize = |target: u64, threads: u32| {
-        let failed = |what: &dyn std::fmt::Display| Error::Failed(format!("the {size} pool of {pages} pages: {what}"));
+        let failed = |what: &dyn std::fmt::Display| {
+            Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
+        };
         let started = Instant::now();
-        let resized =
-            if threads == 1 { pool.resize(target, &NoHelpers) } else { pool.resize(target, HostedHelpers::shared()) };
+        let resized = if threads == 1 {
+            pool.resize(target, &NoHelpers)
+        } else {
+            pool.resize(target, HostedHelpers::shared())
+        };
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
         let resized = resized.map_err(|error| failed(&error))?;
         if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
@@ -226,7 +269,8 @@ fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> R
         let (flushes, blocks) = (manager.pool_flushes(), manager.reclaimed_map_blocks());
         let fill = resize(pages, threads)?;
         // In a process the array's memory is the system's: what counts is how much of it went back.
-        times.saved_bytes = manager.reclaimed_map_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
+        times.saved_bytes =
+            manager.reclaimed_map_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
         let parts = blocks_in_pools(manager);
         times.empty.push(resize(0, threads)?);
         times.flushes = manager.pool_flushes() - flushes;
@@ -249,7 +293,12 @@ fn times(manager: &Manager<HostedPlatform>, case: Case, repetitions: usize) -> R
 /// Blocks that pools have, neighbours together.
 fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
     let mut runs: Vec<BlockRange> = Vec::new();
-    let end = manager.nodes().iter().map(|node| BlockNumber::containing(node.span.end).0).max().unwrap_or(0);
+    let end = manager
+        .nodes()
+        .iter()
+        .map(|node| BlockNumber::containing(node.span.end).0)
+        .max()
+        .unwrap_or(0);
     for block in 0..end {
         if manager.block_state(BlockNumber(block)).is_some_and(|state| state.is(State::Pool)) {
             match runs.last_mut() {

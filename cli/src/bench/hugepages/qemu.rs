@@ -57,11 +57,20 @@ pub fn rows(quick: bool) -> Result<(Vec<Value>, usize, String), Error> {
         }
     }
     let accel = if accel == Accel::Kvm { Accelerator::Kvm } else { Accelerator::Tcg }.name();
-    Ok((rows, repetitions, format!("{TIMED}. {CPUS} CPUs, {} GiB, accelerator {accel}", memory_bytes >> 30)))
+    Ok((
+        rows,
+        repetitions,
+        format!("{TIMED}. {CPUS} CPUs, {} GiB, accelerator {accel}", memory_bytes >> 30),
+    ))
 }
 
 /// Boots, fills and empties.
-fn measure(case: Case, memory_bytes: u64, repetitions: usize, accel: Accel) -> Result<(Times, Accelerator), Error> {
+fn measure(
+    case: Case,
+    memory_bytes: u64,
+    repetitions: usize,
+    accel: Accel,
+) -> Result<(Times, Accelerator), Error> {
     let target = Target {
         accel: Some(accel),
         cpus: Some(CPUS),
@@ -94,7 +103,8 @@ fn commands(case: Case, repetitions: usize) -> String {
     for _ in 1..repetitions {
         if reclaim == Reclaim::Lazy {
             // The same pages get their map again for the next run; and without reclaim for comparison.
-            let file = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", case.size.kbytes());
+            let file =
+                format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", case.size.kbytes());
             let _ = write!(text, ";echo eager > {RESTORE};echo {pages} > {file};echo 0 > {file}");
             let _ = write!(text, ";echo 0 > {OPTIMIZE};{fill};resize {size} 0;{set}");
         }
@@ -109,7 +119,9 @@ fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
     let resizes = resizes(said)?;
     let mut without_ns = None;
     for (number, run) in resizes.chunks(2).enumerate() {
-        let [(reached, fill_ns), (left, empty_ns)] = *run else { return Err("a run has no end".into()) };
+        let [(reached, fill_ns), (left, empty_ns)] = *run else {
+            return Err("a run has no end".into());
+        };
         if (reached, left) != (case.pages, 0) {
             return Err(format!("the pool got {reached} pages and kept {left}"));
         }
@@ -126,12 +138,18 @@ fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
     if times.fill.len() != repetitions {
         return Err(format!("{} of {repetitions} runs", times.fill.len()));
     }
-    let [before, filled, emptied] = counters(said, "memmap_pool_flush ")?[..] else { return Err("no counters".into()) };
+    let [before, filled, emptied] = counters(said, "memmap_pool_flush ")?[..] else {
+        return Err("no counters".into());
+    };
     times.flushes = emptied - before;
     debug_assert!(filled >= before && filled <= emptied, "a counter never falls");
-    let [before, _, emptied] = counters(said, "IPI: ")?[..] else { return Err("no interrupts are counted".into()) };
+    let [before, _, emptied] = counters(said, "IPI: ")?[..] else {
+        return Err("no interrupts are counted".into());
+    };
     times.ipis = Some(emptied - before);
-    let [before, filled, _] = counters(said, "memmap_saved_pages ")?[..] else { return Err("no savings".into()) };
+    let [before, filled, _] = counters(said, "memmap_saved_pages ")?[..] else {
+        return Err("no savings".into());
+    };
     times.saved_bytes = filled.saturating_sub(before) * framewright::units::PAGE_SIZE;
     Ok(times)
 }
@@ -176,10 +194,18 @@ impl Watch for Heard {
 mod tests {
     use super::*;
 
-    const CASE: Case = Case { size: PoolSize::TwoMib, pages: 8, threads: 2, tables: "backed", reclaim: Reclaim::Lazy };
+    const CASE: Case = Case {
+        size: PoolSize::TwoMib,
+        pages: 8,
+        threads: 2,
+        tables: "backed",
+        reclaim: Reclaim::Lazy,
+    };
 
     fn look(flushes: u64, sent: u64, saved: i64) -> String {
-        format!("memmap_saved_pages {saved}\nmemmap_pool_flush {flushes}\nIPI: {sent} 1   Interrupts sent\n")
+        format!(
+            "memmap_saved_pages {saved}\nmemmap_pool_flush {flushes}\nIPI: {sent} 1   Interrupts sent\n"
+        )
     }
 
     #[test]

@@ -83,8 +83,11 @@ impl Ground {
                 .collect();
             let own = one(0);
             let failed = || Error::Failed("a thread that fills memory panicked".into());
-            let others = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(failed())));
-            std::iter::once(Ok(own)).chain(others).collect::<Result<Vec<(Instant, Instant)>, Error>>()
+            let others =
+                workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(failed())));
+            std::iter::once(Ok(own))
+                .chain(others)
+                .collect::<Result<Vec<(Instant, Instant)>, Error>>()
         })?;
         let began = times.iter().map(|time| time.0).min();
         let ended = times.iter().map(|time| time.1).max();
@@ -103,7 +106,9 @@ mod tests {
 
     #[test]
     fn every_byte_is_filled() {
-        for (fill, word) in [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)] {
+        for (fill, word) in
+            [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)]
+        {
             if fill == Fill::Clzero && !has_clzero() {
                 continue;
             }
@@ -111,13 +116,19 @@ mod tests {
                 let mut frames = vec![Frame([u64::MAX; 512]); 9];
                 // Two parts with a frame between them; the second is not used to its end.
                 let (low, high) = frames.split_at_mut(4);
-                let parts = [(NonNull::from(low).cast(), 4 * 4096), (NonNull::from(&mut high[1..]).cast(), 4 * 4096)];
+                let parts = [
+                    (NonNull::from(low).cast(), 4 * 4096),
+                    (NonNull::from(&mut high[1..]).cast(), 4 * 4096),
+                ];
                 let mut ground = Ground::new(&parts, 7 * 4096);
                 // SAFETY: the frames are this test's own.
                 assert!(unsafe { ground.fill(fill, threads) }.expect("threads") > 0.0);
                 for (index, frame) in frames.iter().enumerate() {
                     let expected = if index == 4 || index == 8 { u64::MAX } else { word };
-                    assert!(frame.0.iter().all(|&found| found == expected), "{fill:?} {threads} {index}");
+                    assert!(
+                        frame.0.iter().all(|&found| found == expected),
+                        "{fill:?} {threads} {index}"
+                    );
                 }
             }
         }

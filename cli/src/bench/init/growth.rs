@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn row(scale: Scale) -> Result<Value, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = Machine::synthetic(scale.memory_bytes, 1, 1)
+        .map_err(|error| Error::Failed(error.to_string()))?;
     let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
     let mut session = Session::open(&machine, "memmap_init=deferred")?;
     let (mut by_request, mut by_job) = (Vec::new(), Vec::new());

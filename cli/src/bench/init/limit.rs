@@ -51,7 +51,10 @@ impl Buffer {
         let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         match NonNull::new(address.cast()) {
             Some(start) if address != libc::MAP_FAILED => Ok(Self { start, bytes }),
-            _ => Err(Error::Failed(format!("no {bytes} bytes to fill: {}", std::io::Error::last_os_error()))),
+            _ => Err(Error::Failed(format!(
+                "no {bytes} bytes to fill: {}",
+                std::io::Error::last_os_error()
+            ))),
         }
     }
 
@@ -88,7 +91,11 @@ impl Buffer {
     }
 
     /// Calls `work` for the parts of as many threads, which begin together.
-    fn by_parts(&mut self, threads: usize, work: impl Fn(NonNull<u8>, usize) + Sync) -> Result<f64, Error> {
+    fn by_parts(
+        &mut self,
+        threads: usize,
+        work: impl Fn(NonNull<u8>, usize) + Sync,
+    ) -> Result<f64, Error> {
         if threads == 1 {
             // Wherever the system lets it run, as the bring-ups that it is compared with.
             let began = Instant::now();
@@ -243,7 +250,9 @@ mod tests {
     fn every_byte_is_filled() {
         let bytes = 5 * 4096;
         let mut buffer = Buffer::new(bytes).expect("memory");
-        for (fill, word) in [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)] {
+        for (fill, word) in
+            [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)]
+        {
             if fill == Fill::Clzero && !has_clzero() {
                 continue;
             }

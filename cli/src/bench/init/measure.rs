@@ -59,13 +59,16 @@ pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
 
 fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     let cpus = u32::try_from(group.threads).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
-    let line = |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
+    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    let line =
+        |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
     let lines: Vec<String> = group.policies.iter().map(line).collect();
     // Opened with a policy that wants an array, if there is one.
     let array = group.policies.iter().position(|&policy| policy != Policy::OnDemand);
-    let mut session = Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
-        .with_template(group.template.then_some(TEMPLATE));
+    let mut session =
+        Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
+            .with_template(group.template.then_some(TEMPLATE));
     if array.is_some() && !session.has_page_array() {
         return Err(Error::Failed("this host has too little memory for the page array".into()));
     }
@@ -101,7 +104,9 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     let eager = eager.and_then(|place| runs.get(place));
     let title = |place: usize| (group.policies[place], pages[place]);
     let limit = Limit::best_of(&fills, &limits);
-    Ok((0..lines.len()).map(|place| value(group, title(place), &runs[place], limit, eager)).collect())
+    Ok((0..lines.len())
+        .map(|place| value(group, title(place), &runs[place], limit, eager))
+        .collect())
 }
 
 /// The fill whose middle time is the least, and its runs.
@@ -113,14 +118,21 @@ struct Limit<'a> {
 
 impl<'a> Limit<'a> {
     fn best_of(fills: &[Fill], runs: &'a [Vec<Run>]) -> Self {
-        let middle = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.seconds)).middle.unwrap_or(f64::INFINITY);
-        let best = fills.iter().zip(runs).min_by(|one, other| middle(one.1).total_cmp(&middle(other.1)));
+        let middle = |runs: &[Run]| {
+            Spread::of(runs.iter().map(|run| run.seconds)).middle.unwrap_or(f64::INFINITY)
+        };
+        let best =
+            fills.iter().zip(runs).min_by(|one, other| middle(one.1).total_cmp(&middle(other.1)));
         best.map_or(Self { fill: None, runs: &[] }, |(&fill, runs)| Self { fill: Some(fill), runs })
     }
 }
 
 /// The plain fills that may be the fastest: those that are not clearly slower than another.
-fn fast_fills(session: &Session<'_>, ground: &mut Ground, group: Group) -> Result<Vec<Fill>, Error> {
+fn fast_fills(
+    session: &Session<'_>,
+    ground: &mut Ground,
+    group: Group,
+) -> Result<Vec<Fill>, Error> {
     if group.template {
         return Ok(vec![Fill::Movnti]);
     }
@@ -139,11 +151,20 @@ fn fast_fills(session: &Session<'_>, ground: &mut Ground, group: Group) -> Resul
         least.push((fill, best));
     }
     let best = least.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
-    Ok(least.into_iter().filter(|&(_, seconds)| seconds < best * CLEARLY).map(|(fill, _)| fill).collect())
+    Ok(least
+        .into_iter()
+        .filter(|&(_, seconds)| seconds < best * CLEARLY)
+        .map(|(fill, _)| fill)
+        .collect())
 }
 
 /// One plain fill; the array is dirty afterwards.
-fn plain(session: &Session<'_>, ground: &mut Ground, fill: Fill, group: Group) -> Result<Run, Error> {
+fn plain(
+    session: &Session<'_>,
+    ground: &mut Ground,
+    fill: Fill,
+    group: Group,
+) -> Result<Run, Error> {
     let before = cpu_seconds();
     // SAFETY: the ground is the array of this session, which has no manager.
     let seconds = unsafe { ground.fill(fill, group.threads) }?;
@@ -160,7 +181,13 @@ fn described(report: &Value) -> u64 {
     report["totals"]["managed_pages"].as_u64().unwrap_or(0)
 }
 
-fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eager: Option<&Vec<Run>>) -> Value {
+fn value(
+    group: Group,
+    title: (Policy, u64),
+    runs: &[Run],
+    limit: Limit<'_>,
+    eager: Option<&Vec<Run>>,
+) -> Value {
     let (policy, pages) = title;
     let limits = if pages == 0 { &[][..] } else { limit.runs };
     let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
@@ -170,9 +197,11 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eag
     let ratio = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.seconds / run.seconds));
     let cpu = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.cpu_seconds));
     let eager = if policy == Policy::Deferred { eager.map_or(&[][..], Vec::as_slice) } else { &[] };
-    let cpu_ratio = Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
+    let cpu_ratio =
+        Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
     // Neighbours that take the CPU away do not count.
-    let limit_cpu = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
+    let limit_cpu =
+        Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
     let mut row = json!({
         "bench": "init",
         "policy": policy.name(),
@@ -188,7 +217,8 @@ fn value(group: Group, title: (Policy, u64), runs: &[Run], limit: Limit<'_>, eag
     cpu(limits).put(&mut row, "limit_cpu_seconds");
     ratio.put(&mut row, "limit_ratio");
     ratio.put_quarters(&mut row, "limit_ratio");
-    row["limit_of_minima_ratio"] = json!(limit.least.zip(seconds.least).map(|(limit, run)| limit / run));
+    row["limit_of_minima_ratio"] =
+        json!(limit.least.zip(seconds.least).map(|(limit, run)| limit / run));
     row["limit_cpu_ratio"] = json!(limit_cpu.middle);
     limit_cpu.put_quarters(&mut row, "limit_cpu_ratio");
     cpu_ratio.put(&mut row, "eager_cpu_ratio");

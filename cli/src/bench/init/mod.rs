@@ -39,7 +39,11 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchInit) -> Result<(), Error> {
     if options.table {
-        return scaling::run(&BenchOn { on: Where::Hosted, quick: options.quick, json: options.json });
+        return scaling::run(&BenchOn {
+            on: Where::Hosted,
+            quick: options.quick,
+            json: options.json,
+        });
     }
     let scale = if options.quick { QUICK } else { FULL };
     let rows = all(scale, host::cpus()?.len())?;
@@ -64,7 +68,8 @@ fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
             rows.extend(measure::rows(group(&[Policy::Deferred], cpus), scale)?);
         }
     }
-    let zero = |policies, threads, first_touch| Group { policies, template: false, threads, first_touch };
+    let zero =
+        |policies, threads, first_touch| Group { policies, template: false, threads, first_touch };
     rows.extend(measure::rows(zero(&[Policy::OnDemand], 1, false), scale)?);
     let few = Scale { repetitions: scale.repetitions.min(FIRST_TOUCHES), ..scale };
     rows.extend(measure::rows(zero(&[Policy::Eager], 1, true), few)?);
@@ -75,7 +80,8 @@ fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
 
 /// Numbers of threads that are these shares of the CPUs, at least one, each once.
 pub fn threads_of(cpus: usize, percent: &[usize]) -> Vec<usize> {
-    let mut threads: Vec<usize> = percent.iter().map(|percent| (cpus * percent / 100).max(1)).collect();
+    let mut threads: Vec<usize> =
+        percent.iter().map(|percent| (cpus * percent / 100).max(1)).collect();
     threads.dedup();
     threads
 }

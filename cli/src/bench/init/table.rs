@@ -31,7 +31,8 @@ pub fn rows(rows: &[Value]) -> Grid {
         ">CPU / eager",
     ]);
     for row in rows {
-        let touch = if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
+        let touch =
+            if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
         let growth = row.get("bulk_ratio").is_some();
         grid.row([
             word(row, "policy"),

@@ -21,9 +21,12 @@ impl Spinner {
             let mut shell = Command::new("sh");
             shell.args(["-c", "while kill -0 $PPID; do :; done"]);
             shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            shell.spawn().map_err(|error| Error::Failed(format!("a shell that spins cannot be started: {error}")))
+            shell.spawn().map_err(|error| {
+                Error::Failed(format!("a shell that spins cannot be started: {error}"))
+            })
         };
-        let child = thread::scope(|scope| scope.spawn(start).join().expect("the thread did not panic"))?;
+        let child =
+            thread::scope(|scope| scope.spawn(start).join().expect("the thread did not panic"))?;
         // It has begun by then.
         thread::sleep(Duration::from_millis(50));
         Ok(Self(child))

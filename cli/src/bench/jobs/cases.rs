@@ -100,7 +100,11 @@ pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
     }
     let left_out = match left_out.as_slice() {
         [] => Vec::new(),
-        some => vec![format!("what takes one thread longer than {:?}: {}", scale.longest, some.join(", "))],
+        some => vec![format!(
+            "what takes one thread longer than {:?}: {}",
+            scale.longest,
+            some.join(", ")
+        )],
     };
     (cases, left_out)
 }
@@ -137,7 +141,9 @@ impl<'a> Load<'a> {
             Kind::Empty => unit,
             Kind::Uniform => chain(after, self.steps),
             Kind::Apart => chain(black_box(seed), self.steps),
-            Kind::OneHeavy => chain(after, if unit == self.units / 2 { self.steps * HEAVY } else { self.steps }),
+            Kind::OneHeavy => {
+                chain(after, if unit == self.units / 2 { self.steps * HEAVY } else { self.steps })
+            }
             Kind::Ramp => chain(after, 2 * self.steps * unit / self.units),
             Kind::Memory => {
                 let begin = usize::try_from(unit).unwrap_or(usize::MAX).saturating_mul(UNIT_WORDS);
@@ -177,14 +183,20 @@ mod tests {
         }
         let (full, _) = all(FULL);
         assert!(full.iter().any(|case| case.units == 1_000_000_000));
-        let busy: Vec<u64> = full.iter().filter(|case| case.busy).map(|case| case.nanoseconds() / 1_000_000).collect();
+        let busy: Vec<u64> = full
+            .iter()
+            .filter(|case| case.busy)
+            .map(|case| case.nanoseconds() / 1_000_000)
+            .collect();
         assert_eq!(busy, [0, 1, 5, 10, 12, 20, 30, 60, 100]);
     }
 
     #[test]
     fn every_unit_counts_once_however_a_load_is_cut() {
         let memory: Vec<u64> = (0..10 * UNIT_WORDS as u64).map(|word| word * word).collect();
-        for kind in [Kind::Empty, Kind::Uniform, Kind::Apart, Kind::OneHeavy, Kind::Ramp, Kind::Memory] {
+        for kind in
+            [Kind::Empty, Kind::Uniform, Kind::Apart, Kind::OneHeavy, Kind::Ramp, Kind::Memory]
+        {
             let load = Load::new(&Case::new("any", kind, 10, 7), &memory, 1000);
             let cut = load.range(0..3).wrapping_add(load.range(3..10));
             assert_eq!(cut, load.range(0..10), "{kind:?}");

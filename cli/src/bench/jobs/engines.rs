@@ -28,7 +28,8 @@ pub enum Engine {
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Serial, Self::Ours, Self::OursNew, Self::Rayon, Self::RayonInside, Self::Scoped];
+    pub const ALL: [Self; 6] =
+        [Self::Serial, Self::Ours, Self::OursNew, Self::Rayon, Self::RayonInside, Self::Scoped];
 
     /// What rows call it.
     pub const fn name(self) -> &'static str {
@@ -88,7 +89,8 @@ impl Pools {
     /// They cannot be started.
     pub fn new(threads: usize) -> Result<Self, Error> {
         let rayon = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let rayon = rayon.map_err(|error| Error::Failed(format!("rayon has no threads: {error}")))?;
+        let rayon =
+            rayon.map_err(|error| Error::Failed(format!("rayon has no threads: {error}")))?;
         Ok(Self { rayon, sums: (0..threads).map(|_| Sum::default()).collect(), threads })
     }
 
@@ -104,10 +106,12 @@ impl Pools {
         let units = case.units;
         match engine {
             Engine::Serial => passes(&|| Done { sum: load.range(0..black_box(units)), threads: 1 }),
-            Engine::Ours | Engine::OursNew if case.kind == Kind::Empty => {
-                passes(&|| self.ours(Job::new(0..black_box(units)).min_chunk(1).max_threads(2), &load))
+            Engine::Ours | Engine::OursNew if case.kind == Kind::Empty => passes(&|| {
+                self.ours(Job::new(0..black_box(units)).min_chunk(1).max_threads(2), &load)
+            }),
+            Engine::Ours => {
+                passes(&|| self.ours(Job::new(0..black_box(units)).learning_in(cost), &load))
             }
-            Engine::Ours => passes(&|| self.ours(Job::new(0..black_box(units)).learning_in(cost), &load)),
             Engine::OursNew => passes(&|| self.ours(Job::new(0..black_box(units)), &load)),
             Engine::Rayon => passes(&|| self.rayon.install(|| self.rayon_job(case, load))),
             Engine::RayonInside => self.rayon.install(|| passes(&|| self.rayon_job(case, load))),
@@ -130,9 +134,12 @@ impl Pools {
         let threads = self.threads as u64;
         let share = |index: u64| load.range(units * index / threads..units * (index + 1) / threads);
         let sum = thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|index| scope.spawn(move || share(index))).collect();
+            let others: Vec<_> =
+                (1..threads).map(|index| scope.spawn(move || share(index))).collect();
             let own = share(0);
-            others.into_iter().fold(own, |sum, other| sum.wrapping_add(other.join().expect("no panic")))
+            others
+                .into_iter()
+                .fold(own, |sum, other| sum.wrapping_add(other.join().expect("no panic")))
         });
         Done { sum, threads: self.threads }
     }

@@ -89,7 +89,8 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
                     threads = job().threads;
                     let start = Instant::now();
                     job();
-                    let one_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+                    let one_ns =
+                        u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
                     passes = passes.min(SAMPLE_NS / one_ns).max(1);
                 }
                 let start = Instant::now();
@@ -107,13 +108,24 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<V
             samples[index].threads = samples[index].threads.max(threads);
         }
     }
-    let of =
-        |engine: Engine| engines.iter().position(|&other| other == engine).map(|index| &samples[index].seconds[..]);
-    let (serial, ours) = (of(Engine::Serial).unwrap_or_default(), of(Engine::Ours).unwrap_or_default());
-    engines.iter().zip(&samples).filter_map(|(engine, samples)| row(case, *engine, samples, [serial, ours])).collect()
+    let of = |engine: Engine| {
+        engines.iter().position(|&other| other == engine).map(|index| &samples[index].seconds[..])
+    };
+    let (serial, ours) =
+        (of(Engine::Serial).unwrap_or_default(), of(Engine::Ours).unwrap_or_default());
+    engines
+        .iter()
+        .zip(&samples)
+        .filter_map(|(engine, samples)| row(case, *engine, samples, [serial, ours]))
+        .collect()
 }
 
-fn row(case: &Case, engine: Engine, samples: &Samples, [serial, ours]: [&[f64]; 2]) -> Option<Value> {
+fn row(
+    case: &Case,
+    engine: Engine,
+    samples: &Samples,
+    [serial, ours]: [&[f64]; 2],
+) -> Option<Value> {
     let spread = Spread::of(samples.seconds.iter().copied());
     let mut row = json!({
         "bench": "jobs",
@@ -127,7 +139,8 @@ fn row(case: &Case, engine: Engine, samples: &Samples, [serial, ours]: [&[f64]; 
     spread.middle?;
     spread.put(&mut row, "seconds");
     for (name, others) in [("serial_ratio", serial), ("framewright_ratio", ours)] {
-        let ratios: Vec<f64> = samples.seconds.iter().zip(others).map(|(own, other)| own / other).collect();
+        let ratios: Vec<f64> =
+            samples.seconds.iter().zip(others).map(|(own, other)| own / other).collect();
         let Interval { middle, low, high } = bootstrap(&ratios);
         for (end, value) in [("", middle), ("_low", low), ("_high", high)] {
             row[format!("{name}{end}")] = json!(value);

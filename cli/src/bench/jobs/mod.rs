@@ -82,7 +82,8 @@ fn section(quick: bool) -> Result<Section, Error> {
         }
     }
     let priority = HostedHelpers::shared().priority();
-    let mut section = Section { left_out, ..Section::new("jobs", scale.effort.rounds, TIMED, rows) };
+    let mut section =
+        Section { left_out, ..Section::new("jobs", scale.effort.rounds, TIMED, rows) };
     section.further.insert("cpus".into(), json!(cpus.len()));
     section.further.insert("priority".into(), json!(priority.to_string()));
     Ok(section)

@@ -19,18 +19,23 @@ pub fn grid(rows: &[Value]) -> Grid {
         }
     }
     for case in cases {
-        let row = |engine: Engine| rows.iter().find(|row| row["engine"] == engine.name() && key(row) == case);
+        let row = |engine: Engine| {
+            rows.iter().find(|row| row["engine"] == engine.name() && key(row) == case)
+        };
         let seconds = |engine: Engine| row(engine).and_then(|row| row["seconds"].as_f64());
         // The middle of the rounds' ratios and its interval.
         let ratio = |engine: Engine| {
             let of_rounds = |end: &str| row(engine)?[format!("framewright_ratio{end}")].as_f64();
             match (of_rounds(""), of_rounds("_low"), of_rounds("_high")) {
-                (Some(middle), Some(low), Some(high)) => format!("{middle:.3} ({low:.3} .. {high:.3})"),
+                (Some(middle), Some(low), Some(high)) => {
+                    format!("{middle:.3} ({low:.3} .. {high:.3})")
+                }
                 _ => "-".to_owned(),
             }
         };
         let [name, units, unit_ns] = &case;
-        let mut cells = vec![name.as_str().unwrap_or("-").to_owned(), units.to_string(), unit_ns.to_string()];
+        let mut cells =
+            vec![name.as_str().unwrap_or("-").to_owned(), units.to_string(), unit_ns.to_string()];
         cells.extend(Engine::ALL.map(|engine| seconds(engine).map_or("-".to_owned(), time)));
         cells.push(row(Engine::Ours).map_or("-".to_owned(), |row| row["threads"].to_string()));
         cells.extend([ratio(Engine::Serial), ratio(Engine::Rayon)]);

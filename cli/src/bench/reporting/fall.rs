@@ -42,7 +42,8 @@ impl Fall {
     fn seconds_until(&self, share: f64) -> Option<f64> {
         let top = self.samples.first()?.bytes;
         let wanted = self.dirtied_bytes as f64 * share;
-        let sample = self.samples.iter().find(|sample| top.saturating_sub(sample.bytes) as f64 >= wanted)?;
+        let sample =
+            self.samples.iter().find(|sample| top.saturating_sub(sample.bytes) as f64 >= wanted)?;
         Some(sample.at.saturating_duration_since(self.freed).as_secs_f64())
     }
 
@@ -97,7 +98,8 @@ pub fn row(falls: &[Fall]) -> Value {
         "reported_twice": falls.iter().map(Fall::reported_twice).max(),
         "reused_early_percent": reused_early_percent(falls),
     });
-    let of = |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
+    let of =
+        |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
     for (name, values) in [
         ("t50_s", of(|fall| fall.seconds_until(0.5))),
         ("t95_s", of(|fall| fall.seconds_until(0.95))),
@@ -120,7 +122,8 @@ pub const fn patience(pace: Pace) -> (Duration, Duration) {
 pub fn has_settled(samples: &[Sample], quiet: Duration) -> bool {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return false };
     // The first of those at the end that are as low as the last.
-    let low = samples.iter().rev().take_while(|sample| sample.bytes <= last.bytes + STEADY_BYTES).last();
+    let low =
+        samples.iter().rev().take_while(|sample| sample.bytes <= last.bytes + STEADY_BYTES).last();
     let still = low.is_some_and(|low| last.at.saturating_duration_since(low.at) >= quiet);
     still && first.bytes > last.bytes + STEADY_BYTES
 }
@@ -131,7 +134,10 @@ mod tests {
 
     fn samples(freed: Instant, mib: &[u64]) -> Vec<Sample> {
         let at = |index: usize| freed + Duration::from_secs(index as u64);
-        mib.iter().enumerate().map(|(index, &mib)| Sample { at: at(index), bytes: mib << 20 }).collect()
+        mib.iter()
+            .enumerate()
+            .map(|(index, &mib)| Sample { at: at(index), bytes: mib << 20 })
+            .collect()
     }
 
     #[test]
@@ -153,7 +159,10 @@ mod tests {
         assert_eq!(series["rss_mib"], json!([110.0, 61.0, 60.0, 20.0, 15.0, 12.0]));
         let row = row(std::slice::from_ref(&fall));
         assert_eq!((row["t50_s"].as_f64(), row["t95_s"].as_f64()), (Some(2.0), Some(4.0)));
-        assert_eq!((row["left_mib"].as_f64(), row["reported_twice"].as_u64()), (Some(2.0), Some(7)));
+        assert_eq!(
+            (row["left_mib"].as_f64(), row["reported_twice"].as_u64()),
+            (Some(2.0), Some(7))
+        );
         assert_eq!((row["t95_s_min"].as_f64(), row["t95_s_max"].as_f64()), (Some(4.0), Some(4.0)));
         assert_eq!(row["reused_early_percent"], json!(0.0));
         let stuck = Fall {

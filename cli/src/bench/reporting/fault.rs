@@ -69,7 +69,8 @@ impl Workload {
 /// A machine that this process cannot stand in for, or too little memory in it.
 pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     let all = u32::try_from(host::cpus()?.len()).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, all).map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = Machine::synthetic(scale.memory_bytes, 1, all)
+        .map_err(|error| Error::Failed(error.to_string()))?;
     let lines = CONFIGS.map(|config| format!("memmap_init=on-demand{}", config.line));
     let mut session = Session::open(&machine, &lines[0])?;
     let mut rows = Vec::new();
@@ -83,10 +84,14 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
             let mut random = Random::new(1);
             for at in (0..scale.rounds).flat_map(|_| turns(&mut random)) {
                 let run_of;
-                (run_of, session) = run(session, &lines, at, Load { workload, cpus, time: scale.run })?;
+                (run_of, session) =
+                    run(session, &lines, at, Load { workload, cpus, time: scale.run })?;
                 runs[at].push(run_of);
             }
-            let rows_of = CONFIGS.iter().zip(&runs).map(|(config, of)| row(config.name, workload, cpus, of, &runs[0]));
+            let rows_of = CONFIGS
+                .iter()
+                .zip(&runs)
+                .map(|(config, of)| row(config.name, workload, cpus, of, &runs[0]));
             rows.extend(rows_of);
         }
     }
@@ -111,14 +116,21 @@ struct Load {
 
 /// A run of a configuration. The machine is brought up anew for it, over the same memory and so with the same frames for all: where the system's pages lie matters more than what is
 /// measured here.
-fn run<'a>(session: Session<'a>, lines: &'a [String], at: usize, load: Load) -> Result<(Run, Session<'a>), Error> {
+fn run<'a>(
+    session: Session<'a>,
+    lines: &'a [String],
+    at: usize,
+    load: Load,
+) -> Result<(Run, Session<'a>), Error> {
     let pass = session.with_command_line(&lines[at]).bring_up(&mut Silent)?;
     let (manager, advice) = (pass.manager(), CONFIGS[at].advice);
     let run = with_reports(manager, advice, &|_| {}, || crew(manager, advice.is_some(), load))??;
     let early = manager.reporting_counters().reused_early_pages;
     if early != 0 {
         let name = CONFIGS[at].name;
-        return Err(Error::Failed(format!("{name}: {early} reported pages were handed out too early")));
+        return Err(Error::Failed(format!(
+            "{name}: {early} reported pages were handed out too early"
+        )));
     }
     pass.verify()?;
     Ok((run, pass.end_dirty()?))
@@ -143,11 +155,15 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
     let hosts = host::cpus()?;
     let workload = load.workload;
     let everybody = load.cpus as usize + 1;
-    let (held, over, start) = (Barrier::new(everybody), Barrier::new(everybody), Barrier::new(everybody));
-    let counted = || (host::cpu_seconds(), manager.reporting_counters().reported_pages, host::page_faults());
+    let (held, over, start) =
+        (Barrier::new(everybody), Barrier::new(everybody), Barrier::new(everybody));
+    let counted =
+        || (host::cpu_seconds(), manager.reporting_counters().reported_pages, host::page_faults());
     let one = |cpu: u32| -> Result<(u64, f64), Error> {
-        let seated = hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
-        let seat = manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
+        let seated =
+            hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
+        let seat =
+            manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
         // Nobody waits for one who has failed.
         let mut pile = Pile::near(manager, workload.order()).clearing();
         let first = fill(&mut pile);
@@ -177,7 +193,9 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         start.wait();
         let before = counted();
         let parts = crew.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
         });
         (before, parts.collect::<Result<Vec<_>, _>>(), flushed)
     });
@@ -218,7 +236,8 @@ fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, Pi
 
 /// Pages for each CPU second over some runs.
 fn cpu_rate(runs: &[Run]) -> f64 {
-    runs.iter().map(|run| run.pages as f64).sum::<f64>() / runs.iter().map(|run| run.cpu_seconds).sum::<f64>()
+    runs.iter().map(|run| run.pages as f64).sum::<f64>()
+        / runs.iter().map(|run| run.cpu_seconds).sum::<f64>()
 }
 
 fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -> Value {
@@ -228,8 +247,11 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
         values
     };
     // Of the two runs of a round together.
-    let ratios: Vec<f64> =
-        runs.chunks(2).zip(off.chunks(2)).map(|(runs, off)| cpu_rate(runs) / cpu_rate(off)).collect();
+    let ratios: Vec<f64> = runs
+        .chunks(2)
+        .zip(off.chunks(2))
+        .map(|(runs, off)| cpu_rate(runs) / cpu_rate(off))
+        .collect();
     let Interval { middle, low, high } = bootstrap(&ratios);
     let extreme = |of: fn(f64, f64) -> f64| ratios.iter().copied().reduce(of);
     let rates = sorted(&|run| run.pages as f64 / run.seconds);
@@ -261,7 +283,9 @@ mod tests {
             let order: Vec<usize> = turns(&mut random).collect();
             let backwards: Vec<usize> = order.iter().rev().copied().collect();
             assert_eq!(order, backwards, "what drifts evenly meets all alike");
-            assert!((0..CONFIGS.len()).all(|at| order.iter().filter(|&&turn| turn == at).count() == 2));
+            assert!(
+                (0..CONFIGS.len()).all(|at| order.iter().filter(|&&turn| turn == at).count() == 2)
+            );
         }
         let firsts: Vec<_> = (0..50).filter_map(|_| turns(&mut random).next()).collect();
         assert!((0..CONFIGS.len()).all(|at| firsts.contains(&at)));

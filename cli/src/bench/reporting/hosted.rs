@@ -23,11 +23,13 @@ const FILL: u8 = 0x5a;
 /// # Errors
 /// A machine that this process cannot stand in for, or too little memory in it.
 pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = Machine::synthetic(scale.memory_bytes, 1, 1)
+        .map_err(|error| Error::Failed(error.to_string()))?;
     let line = format!("memmap_init=on-demand page_reporting.pace={}", pace.name());
     let pass = Session::open(&machine, &line)?.bring_up(&mut Silent)?;
     let manager = pass.manager();
-    let fall = with_reports(manager, Some(Advice::DontNeed), &|_| {}, || course(manager, scale, pace))??;
+    let fall =
+        with_reports(manager, Some(Advice::DontNeed), &|_| {}, || course(manager, scale, pace))??;
     pass.verify()?;
     Ok(fall)
 }
@@ -69,7 +71,8 @@ fn course(manager: &Manager<HostedPlatform>, scale: Scale, pace: Pace) -> Result
 }
 
 fn sample(manager: &Manager<HostedPlatform>) -> Result<Sample, Error> {
-    let bytes = manager.platform().resident_bytes().map_err(|error| Error::Failed(error.to_string()))?;
+    let bytes =
+        manager.platform().resident_bytes().map_err(|error| Error::Failed(error.to_string()))?;
     Ok(Sample { at: Instant::now(), bytes })
 }
 
@@ -92,7 +95,9 @@ fn dirty(manager: &Manager<HostedPlatform>, bytes: u64) -> Result<Vec<PfnRange>,
     let blocks = bytes / PfnRange::new(0, Order::BLOCK.pages()).to_phys().size();
     let mut held = Vec::new();
     for _ in 0..blocks {
-        let range = manager.allocate(&Request::new(Order::BLOCK)).map_err(|error| Error::Failed(error.to_string()))?;
+        let range = manager
+            .allocate(&Request::new(Order::BLOCK))
+            .map_err(|error| Error::Failed(error.to_string()))?;
         // SAFETY: the frames were allocated just now, and nobody else has them.
         unsafe { manager.platform().prefault(range.to_phys(), FILL) }
             .map_err(|error| Error::Failed(error.to_string()))?;

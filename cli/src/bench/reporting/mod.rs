@@ -71,7 +71,8 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
             progress::step(&format_args!("reporting: {} pace", pace.name()))?;
             // One at Linux's pace takes half a minute.
             let count = if pace == Pace::Fixed { 1 } else { scale.falls };
-            let falls = (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
+            let falls =
+                (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
             add(&mut rows, &falls);
         }
     }

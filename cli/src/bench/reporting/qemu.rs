@@ -45,7 +45,9 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let samples = samples.into_inner().unwrap_or_default();
     fall_of(&script, &samples, scale, pace).ok_or_else(|| {
         let (said, count) = (&script.said, samples.len());
-        Error::Failed(format!("the guest was not seen to free its memory ({count} looks at it); it said:\n{said}"))
+        Error::Failed(format!(
+            "the guest was not seen to free its memory ({count} looks at it); it said:\n{said}"
+        ))
     })
 }
 
@@ -81,7 +83,9 @@ struct Script {
 impl Script {
     /// A counter of the guest's as it was before each of the three marks behind which it shows them.
     fn counter(&self, name: &str) -> impl Iterator<Item = u64> {
-        self.said.lines().filter_map(move |line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        self.said
+            .lines()
+            .filter_map(move |line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 }
 
@@ -102,7 +106,10 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
     let (ready, freed, fallen) = (ready?, freed?, fallen?);
     let before_bytes = samples.iter().rfind(|sample| sample.at <= ready)?.bytes;
     // The guest has freed everything a little before we hear of it.
-    let top = samples.iter().filter(|sample| (ready..=freed).contains(&sample.at)).max_by_key(|sample| sample.bytes)?;
+    let top = samples
+        .iter()
+        .filter(|sample| (ready..=freed).contains(&sample.at))
+        .max_by_key(|sample| sample.bytes)?;
     let after = samples.iter().filter(|sample| sample.at > freed && sample.at <= fallen);
     let samples = [Sample { at: freed, ..*top }].into_iter().chain(after.copied()).collect();
     let mut reported = script.counter("page_reporting_pages");
@@ -145,7 +152,9 @@ pub fn machine_process() -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // The parent is the second word behind the name, which is cut to 15 bytes and in parentheses.
         let name = stat.split_once('(').map_or("", |(_, rest)| rest);
-        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
         parent == Some(ours) && name.starts_with(&PROGRAM[..15])
     };
     let processes = fs::read_dir("/proc").ok()?;
@@ -165,7 +174,9 @@ fn share(smaps: &str, memory_bytes: u64) -> Option<u64> {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
         if let Some((start, end)) = first.split_once('-') {
-            is_memory = number(start).zip(number(end)).is_some_and(|(start, end)| end - start == memory_bytes);
+            is_memory = number(start)
+                .zip(number(end))
+                .is_some_and(|(start, end)| end - start == memory_bytes);
         } else if first == "Rss:" && is_memory {
             let kib: u64 = words.next()?.parse().ok()?;
             sum_kib = Some(sum_kib.unwrap_or(0) + kib);
@@ -194,11 +205,17 @@ mod tests {
             times: [Some(at(2)), Some(at(5)), Some(at(9)), Some(at(10))],
         };
         let mib = [1, 2, 3, 80, 100, 90, 50, 5, 4, 4, 3];
-        let samples: Vec<_> = (0..).zip(mib).map(|(second, mib)| Sample { at: at(second), bytes: mib << 20 }).collect();
+        let samples: Vec<_> = (0..)
+            .zip(mib)
+            .map(|(second, mib)| Sample { at: at(second), bytes: mib << 20 })
+            .collect();
         let scale = Scale { dirtied_bytes: 16 << 12, ..super::super::QUICK };
         let fall = fall_of(&script, &samples, scale, Pace::Adaptive).expect("complete");
         assert_eq!((fall.before_bytes, fall.samples.len()), (3 << 20, 5));
-        assert_eq!((fall.samples[0].bytes, fall.samples[0].at, fall.samples[4].bytes), (100 << 20, at(5), 4 << 20));
+        assert_eq!(
+            (fall.samples[0].bytes, fall.samples[0].at, fall.samples[4].bytes),
+            (100 << 20, at(5), 4 << 20)
+        );
         assert_eq!((fall.reported_pages, fall.idle_pages, fall.reused_early_pages), (21, 1, 3));
     }
 }

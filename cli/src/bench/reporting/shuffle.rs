@@ -14,9 +14,10 @@ const MANAGED_GIB: u64 = 1024;
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn row(repetitions: usize) -> Result<Value, Error> {
-    let machine = Machine::synthetic(MANAGED_GIB << 30, 1, 1).map_err(|error| Error::Failed(error.to_string()))?;
-    let pass =
-        Session::open(&machine, "memmap_init=on-demand pages=none page_alloc.shuffle=1")?.bring_up(&mut Silent)?;
+    let machine = Machine::synthetic(MANAGED_GIB << 30, 1, 1)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    let pass = Session::open(&machine, "memmap_init=on-demand pages=none page_alloc.shuffle=1")?
+        .bring_up(&mut Silent)?;
     let manager = pass.manager();
     // Bring-up has shuffled once, so that all is backed.
     let once = || {

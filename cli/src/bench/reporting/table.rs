@@ -67,7 +67,9 @@ pub fn faults(rows: &[&Value]) -> Option<Grid> {
         ">95 % interval",
     ]);
     for row in rows {
-        let percent = |name: &str| grid::number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0));
+        let percent = |name: &str| {
+            grid::number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0))
+        };
         grid.row([
             word(row, "on"),
             word(row, "workload"),

@@ -6,7 +6,8 @@
 use super::Subject;
 use crate::error::Error;
 use frame_alloc::{
-    CpuId, DepotAllocator, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit, SummaryBuddyAllocator,
+    CpuId, DepotAllocator, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit,
+    SummaryBuddyAllocator,
 };
 use framewright::units::{MAX_ORDER, Order, PAGE_SHIFT, PAGE_SIZE};
 use std::cell::Cell;
@@ -93,7 +94,9 @@ impl Depot {
         // nobody shares it yet.
         let made = unsafe { depot.allocator.try_init(0, bytes(memory_bytes), &usable) };
         FRAME_0.set(None);
-        made.map_err(|error| Error::Failed(format!("frame-alloc cannot manage {memory_bytes} bytes: {error}")))?;
+        made.map_err(|error| {
+            Error::Failed(format!("frame-alloc cannot manage {memory_bytes} bytes: {error}"))
+        })?;
         Ok(depot)
     }
 }

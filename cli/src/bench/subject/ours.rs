@@ -20,8 +20,13 @@ impl Ours<'_> {
     ///
     /// # Errors
     /// A machine that this process cannot stand in for; those of `work`; tables that contradict one another afterwards.
-    pub fn with<T>(memory_bytes: u64, cpus: u32, work: impl FnOnce(&Ours<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let machine = Machine::synthetic(memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))?;
+    pub fn with<T>(
+        memory_bytes: u64,
+        cpus: u32,
+        work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let machine = Machine::synthetic(memory_bytes, 1, cpus)
+            .map_err(|error| Error::Failed(error.to_string()))?;
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         let result = work(&Ours(pass.manager()))?;
         pass.verify()?;
@@ -64,7 +69,8 @@ impl Subject for Ours<'_> {
         for zone in self.0.views() {
             free.pages += zone.free_pages();
             let orders = zone.free_blocks().into_iter().zip(BLOCK_ORDER..);
-            free.whole_pages += orders.map(|(blocks, order)| u64::from(blocks) << order).sum::<u64>();
+            free.whole_pages +=
+                orders.map(|(blocks, order)| u64::from(blocks) << order).sum::<u64>();
         }
         Some(free)
     }

@@ -25,7 +25,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     // Taking memory beforehand would count for both.
     let shape = Shape { preallocated: false, ..plan.shape(2, 1, false) };
     let mut first = Row::new("spawn to first line", Unit::Milliseconds);
-    let mut prompt = Row::new("spawn to prompt", Unit::Milliseconds).demanding(Demand::Ratio(DEMANDED));
+    let mut prompt =
+        Row::new("spawn to prompt", Unit::Milliseconds).demanding(Demand::Ratio(DEMANDED));
     let mut quiet = Row::new("spawn to prompt, Linux quiet", Unit::Milliseconds);
     let mut repetitions = plan.repetitions(REPETITIONS, BUDGET_SECONDS);
     while repetitions.another().is_some() {
@@ -44,7 +45,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         ));
     }
     let common = common(lab, &shape);
-    let mut rows: Vec<Value> = [first, prompt, quiet].iter().map(|row| row.value(&common)).collect();
+    let mut rows: Vec<Value> =
+        [first, prompt, quiet].iter().map(|row| row.value(&common)).collect();
     rows.push(many_cpus(lab, plan)?);
     Ok(rows)
 }
@@ -52,7 +54,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
 /// A machine of many CPUs: from the first call of another CPU until all are there.
 fn many_cpus(lab: &Lab, plan: &Plan) -> Result<Value, Error> {
     let shape = Shape { cpus: MANY_CPUS, ..plan.shape(2, 1, false) };
-    let mut up = Row::new("all CPUs up", Unit::Milliseconds).demanding(Demand::AtMost(MANY_CPUS_MS));
+    let mut up =
+        Row::new("all CPUs up", Unit::Milliseconds).demanding(Demand::AtMost(MANY_CPUS_MS));
     let mut repetitions = plan.repetitions(MANY_CPUS_REPETITIONS, BUDGET_SECONDS / 2);
     while repetitions.another().is_some() {
         let linux = lab.linux(&shape, "", "")?;

@@ -65,7 +65,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         let mut first = None;
         for (index, table) in tables.iter_mut().enumerate() {
             let text = if index == 0 { commands.as_str() } else { LOOK };
-            let heard = lab.ours(&shape, &format!("memmap_init={}", table.policy), Words::Commands(text))?;
+            let heard =
+                lab.ours(&shape, &format!("memmap_init={}", table.policy), Words::Commands(text))?;
             table.add(&linux, &heard);
             if first.is_none() {
                 first = Some(heard);
@@ -81,13 +82,19 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         for (linux_name, name) in FAULTS {
             for &cpus in &cpu_counts {
                 if let Some(row) = rows.next() {
-                    row.add(linux::fault(&linux, linux_name, cpus), ours::fault(&first, name, cpus));
+                    row.add(
+                        linux::fault(&linux, linux_name, cpus),
+                        ours::fault(&first, name, cpus),
+                    );
                 }
             }
         }
         linux::failures(&linux).iter().for_each(|failure| plan.tell(&format!("Linux: {failure}")));
         let (theirs, first) = (shown(linux.prompt_ms()), shown(first.prompt_ms()));
-        plan.tell(&format!("memory, pools and faults, {}: boot of Linux {theirs}, ours {first}", repetitions.shown()));
+        plan.tell(&format!(
+            "memory, pools and faults, {}: boot of Linux {theirs}, ours {first}",
+            repetitions.shown()
+        ));
     }
     let mut rows: Vec<Row> = tables.into_iter().flat_map(OfPolicy::rows).collect();
     rows.extend(pool::skipped(shape.memory_bytes));
@@ -116,7 +123,8 @@ impl OfPolicy {
             map: row("memory map, slowest node", Unit::Milliseconds)
                 .with("remark", TICKS)
                 .demanding(Demand::Ratio(demanded)),
-            all: row("memory map beside our whole bring-up", Unit::Milliseconds).with("remark", TICKS),
+            all: row("memory map beside our whole bring-up", Unit::Milliseconds)
+                .with("remark", TICKS),
             boot: row("boot total", Unit::Milliseconds),
             available: row("memory available", Unit::Bytes),
             free: row("memory free once booted", Unit::Bytes),
@@ -127,12 +135,15 @@ impl OfPolicy {
     /// Adds what was measured in one repetition.
     fn add(&mut self, linux: &Heard, ours: &Heard) {
         let slowest = |times: Vec<f64>| times.into_iter().reduce(f64::max);
-        let kib = |word: &str| linux::sum(linux, "/proc/meminfo", word).map(|kib| (kib << 10) as f64);
+        let kib =
+            |word: &str| linux::sum(linux, "/proc/meminfo", word).map(|kib| (kib << 10) as f64);
         let linux_map = slowest(linux::deferred_ms(linux));
         if linux_map.is_none() {
             for row in [&mut self.map, &mut self.all] {
-                row.skipped =
-                    Some("this Linux says nothing of it; with little memory it leaves nothing for later".to_owned());
+                row.skipped = Some(
+                    "this Linux says nothing of it; with little memory it leaves nothing for later"
+                        .to_owned(),
+                );
             }
         }
         self.map.add(linux_map, slowest(ours::map_ms(ours)));
@@ -151,7 +162,8 @@ impl OfPolicy {
 /// What Linux's descriptions of pages take: as it counts them, or, before it did, by their size.
 fn linux_metadata(linux: &Heard) -> Option<f64> {
     let pages = |word: &str| linux::sum(linux, "/proc/vmstat", word);
-    let counted = pages("nr_memmap_boot_pages").map(|boot| boot + pages("nr_memmap_pages").unwrap_or(0));
+    let counted =
+        pages("nr_memmap_boot_pages").map(|boot| boot + pages("nr_memmap_pages").unwrap_or(0));
     let bytes = match counted {
         Some(pages) => pages * PAGE_BYTES,
         None => linux::sum(linux, "/proc/zoneinfo", "present")? * STRUCT_PAGE_BYTES,
@@ -245,9 +257,15 @@ mod tests {
 
     #[test]
     fn metadata_is_counted_or_computed() {
-        let counted = Heard::of(&["@sum /proc/vmstat nr_memmap_boot_pages 100", "@sum /proc/vmstat nr_memmap_pages 1"]);
+        let counted = Heard::of(&[
+            "@sum /proc/vmstat nr_memmap_boot_pages 100",
+            "@sum /proc/vmstat nr_memmap_pages 1",
+        ]);
         assert_eq!(linux_metadata(&counted), Some(f64::from(101 << 12)));
-        assert_eq!(linux_metadata(&Heard::of(&["@sum /proc/zoneinfo present 1000"])), Some(64000.0));
+        assert_eq!(
+            linux_metadata(&Heard::of(&["@sum /proc/zoneinfo present 1000"])),
+            Some(64000.0)
+        );
         assert_eq!(linux_metadata(&Heard::of(&[])), None);
     }
 }

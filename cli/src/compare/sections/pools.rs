@@ -45,10 +45,13 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
             let theirs = lab.linux(&shape, &format!("{LINUX_NOTES} {words}"), LINUX_SCRIPT)?;
             let guest = lab.ours(&shape, &words, Words::Commands("echo"))?;
             let got = |heard| linux::allocated_at_boot(heard, pool.our_name()).unwrap_or(0);
-            let short =
-                [("Linux", got(&theirs)), ("ours", got(&guest))].into_iter().find(|(_, got)| *got != pool.pages);
+            let short = [("Linux", got(&theirs)), ("ours", got(&guest))]
+                .into_iter()
+                .find(|(_, got)| *got != pool.pages);
             match short {
-                Some((who, got)) => row.skipped = Some(format!("{who} got {got} of {} pages", pool.pages)),
+                Some((who, got)) => {
+                    row.skipped = Some(format!("{who} got {got} of {} pages", pool.pages))
+                }
                 None => row.add(linux::pools_at_boot_ms(&theirs), ours::pools_at_boot_ms(&guest)),
             }
         }

@@ -22,7 +22,8 @@ const MOST_POINTS: usize = 300;
 const DEMANDED_SECONDS: f64 = 3.0;
 const DEMANDED_LEFT_MIB: f64 = 40.0;
 /// Paces of ours, and what is demanded of each.
-const PACES: [(&str, Demand); 2] = [(ADAPTIVE, Demand::AtMost(DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
+const PACES: [(&str, Demand); 2] =
+    [(ADAPTIVE, Demand::AtMost(DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
 /// The pace that is ours alone, and how long it is watched.
 const ADAPTIVE: &str = "adaptive";
 const ADAPTIVE_SECONDS: u64 = 8;
@@ -53,7 +54,11 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     while let Some(repetition) = repetitions.another() {
         let theirs = observed(&shape, || lab.linux(&shape, "", &linux_script(mib, patience)))?;
         no_driver |= !linux::exists(&theirs.heard, DRIVER);
-        plan.tell(&format!("pages reported by Linux, {}: {}", repetitions.shown(), theirs.shown(mib)));
+        plan.tell(&format!(
+            "pages reported by Linux, {}: {}",
+            repetitions.shown(),
+            theirs.shown(mib)
+        ));
         if repetition == 1 {
             series.push(theirs.series("linux", "fixed", mib));
         }
@@ -61,7 +66,9 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         for of in &mut paces {
             let words = format!("page_reporting.pace={}", of.pace);
             let seconds = if of.pace == ADAPTIVE { ADAPTIVE_SECONDS } else { patience };
-            let ours = observed(&shape, || lab.ours(&shape, &words, Words::Commands(&commands(mib, seconds))))?;
+            let ours = observed(&shape, || {
+                lab.ours(&shape, &words, Words::Commands(&commands(mib, seconds)))
+            })?;
             plan.tell(&format!("pages reported by ours, {}: {}", of.pace, ours.shown(mib)));
             if repetition == 1 {
                 series.push(ours.series("framewright", of.pace, mib));
@@ -87,7 +94,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
 /// that five runs fit.
 fn next_patience(longest: Option<f64>) -> u64 {
     let Some(longest) = longest else { return PATIENCE_SECONDS };
-    let seconds = Duration::try_from_secs_f64(longest * 1.5).map_or(PATIENCE_SECONDS, |time| time.as_secs());
+    let seconds =
+        Duration::try_from_secs_f64(longest * 1.5).map_or(PATIENCE_SECONDS, |time| time.as_secs());
     (seconds + 3).clamp(ADAPTIVE_SECONDS, PATIENCE_SECONDS)
 }
 
@@ -101,7 +109,8 @@ struct OfPace {
 
 impl OfPace {
     fn new(pace: &'static str, demand: Demand, mib: u64) -> Self {
-        let row = |what: &str, unit| Row::new(what, unit).with("pace", pace).with("dirtied_mib", mib);
+        let row =
+            |what: &str, unit| Row::new(what, unit).with("pace", pace).with("dirtied_mib", mib);
         Self {
             pace,
             half: row("freed memory: half back with the host", Unit::Seconds),
@@ -165,7 +174,8 @@ fn cut(heard: Heard, samples: &[(Instant, u64)]) -> Result<Observed, Error> {
         after - freed.saturating_duration_since(at).as_secs_f64()
     };
     let between = samples.iter().filter(|(at, _)| (ready..=over).contains(at));
-    let samples: Vec<_> = between.map(|&(at, bytes)| (relative(at), bytes as f64 / f64::from(1 << 20))).collect();
+    let samples: Vec<_> =
+        between.map(|&(at, bytes)| (relative(at), bytes as f64 / f64::from(1 << 20))).collect();
     if samples.is_empty() {
         return Err(Error::Failed("the memory of a machine could not be seen in its smaps".into()));
     }
@@ -190,13 +200,20 @@ fn watch(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<(Instant, u64
 impl Observed {
     /// The height from which it fell.
     fn top_mib(&self) -> f64 {
-        self.samples.iter().filter(|sample| sample.0 <= 0.0).map(|sample| sample.1).fold(0.0, f64::max)
+        self.samples
+            .iter()
+            .filter(|sample| sample.0 <= 0.0)
+            .map(|sample| sample.1)
+            .fold(0.0, f64::max)
     }
 
     /// Seconds until such a share of what was dirtied is back.
     fn seconds_until(&self, share: f64, dirtied_mib: u64) -> Option<f64> {
         let wanted = self.top_mib() - dirtied_mib as f64 * share;
-        self.samples.iter().find(|sample| sample.0 >= 0.0 && sample.1 <= wanted).map(|sample| sample.0)
+        self.samples
+            .iter()
+            .find(|sample| sample.0 >= 0.0 && sample.1 <= wanted)
+            .map(|sample| sample.0)
     }
 
     /// What is still there at the end, above what was there at the beginning.
@@ -212,7 +229,8 @@ impl Observed {
     /// The row of its course.
     fn series(&self, system: &str, pace: &str, dirtied_mib: u64) -> Value {
         let points = self.samples.iter().step_by(self.samples.len().div_ceil(MOST_POINTS).max(1));
-        let (at, mib): (Vec<f64>, Vec<f64>) = points.map(|&(at, mib)| (rounded(at, 1e3), rounded(mib, 10.0))).unzip();
+        let (at, mib): (Vec<f64>, Vec<f64>) =
+            points.map(|&(at, mib)| (rounded(at, 1e3), rounded(mib, 10.0))).unzip();
         json!({
             "bench": "series", "what": "freed memory", "system": system, "on": "qemu", "pace": pace, "dirtied_mib": dirtied_mib,
             "at_seconds": at, "rss_mib": mib,
@@ -239,11 +257,15 @@ mod tests {
         let marks = [(1000, "@mark ready"), (5000, "mark freed"), (9000, "@mark over")];
         heard.lines = marks.map(|(ms, line)| (at(start, ms), line.to_owned())).to_vec();
         let mib = [7, 10, 11, 500, 1010, 1011, 800, 400, 50, 20, 3];
-        let samples: Vec<_> = (0..).zip(mib).map(|(second, mib)| (at(start, second * 1000), mib << 20)).collect();
+        let samples: Vec<_> =
+            (0..).zip(mib).map(|(second, mib)| (at(start, second * 1000), mib << 20)).collect();
         let Ok(seen) = cut(heard, &samples) else { panic!("everything was seen") };
         assert_eq!((seen.samples.len(), seen.samples[0]), (9, (-4.0, 10.0)));
         assert_eq!((seen.top_mib(), seen.left_mib()), (1011.0, Some(10.0)));
-        assert_eq!((seen.seconds_until(0.5, 1000), seen.seconds_until(0.95, 1000)), (Some(2.0), Some(3.0)));
+        assert_eq!(
+            (seen.seconds_until(0.5, 1000), seen.seconds_until(0.95, 1000)),
+            (Some(2.0), Some(3.0))
+        );
         assert_eq!(seen.seconds_until(0.999, 1000), None);
         let series = seen.series("linux", "fixed", 1000);
         assert_eq!(series["at_seconds"][0], -4.0);

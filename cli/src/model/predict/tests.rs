@@ -26,7 +26,13 @@ fn costs() -> Costs {
 
 fn node(sections: Range<u32>, threads: u32) -> Node {
     let runs = vec![PfnRange::new(u64::from(sections.start) * S, u64::from(sections.end) * S)];
-    Node { number: 0, threads, pages: u64::from(sections.end - sections.start) * S, deferred: sections, runs }
+    Node {
+        number: 0,
+        threads,
+        pages: u64::from(sections.end - sections.start) * S,
+        deferred: sections,
+        runs,
+    }
 }
 
 fn shape(nodes: Vec<Node>) -> Shape {
@@ -129,13 +135,20 @@ fn pools_with_and_without_maps() {
         flush: Line { call_ns: 1000.0, unit_ns: 0.0 },
         ..Costs::NONE
     };
-    let resize = |maps, most| Resize { size: PoolSize::TwoMib, pages: 1000, maps, most, cpus: 1, nodes: 1 };
-    assert!(near(resize(Maps::Kept, 8).fill(&costs), 2300.0) && near(resize(Maps::Kept, 8).empty(&costs), 3200.0));
+    let resize =
+        |maps, most| Resize { size: PoolSize::TwoMib, pages: 1000, maps, most, cpus: 1, nodes: 1 };
+    assert!(
+        near(resize(Maps::Kept, 8).fill(&costs), 2300.0)
+            && near(resize(Maps::Kept, 8).empty(&costs), 3200.0)
+    );
     // A microsecond for the system and a tenth for us, for each; one flush.
     assert!(near(resize(Maps::Lazy, 1).fill(&costs), 2300.0 + 1.1e6 + 1000.0));
     assert!(near(resize(Maps::Lazy, 1).empty(&costs), 700.0 + 5000.0));
     assert!(near(resize(Maps::Eager, 1).empty(&costs), 3200.0 + 10.05e6));
-    assert_eq!([Maps::Kept, Maps::Lazy, Maps::Eager].map(|maps| resize(maps, 8).empty_threads()), [1, 1, 8]);
+    assert_eq!(
+        [Maps::Kept, Maps::Lazy, Maps::Eager].map(|maps| resize(maps, 8).empty_threads()),
+        [1, 1, 8]
+    );
     assert_eq!(resize(Maps::Lazy, 8).fill_threads(), 1);
     assert!(near(resize(Maps::Eager, 2).empty(&costs), 3200.0 + 10.05e6 / 2.0));
 }

@@ -1,7 +1,9 @@
 //! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
 
 use super::super::svg::{Bars, Line, Lines, MOST_SERIES, Mark, Picture, Shape, Unit};
-use super::{Group, NARROW, SIGNS, Section, counted, mark, number, run_size, text, texts, whole, wholes};
+use super::{
+    Group, NARROW, SIGNS, Section, counted, mark, number, run_size, text, texts, whole, wholes,
+};
 use crate::targets::Rows;
 
 const OURS: &str = "framewright";
@@ -20,11 +22,16 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let threads = wholes(&small, "threads");
     let mut groups: Vec<Group> = Vec::new();
     let mut others = [grows(&rows), whole_blocks(&fragment)].into_iter();
-    for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))].iter().flatten() {
+    for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))]
+        .iter()
+        .flatten()
+    {
         let rows = small.is("threads", *threads);
         let allocators = allocators(&rows);
-        let mut plots: Vec<Picture> =
-            PANELS.iter().filter_map(|panel| by_order(&rows, &allocators, *panel, *threads)).collect();
+        let mut plots: Vec<Picture> = PANELS
+            .iter()
+            .filter_map(|panel| by_order(&rows, &allocators, *panel, *threads))
+            .collect();
         plots.extend(edges(&rows, &allocators, *threads));
         // They fill the rows of the page.
         plots.extend(others.next().into_iter().flatten());
@@ -77,17 +84,23 @@ fn by_order(
 fn edges(rows: &Rows<'_>, allocators: &[String], threads: u64) -> Option<Picture> {
     let row = |pattern: &str, order: u64, name: &str| {
         let of = |allocator: &String| {
-            let row = rows.is("pattern", pattern).is("order", order).is("allocator", allocator.as_str());
+            let row =
+                rows.is("pattern", pattern).is("order", order).is("allocator", allocator.as_str());
             row.iter().next().and_then(|row| mark(row, "alloc_ns", NS))
         };
         (name.to_owned(), allocators.iter().map(of).collect::<Vec<_>>())
     };
     let lines = vec![row("one-left", 0, "one page left"), row("full", 0, "refused")];
-    let lines: Vec<_> = lines.into_iter().filter(|(_, marks)| marks.iter().any(Option::is_some)).collect();
+    let lines: Vec<_> =
+        lines.into_iter().filter(|(_, marks)| marks.iter().any(Option::is_some)).collect();
     plot(format!("Nearly full and full, {}", counted(threads, "thread")), allocators, lines)
 }
 
-fn plot(title: String, series: &[String], rows: Vec<(String, Vec<Option<Mark>>)>) -> Option<Picture> {
+fn plot(
+    title: String,
+    series: &[String],
+    rows: Vec<(String, Vec<Option<Mark>>)>,
+) -> Option<Picture> {
     let bars = Bars {
         title,
         unit: Unit::Time,
@@ -117,8 +130,10 @@ fn grows(rows: &Rows<'_>) -> Vec<Picture> {
         ("pair", "alloc_ns", 18, "1 GiB, both"),
     ] {
         let rows = rows.is("pattern", pattern).is("order", order);
-        let mut points: Vec<(f64, f64)> =
-            rows.iter().filter_map(|row| Some((number(row, "managed_gib")?, number(row, field)? * NS))).collect();
+        let mut points: Vec<(f64, f64)> = rows
+            .iter()
+            .filter_map(|row| Some((number(row, "managed_gib")?, number(row, field)? * NS)))
+            .collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         if points.len() > 1 {
             lines.push(Line { name: name.into(), points, series: SIGNS + lines.len() });
@@ -152,7 +167,10 @@ fn whole_blocks(rows: &Rows<'_>) -> Vec<Picture> {
     lines.sort_by_key(|(name, _)| name != OURS);
     let Some(first) = rows.iter().next() else { return Vec::new() };
     let plot = Bars {
-        title: format!("Free memory that is in whole 2 MiB blocks, {} GiB", whole(first, "managed_gib").unwrap_or(0)),
+        title: format!(
+            "Free memory that is in whole 2 MiB blocks, {} GiB",
+            whole(first, "managed_gib").unwrap_or(0)
+        ),
         unit: Unit::Percent,
         shape: Shape::Bars,
         is_log: false,

@@ -23,7 +23,10 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
             .map(|machine| {
                 line(machine, &|rows| {
                     let of = |table: &String| {
-                        rows.is("tables", table.as_str()).iter().next().and_then(|row| mark(row, "bring_up_us", 1e-6))
+                        rows.is("tables", table.as_str())
+                            .iter()
+                            .next()
+                            .and_then(|row| mark(row, "bring_up_us", 1e-6))
                     };
                     tables.iter().map(of).collect()
                 })

@@ -27,7 +27,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let both: Vec<(String, Vec<Option<Mark>>)> = rows
         .iter()
         .filter_map(|row| {
-            let (unit, scale) = UNITS.into_iter().find(|(unit, _)| number(row, &format!("linux_{unit}")).is_some())?;
+            let (unit, scale) = UNITS
+                .into_iter()
+                .find(|(unit, _)| number(row, &format!("linux_{unit}")).is_some())?;
             let of = |system: &str| mark(row, &format!("{system}_{unit}"), scale);
             Some((name(row), vec![of("ours"), of("linux")]))
         })
@@ -57,17 +59,23 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
 /// Whether both do the same: page faults are no allocations, also where a file of earlier versions
 /// does not say so.
 fn is_comparable(row: &Value) -> bool {
-    row.get("comparable") != Some(&Value::Bool(false)) && !text(row, "what").starts_with("page_fault")
+    row.get("comparable") != Some(&Value::Bool(false))
+        && !text(row, "what").starts_with("page_fault")
 }
 
 /// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over Linux's. Nothing for what is neither good nor bad.
 fn times_less(row: &Value) -> Option<Mark> {
     let has = |unit: &str| number(row, &format!("linux_{unit}")).is_some();
     let ratio = mark(row, "ratio", 1.0).filter(|mark| mark.value > 0.0)?;
-    if UNITS.iter().any(|(unit, _)| has(unit)) || has("bytes") && text(row, "what").contains("metadata") {
+    if UNITS.iter().any(|(unit, _)| has(unit))
+        || has("bytes") && text(row, "what").contains("metadata")
+    {
         return Some(ratio);
     }
-    let spread = ratio.spread.filter(|(least, _)| *least > 0.0).map(|(least, most)| (1.0 / most, 1.0 / least));
+    let spread = ratio
+        .spread
+        .filter(|(least, _)| *least > 0.0)
+        .map(|(least, most)| (1.0 / most, 1.0 / least));
     has("iterations_per_s").then_some(Mark { value: 1.0 / ratio.value, spread })
 }
 
@@ -76,8 +84,15 @@ fn name(row: &Value) -> String {
         "" => String::new(),
         reclaim => format!("reclaim {reclaim}"),
     };
-    let cpus = super::whole(row, "cpus_used").map_or_else(String::new, |cpus| super::counted(cpus, "CPU"));
-    let words =
-        [text(row, "what"), text(row, "when"), text(row, "policy"), text(row, "pace"), cpus.as_str(), reclaim.as_str()];
+    let cpus =
+        super::whole(row, "cpus_used").map_or_else(String::new, |cpus| super::counted(cpus, "CPU"));
+    let words = [
+        text(row, "what"),
+        text(row, "when"),
+        text(row, "policy"),
+        text(row, "pace"),
+        cpus.as_str(),
+        reclaim.as_str(),
+    ];
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }

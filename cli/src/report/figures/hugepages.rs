@@ -7,8 +7,11 @@ use serde_json::Value;
 
 /// Numbers of pages that are shown of each size, the largest.
 const SHOWN: usize = 3;
-const SERIES: [(&str, &str, &str); 3] =
-    [("off", "none", "reclaim off"), ("on", "lazy", "reclaim on, lazy"), ("on", "eager", "reclaim on, eager")];
+const SERIES: [(&str, &str, &str); 3] = [
+    ("off", "none", "reclaim off"),
+    ("on", "lazy", "reclaim on, lazy"),
+    ("on", "eager", "reclaim on, eager"),
+];
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("hugepages");
@@ -45,11 +48,15 @@ fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<Pic
             for (field, word) in [("fill_ms", "fill"), ("empty_ms", "empty")] {
                 let of = |(reclaim, restore, _): (&str, &str, &str)| {
                     let is = |row: &Value| {
-                        text(row, "reclaim") == reclaim && (reclaim == "off" || text(row, "restore") == restore)
+                        text(row, "reclaim") == reclaim
+                            && (reclaim == "off" || text(row, "restore") == restore)
                     };
                     rows.filter(is).iter().next().and_then(|row| mark(row, field, 1e-3))
                 };
-                lines.push((format!("{pages} \u{d7} {}, {word}", size(size_kb)), SERIES.map(of).to_vec()));
+                lines.push((
+                    format!("{pages} \u{d7} {}, {word}", size(size_kb)),
+                    SERIES.map(of).to_vec(),
+                ));
             }
         }
     }
@@ -88,6 +95,10 @@ mod tests {
         let section = section(&Rows::new(&rows));
         let plot = &section.groups[0].plots;
         assert_eq!(plot.len(), 1);
-        assert!(plot[0].inline().contains("64 \u{d7} 2 MiB, fill, reclaim on, eager: 3.00 ms"), "{}", plot[0].inline());
+        assert!(
+            plot[0].inline().contains("64 \u{d7} 2 MiB, fill, reclaim on, eager: 3.00 ms"),
+            "{}",
+            plot[0].inline()
+        );
     }
 }

@@ -8,11 +8,18 @@ use serde_json::Value;
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("init");
     let has_limit = rows.filter(|row| row.get("limit_ratio").is_some_and(Value::is_number));
-    let name =
-        |row: &Value| format!("{}, {}, {}", text(row, "policy"), text(row, "init"), whole(row, "threads").unwrap_or(1));
+    let name = |row: &Value| {
+        format!(
+            "{}, {}, {}",
+            text(row, "policy"),
+            text(row, "init"),
+            whole(row, "threads").unwrap_or(1)
+        )
+    };
     let plot = |title: &str, first_touch: bool| {
         let rows = has_limit.is("first_touch", first_touch);
-        let lines: Vec<_> = rows.iter().map(|row| (name(row), vec![mark(row, "limit_ratio", 1.0)])).collect();
+        let lines: Vec<_> =
+            rows.iter().map(|row| (name(row), vec![mark(row, "limit_ratio", 1.0)])).collect();
         (!lines.is_empty()).then(|| {
             Bars {
                 title: title.into(),
@@ -34,11 +41,18 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         let rows = has_limit.is("first_touch", first_touch);
         let lines: Vec<_> = rows
             .iter()
-            .map(|row| (name(row), vec![mark(row, "seconds", 1.0), mark(row, "limit_seconds", 1.0)]))
+            .map(|row| {
+                (name(row), vec![mark(row, "seconds", 1.0), mark(row, "limit_seconds", 1.0)])
+            })
             .collect();
         (!lines.is_empty()).then(|| {
             Bars {
-                title: if first_touch { "Time, memory never touched" } else { "Time, memory backed and dirty" }.into(),
+                title: if first_touch {
+                    "Time, memory never touched"
+                } else {
+                    "Time, memory backed and dirty"
+                }
+                .into(),
                 unit: Unit::Time,
                 shape: Shape::Dots,
                 is_log: true,

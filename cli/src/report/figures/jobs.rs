@@ -13,10 +13,14 @@ const ENGINES: [&str; 5] = ["framewright", "rayon", "scoped", "rayon-inside", "f
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("jobs");
     let known = texts(&rows, "engine");
-    let engines: Vec<String> =
-        ENGINES.iter().filter(|name| known.iter().any(|known| known == *name)).map(|name| (*name).to_owned()).collect();
+    let engines: Vec<String> = ENGINES
+        .iter()
+        .filter(|name| known.iter().any(|known| known == *name))
+        .map(|name| (*name).to_owned())
+        .collect();
     let mut lines: Vec<(f64, String, Vec<Option<Mark>>)> = Vec::new();
-    let by_engine: Vec<_> = engines.iter().map(|engine| rows.is("engine", engine.as_str()).by(&SAME)).collect();
+    let by_engine: Vec<_> =
+        engines.iter().map(|engine| rows.is("engine", engine.as_str()).by(&SAME)).collect();
     for serial in rows.is("engine", "serial").iter() {
         let Some(time) = number(serial, "seconds").filter(|&time| time > 0.0) else { continue };
         let job = key(serial, &SAME);

@@ -76,7 +76,9 @@ const ALL: [Make; 9] = [
 /// The parts that have rows.
 pub fn sections(rows: &[Value]) -> Vec<Section> {
     let rows = Rows::new(rows);
-    let has_rows = |section: &Section| section.benches.iter().any(|bench| rows.bench(bench).iter().next().is_some());
+    let has_rows = |section: &Section| {
+        section.benches.iter().any(|bench| rows.bench(bench).iter().next().is_some())
+    };
     let mut sections: Vec<Section> = ALL.iter().map(|make| make(&rows)).filter(has_rows).collect();
     for section in &mut sections {
         section.groups.retain(|group| !group.plots.is_empty());

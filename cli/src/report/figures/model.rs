@@ -14,7 +14,9 @@ const BAND_PERCENT: f64 = 25.0;
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("model");
-    let seconds = |row: &Value, field: &str| number(row, field).map(|ms| ms * 1e-3).filter(|&seconds| seconds > 0.0);
+    let seconds = |row: &Value, field: &str| {
+        number(row, field).map(|ms| ms * 1e-3).filter(|&seconds| seconds > 0.0)
+    };
     let name = |row: &Value| {
         let words = [text(row, "what"), text(row, "machine")];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
@@ -22,22 +24,30 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let pair = |row: &Value| {
         let (measured, predicted) = (seconds(row, "measured_ms")?, seconds(row, "predicted_ms")?);
         let source = usize::from(text(row, "source") == "published");
-        Some(Point { name: name(row), measured, predicted, series: (source, SOURCES[source].into()) })
+        Some(Point {
+            name: name(row),
+            measured,
+            predicted,
+            series: (source, SOURCES[source].into()),
+        })
     };
     let points: Vec<Point> = rows.iter().filter_map(pair).collect();
     let has_published = points.iter().any(|point| point.series.0 == 1);
     let sources = if has_published { SOURCES.map(ToOwned::to_owned).into() } else { Vec::new() };
     let far = |error: f64| error.abs() > BAND_PERCENT;
-    let worst = points.iter().max_by(|one, other| one.error_percent().abs().total_cmp(&other.error_percent().abs()));
-    let worst = worst.filter(|point| far(point.error_percent())).map_or_else(String::new, |point| {
-        let count = points.iter().filter(|point| far(point.error_percent())).count();
-        format!(
-            " {count} of {} are farther off than that; farthest: {:+.0} %, {}.",
-            points.len(),
-            point.error_percent(),
-            point.name
-        )
-    });
+    let worst = points
+        .iter()
+        .max_by(|one, other| one.error_percent().abs().total_cmp(&other.error_percent().abs()));
+    let worst =
+        worst.filter(|point| far(point.error_percent())).map_or_else(String::new, |point| {
+            let count = points.iter().filter(|point| far(point.error_percent())).count();
+            format!(
+                " {count} of {} are farther off than that; farthest: {:+.0} %, {}.",
+                points.len(),
+                point.error_percent(),
+                point.name
+            )
+        });
     let checked = (!points.is_empty()).then(|| {
         Residuals {
             title: format!("Errors of predictions; the band is {BAND_PERCENT:.0} %"),
@@ -52,7 +62,12 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     });
     let ahead = rows.iter().filter(|row| seconds(row, "measured_ms").is_none());
     let lines: Vec<(String, Vec<Option<Mark>>)> = ahead
-        .filter_map(|row| Some((name(row), vec![Some(Mark { value: seconds(row, "predicted_ms")?, spread: None })])))
+        .filter_map(|row| {
+            Some((
+                name(row),
+                vec![Some(Mark { value: seconds(row, "predicted_ms")?, spread: None })],
+            ))
+        })
         .take(MOST)
         .collect();
     let predicted = Bars {
@@ -75,6 +90,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
              measured; {BAND_PERCENT:.0} % are what the model is held to.{worst}"
         ),
         benches: &["model"],
-        groups: vec![Group::wide(sources, checked.into_iter().collect()), Group::wide(Vec::new(), predicted)],
+        groups: vec![
+            Group::wide(sources, checked.into_iter().collect()),
+            Group::wide(Vec::new(), predicted),
+        ],
     }
 }

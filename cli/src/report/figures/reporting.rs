@@ -75,9 +75,13 @@ fn curves(rows: &Rows<'_>) -> (Vec<Picture>, usize) {
 }
 
 fn curve(row: &Value) -> Option<Line> {
-    let series = |field: &str| -> Option<Vec<f64>> { row.get(field)?.as_array()?.iter().map(Value::as_f64).collect() };
-    let points: Vec<(f64, f64)> =
-        series("at_seconds")?.into_iter().zip(series("rss_mib")?.into_iter().map(|mib| mib / 1024.0)).collect();
+    let series = |field: &str| -> Option<Vec<f64>> {
+        row.get(field)?.as_array()?.iter().map(Value::as_f64).collect()
+    };
+    let points: Vec<(f64, f64)> = series("at_seconds")?
+        .into_iter()
+        .zip(series("rss_mib")?.into_iter().map(|mib| mib / 1024.0))
+        .collect();
     let each = points.len().div_ceil(MOST_POINTS).max(1);
     let last = points.last().copied();
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(each).collect();
@@ -123,7 +127,9 @@ fn falls(rows: &Rows<'_>, first_sign: usize) -> Option<Picture> {
     let judged = falls.iter().filter(|fall| fall.is_judged).count();
     let quick = falls.iter().filter(|fall| fall.is_judged && fall.is_adaptive).count();
     let (linux, meaning) = linux_seconds(rows)
-        .map_or((LINUX_SECONDS, "Linux, elsewhere".to_owned()), |seconds| (seconds, "Linux".to_owned()));
+        .map_or((LINUX_SECONDS, "Linux, elsewhere".to_owned()), |seconds| {
+            (seconds, "Linux".to_owned())
+        });
     let mut limits = vec![
         Limit { value: 3.0, meaning: "must".into(), rows: 0..quick },
         Limit { value: linux, meaning, rows: 0..judged },
@@ -144,13 +150,15 @@ fn falls(rows: &Rows<'_>, first_sign: usize) -> Option<Picture> {
 }
 
 fn faults(rows: &Rows<'_>, first_sign: usize) -> Group {
-    let mut configs: Vec<String> = texts(rows, "config").into_iter().filter(|config| config != "off").collect();
+    let mut configs: Vec<String> =
+        texts(rows, "config").into_iter().filter(|config| config != "off").collect();
     // The first has its number beside it: what reporting costs, and not the benchmark's own error.
     configs.sort_by_key(|config| (config != "on", config == AGAIN));
     configs.truncate(MOST_SERIES - first_sign);
     let mut lines: Vec<(String, Vec<Option<Mark>>)> = Vec::new();
     const SAME: [&str; 3] = ["on", "workload", "cpus"];
-    let by_config: Vec<_> = configs.iter().map(|config| rows.is("config", config.as_str()).by(&SAME)).collect();
+    let by_config: Vec<_> =
+        configs.iter().map(|config| rows.is("config", config.as_str()).by(&SAME)).collect();
     for off in rows.is("config", "off").iter() {
         let job = key(off, &SAME);
         let of = |of: &HashMap<String, &Value>| {
@@ -162,7 +170,11 @@ fn faults(rows: &Rows<'_>, first_sign: usize) -> Group {
             })
         };
         let on = if text(off, "on") == "qemu" { GUEST } else { "" };
-        let name = format!("{}, {}{on}", text(off, "workload"), counted(whole(off, "cpus").unwrap_or(1), "CPU"));
+        let name = format!(
+            "{}, {}{on}",
+            text(off, "workload"),
+            counted(whole(off, "cpus").unwrap_or(1), "CPU")
+        );
         lines.push((name, by_config.iter().map(of).collect()));
     }
     lines.retain(|(_, marks)| marks.iter().any(Option::is_some));

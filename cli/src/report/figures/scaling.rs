@@ -6,7 +6,8 @@ use crate::targets::Rows;
 
 pub(super) fn section(rows: &Rows<'_>) -> Section {
     let rows = rows.bench("scaling");
-    let shares = rows.iter().any(|row| number(row, "cpus_percent").is_some_and(|percent| percent > 0.0));
+    let shares =
+        rows.iter().any(|row| number(row, "cpus_percent").is_some_and(|percent| percent > 0.0));
     let across = |row: &serde_json::Value| {
         if shares { number(row, "cpus_percent") } else { number(row, "threads") }
     };
@@ -17,12 +18,15 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         for what in texts(&rows, "what") {
             for on in texts_or_none(&rows, "on") {
                 let rows = rows.is("what", what.as_str()).filter(|row| text(row, "on") == on);
-                let mut points: Vec<(f64, f64)> =
-                    rows.iter().filter_map(|row| Some((across(row)?, number(row, field)? * scale))).collect();
+                let mut points: Vec<(f64, f64)> = rows
+                    .iter()
+                    .filter_map(|row| Some((across(row)?, number(row, field)? * scale)))
+                    .collect();
                 points.sort_by(|one, other| one.0.total_cmp(&other.0));
                 let name = if on.is_empty() { what.clone() } else { format!("{what}, {on}") };
                 if points.len() > 1 {
-                    let series = known.iter().position(|other| *other == name).unwrap_or(known.len());
+                    let series =
+                        known.iter().position(|other| *other == name).unwrap_or(known.len());
                     if series == known.len() {
                         known.push(name.clone());
                     }
@@ -32,7 +36,11 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         }
         lines
     };
-    let below = if shares { ("share of a node\u{2019}s CPUs", Unit::Percent) } else { ("threads", Unit::Number) };
+    let below = if shares {
+        ("share of a node\u{2019}s CPUs", Unit::Percent)
+    } else {
+        ("threads", Unit::Number)
+    };
     let plot = |title: &str, side: Unit, lines: Vec<Line>| {
         (!lines.is_empty()).then(|| {
             Lines {

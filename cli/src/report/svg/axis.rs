@@ -102,12 +102,17 @@ impl Scale {
         let (least, most) = (least.min(0.0), most.max(0.0));
         let most = if most > least { most } else { least + 1.0 };
         let step = step(most - least, 5.0);
-        Self { least: (least / step).floor() * step, most: (most / step).ceil() * step, is_log: false }
+        Self {
+            least: (least / step).floor() * step,
+            most: (most / step).ceil() * step,
+            is_log: false,
+        }
     }
 
     /// From a power of ten, or twice or five times one, to another. Values that are not positive have no place.
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
-        let (least, most) = ends(values, |value| value.is_finite() && value > 0.0).unwrap_or((1.0, 10.0));
+        let (least, most) =
+            ends(values, |value| value.is_finite() && value > 0.0).unwrap_or((1.0, 10.0));
         let (least, most) = (round_down(least), round_up(most));
         Self { least, most: if most > least { most } else { least * 10.0 }, is_log: true }
     }
@@ -137,8 +142,14 @@ impl Scale {
         }
         // The densest of these that is not too dense.
         let most = wanted.round().max(2.0);
-        let choices: [(&[f64], f64); 6] =
-            [(&[1.0, 2.0, 5.0], 1.0), (&[1.0, 3.0], 1.0), (&[1.0], 1.0), (&[1.0], 2.0), (&[1.0], 3.0), (&[1.0], 6.0)];
+        let choices: [(&[f64], f64); 6] = [
+            (&[1.0, 2.0, 5.0], 1.0),
+            (&[1.0, 3.0], 1.0),
+            (&[1.0], 1.0),
+            (&[1.0], 2.0),
+            (&[1.0], 3.0),
+            (&[1.0], 6.0),
+        ];
         let mut ticks = Vec::new();
         for (steps, each) in choices {
             ticks = self.powers(steps, each);
@@ -155,7 +166,11 @@ impl Scale {
         let mut ticks = Vec::new();
         while power <= self.most.log10() + 1e-9 {
             let all = steps.iter().map(|step| step * 10_f64.powf(power));
-            ticks.extend(all.filter(|tick| *tick >= self.least * 0.999_999 && *tick <= self.most * 1.000_001));
+            ticks.extend(
+                all.filter(|tick| {
+                    *tick >= self.least * 0.999_999 && *tick <= self.most * 1.000_001
+                }),
+            );
             power += each;
         }
         ticks
@@ -173,13 +188,20 @@ fn ends(values: impl IntoIterator<Item = f64>, is_fit: impl Fn(f64) -> bool) -> 
 fn step(length: f64, wanted: f64) -> f64 {
     let rough = length / wanted.max(1.0);
     let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= rough * 0.999_999).unwrap_or(10.0);
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|step| step * power >= rough * 0.999_999)
+        .unwrap_or(10.0);
     step * power
 }
 
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
-    [5.0, 2.0, 1.0].into_iter().map(|step| step * power).find(|round| *round <= value * 1.000_001).unwrap_or(power)
+    [5.0, 2.0, 1.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|round| *round <= value * 1.000_001)
+        .unwrap_or(power)
 }
 
 fn round_up(value: f64) -> f64 {
@@ -212,9 +234,14 @@ mod tests {
     fn log_axes_name_powers_and_what_lies_between() {
         let wide = Scale::log([3e-9, 4e-3]);
         assert_eq!((wide.place(2e-9), wide.place(5e-3)), (0.0, 1.0));
-        assert!(wide.ticks(8.0).iter().all(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9));
-        let narrow: Vec<String> =
-            Scale::log([3.0, 40.0]).ticks(6.0).into_iter().map(|tick| Unit::Number.tick(tick)).collect();
+        assert!(
+            wide.ticks(8.0).iter().all(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9)
+        );
+        let narrow: Vec<String> = Scale::log([3.0, 40.0])
+            .ticks(6.0)
+            .into_iter()
+            .map(|tick| Unit::Number.tick(tick))
+            .collect();
         assert_eq!(narrow, ["2", "5", "10", "20", "50"]);
         for odd in [vec![], vec![0.0], vec![-1.0, f64::INFINITY], vec![5.0]] {
             let scale = Scale::log(odd);

@@ -128,14 +128,16 @@ impl Bars {
             }
             // What stands left of its line leaves the right to the next.
             let is_alone = self.limits.len() == 1;
-            let is_left = self.limits.iter().any(|other| other.rows.start == 0 && other.value > *value);
+            let is_left =
+                self.limits.iter().any(|other| other.rows.start == 0 && other.value > *value);
             let anchor = match place {
                 _ if !is_first || is_alone && place > 0.6 => Anchor::End,
                 _ if is_left && place > 0.3 => Anchor::End,
                 _ if place < 0.12 => Anchor::Start,
                 _ => Anchor::Middle,
             };
-            let (aside, below) = if is_first { (0.0, head - 6.0) } else { (5.0, top + each / 2.0 + 4.0) };
+            let (aside, below) =
+                if is_first { (0.0, head - 6.0) } else { (5.0, top + each / 2.0 + 4.0) };
             svg.text("rf", anchor, (x(*value) - aside, below), meaning);
         }
         let base = x(self.base());
@@ -153,14 +155,24 @@ impl Bars {
     }
 
     fn words(&self, name: &str, series: usize, mark: Mark) -> String {
-        let spread = mark.spread.filter(|(least, most)| least < most).map_or_else(String::new, |(least, most)| {
-            format!(" ({} to {})", self.unit.value(least), self.unit.value(most))
-        });
-        let which = self.series.get(series).map_or_else(String::new, |series| format!(", {series}"));
+        let spread = mark
+            .spread
+            .filter(|(least, most)| least < most)
+            .map_or_else(String::new, |(least, most)| {
+                format!(" ({} to {})", self.unit.value(least), self.unit.value(most))
+            });
+        let which =
+            self.series.get(series).map_or_else(String::new, |series| format!(", {series}"));
         format!("{name}{which}: {}{spread}", self.unit.value(mark.value))
     }
 
-    fn dots(&self, svg: &mut Svg, (name, marks): (&str, &[Option<Mark>]), y: f64, x: &impl Fn(f64) -> f64) {
+    fn dots(
+        &self,
+        svg: &mut Svg,
+        (name, marks): (&str, &[Option<Mark>]),
+        y: f64,
+        x: &impl Fn(f64) -> f64,
+    ) {
         let places: Vec<f64> = marks.iter().flatten().map(|mark| x(mark.value)).collect();
         if let (Some(least), Some(most)) =
             (places.iter().copied().reduce(f64::min), places.iter().copied().reduce(f64::max))
@@ -174,14 +186,29 @@ impl Bars {
                 svg.line(&class("sp", self.first_sign + series), (x(least), y), (x(most), y));
             }
             let meaning = self.series.get(series).map_or("", String::as_str);
-            svg.sign((self.first_sign + series, meaning), (x(mark.value), y), &self.words(name, series, mark));
+            svg.sign(
+                (self.first_sign + series, meaning),
+                (x(mark.value), y),
+                &self.words(name, series, mark),
+            );
         }
         if let Some(Some(first)) = marks.first() {
-            svg.text(&class("vl", self.first_sign), Anchor::End, (self.width, y + 4.0), &self.unit.value(first.value));
+            svg.text(
+                &class("vl", self.first_sign),
+                Anchor::End,
+                (self.width, y + 4.0),
+                &self.unit.value(first.value),
+            );
         }
     }
 
-    fn bars(&self, svg: &mut Svg, (name, marks): (&str, &[Option<Mark>]), top: f64, x: &impl Fn(f64) -> f64) {
+    fn bars(
+        &self,
+        svg: &mut Svg,
+        (name, marks): (&str, &[Option<Mark>]),
+        top: f64,
+        x: &impl Fn(f64) -> f64,
+    ) {
         let base = x(self.base());
         for (series, mark) in marks.iter().enumerate() {
             let Some(mark) = *mark else { continue };
@@ -198,7 +225,12 @@ impl Bars {
                 svg.line("wh", (x(least), y + BAR / 2.0), (x(most), y + BAR / 2.0));
                 reach = reach.max(x(most));
             }
-            svg.text("vl", Anchor::Start, (reach + 4.0, y + BAR / 2.0 + 4.0), &self.unit.value(mark.value));
+            svg.text(
+                "vl",
+                Anchor::Start,
+                (reach + 4.0, y + BAR / 2.0 + 4.0),
+                &self.unit.value(mark.value),
+            );
             svg.end();
         }
     }
@@ -212,7 +244,10 @@ pub fn legend(series: &[String], first_sign: usize) -> String {
         svg.sign((first_sign + index, name), (7.0, 7.0), "");
         let sign = svg.finish("").body;
         let name = Escaped(name);
-        put!(items, "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" aria-hidden=\"true\">{sign}</svg>{name}</li>");
+        put!(
+            items,
+            "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" aria-hidden=\"true\">{sign}</svg>{name}</li>"
+        );
     }
     format!("<ul class=\"legend\">{items}</ul>")
 }
@@ -229,7 +264,10 @@ mod tests {
             shape,
             is_log,
             series: vec!["ours".into(), "theirs".into()],
-            rows: vec![("order 0".into(), vec![mark(4e-9), mark(3e-8)]), ("order 9".into(), vec![None, mark(1e-6)])],
+            rows: vec![
+                ("order 0".into(), vec![mark(4e-9), mark(3e-8)]),
+                ("order 9".into(), vec![None, mark(1e-6)]),
+            ],
             limits: vec![Limit::all(6e-9, "limit")],
             first_sign: 0,
             width: 400.0,
@@ -246,9 +284,15 @@ mod tests {
                 text.contains("order 0, ours: 4.00 ns (3.60 ns to 4.80 ns)")
                     && text.contains("order 9, theirs: 1.00 \u{b5}s")
             );
-            assert!(!text.contains("NaN") && !text.contains("inf") && text.contains("a &lt;title&gt;"));
+            assert!(
+                !text.contains("NaN") && !text.contains("inf") && text.contains("a &lt;title&gt;")
+            );
             for part in text.split(" x=\"").skip(1) {
-                let x: f64 = part.split('"').next().and_then(|number| number.parse().ok()).expect("a number");
+                let x: f64 = part
+                    .split('"')
+                    .next()
+                    .and_then(|number| number.parse().ok())
+                    .expect("a number");
                 assert!((-0.1..=400.1).contains(&x), "{x}");
             }
         }
@@ -256,16 +300,27 @@ mod tests {
 
     #[test]
     fn words_of_limits_have_a_line_without_the_heading_of_numbers() {
-        let row =
-            |half: f64| vec![Some(Mark { value: half, spread: None }), Some(Mark { value: 2.0 * half, spread: None })];
-        let limit = |value: f64, meaning: &str, rows: usize| Limit { value, meaning: meaning.into(), rows: 0..rows };
+        let row = |half: f64| {
+            vec![
+                Some(Mark { value: half, spread: None }),
+                Some(Mark { value: 2.0 * half, spread: None }),
+            ]
+        };
+        let limit = |value: f64, meaning: &str, rows: usize| Limit {
+            value,
+            meaning: meaning.into(),
+            rows: 0..rows,
+        };
         let text = Bars {
             title: "Until memory is back".into(),
             unit: Unit::Time,
             shape: Shape::Dots,
             is_log: true,
             series: vec!["half".into(), "95 %".into()],
-            rows: vec![("guest, adaptive, 2 GiB".into(), row(0.2)), ("guest, fixed, 2 GiB".into(), row(6.2))],
+            rows: vec![
+                ("guest, adaptive, 2 GiB".into(), row(0.2)),
+                ("guest, fixed, 2 GiB".into(), row(6.2)),
+            ],
             limits: vec![limit(3.0, "must", 1), limit(18.0, "Linux, elsewhere", 2)],
             first_sign: 0,
             width: 520.0,
@@ -279,7 +334,10 @@ mod tests {
         };
         let number = |words: &str, name: &str| {
             let element = element(words);
-            let value = element.split(&format!(" {name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+            let value = element
+                .split(&format!(" {name}=\""))
+                .nth(1)
+                .and_then(|rest| rest.split('"').next());
             value.and_then(|value| value.parse::<f64>().ok()).expect("a number")
         };
         let (heading, linux) = (number("half", "y"), number("Linux, elsewhere", "y"));

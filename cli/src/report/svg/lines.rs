@@ -49,7 +49,13 @@ impl Lines {
         let across = points().map(|point| point.0);
         let across = if self.is_log { Scale::log(across) } else { Scale::linear(across) };
         let up = Scale::linear(points().map(|point| point.1));
-        let names = self.lines.iter().chain(&self.ideal).map(|line| line.name.chars().count()).max().unwrap_or(0);
+        let names = self
+            .lines
+            .iter()
+            .chain(&self.ideal)
+            .map(|line| line.name.chars().count())
+            .max()
+            .unwrap_or(0);
         let names = (names as f64 * CHARACTER + 14.0).min(self.width * 0.4);
         let (right, bottom) = (self.width - names, self.height - FOOT);
         let x = |value: f64| LEFT + across.place(value) * (right - LEFT);
@@ -64,11 +70,22 @@ impl Lines {
             svg.text("tk", Anchor::Middle, (x(tick), bottom + 17.0), &self.below.1.tick(tick));
         }
         svg.line("ax", (LEFT, bottom), (right, bottom));
-        svg.text("tk", Anchor::Middle, (f64::midpoint(LEFT, right), self.height - 4.0), &self.below.0);
+        svg.text(
+            "tk",
+            Anchor::Middle,
+            (f64::midpoint(LEFT, right), self.height - 4.0),
+            &self.below.0,
+        );
         let path = |points: &[(f64, f64)]| {
             let mut path = String::new();
             for (index, point) in points.iter().enumerate() {
-                put!(path, "{}{} {}", if index == 0 { "M" } else { "L" }, Short(x(point.0)), Short(y(point.1)));
+                put!(
+                    path,
+                    "{}{} {}",
+                    if index == 0 { "M" } else { "L" },
+                    Short(x(point.0)),
+                    Short(y(point.1))
+                );
             }
             path
         };
@@ -79,7 +96,12 @@ impl Lines {
             svg.curve((line.series, &line.name), &path(&line.points));
             if self.has_signs {
                 for &(at, value) in &line.points {
-                    let words = format!("{}, {}: {}", line.name, self.below.1.tick(at), self.side.value(value));
+                    let words = format!(
+                        "{}, {}: {}",
+                        line.name,
+                        self.below.1.tick(at),
+                        self.side.value(value)
+                    );
                     svg.sign((line.series, &line.name), (x(at), y(value)), &words);
                 }
             }
@@ -93,8 +115,9 @@ impl Lines {
     fn names(&self, svg: &mut Svg, right: f64, bottom: f64, y: &impl Fn(f64) -> f64) {
         const APART: f64 = 14.0;
         let ends = self.lines.iter().chain(&self.ideal).enumerate();
-        let mut ends: Vec<(f64, usize)> =
-            ends.filter_map(|(index, line)| line.points.last().map(|point| (y(point.1), index))).collect();
+        let mut ends: Vec<(f64, usize)> = ends
+            .filter_map(|(index, line)| line.points.last().map(|point| (y(point.1), index)))
+            .collect();
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         for index in 1..ends.len() {
             ends[index].0 = ends[index].0.max(ends[index - 1].0 + APART);
@@ -107,9 +130,12 @@ impl Lines {
         }
         for (place, index) in ends {
             match self.lines.get(index) {
-                Some(line) => {
-                    svg.text(&class("nm", line.series), Anchor::Start, (right + 8.0, place + 4.0), &line.name)
-                }
+                Some(line) => svg.text(
+                    &class("nm", line.series),
+                    Anchor::Start,
+                    (right + 8.0, place + 4.0),
+                    &line.name,
+                ),
                 None => svg.text(
                     "tk",
                     Anchor::Start,
@@ -127,8 +153,11 @@ mod tests {
 
     #[test]
     fn curves_are_drawn_and_their_names_lie_apart() {
-        let line =
-            |name: &str, last: f64, series| Line { name: name.into(), points: vec![(1.0, 1.0), (2.0, last)], series };
+        let line = |name: &str, last: f64, series| Line {
+            name: name.into(),
+            points: vec![(1.0, 1.0), (2.0, last)],
+            series,
+        };
         let text = Lines {
             title: "Speed-up".into(),
             below: ("threads".into(), Unit::Number),

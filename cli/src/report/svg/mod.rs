@@ -61,13 +61,19 @@ impl Svg {
     /// A line.
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(Short);
-        put!(self.body, "<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>");
+        put!(
+            self.body,
+            "<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>"
+        );
     }
 
     /// A rectangle from its upper left corner.
     pub fn rectangle(&mut self, class: &str, corner: (f64, f64), size: (f64, f64)) {
         let [x, y, w, h] = [corner.0, corner.1, size.0.max(0.0), size.1.max(0.0)].map(Short);
-        put!(self.body, "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>");
+        put!(
+            self.body,
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>"
+        );
     }
 
     /// A path, closed or not.
@@ -99,7 +105,11 @@ impl Svg {
             Anchor::End => " text-anchor=\"end\"",
         };
         let (x, y) = (Short(place.0), Short(place.1));
-        put!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", Escaped(words));
+        put!(
+            self.body,
+            "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{}</text>",
+            Escaped(words)
+        );
     }
 
     /// The sign of a series: a form of its own for each, so that nobody needs colours. `meaning`
@@ -135,7 +145,12 @@ impl Svg {
 
     /// Elements that were drawn elsewhere, moved.
     pub fn part(&mut self, place: (f64, f64), elements: &str) {
-        put!(self.body, "<g transform=\"translate({} {})\">{elements}</g>", Short(place.0), Short(place.1));
+        put!(
+            self.body,
+            "<g transform=\"translate({} {})\">{elements}</g>",
+            Short(place.0),
+            Short(place.1)
+        );
     }
 
     /// The picture; `label` says what it shows to whoever cannot see it.
@@ -184,7 +199,9 @@ mod tests {
                 "<svg class=\"plot\" viewBox=\"0 0 10 20\" role=\"img\" aria-label=\"&quot;quoted&quot;\">"
             )
         );
-        assert!(text.contains("x1=\"0\" y1=\"0\" x2=\"1.3\" y2=\"3\"") && text.contains(">&lt;b&gt;<"));
+        assert!(
+            text.contains("x1=\"0\" y1=\"0\" x2=\"1.3\" y2=\"3\"") && text.contains(">&lt;b&gt;<")
+        );
         assert!(text.contains("<title>a &amp; b</title>"));
     }
 }

@@ -62,13 +62,23 @@ impl Residuals {
         for tick in up.ticks(((bottom - HEAD) / 34.0).max(2.0)) {
             svg.line("gr", (LEFT, y(tick)), (right, y(tick)));
             let sign = if tick > 0.0 { "+" } else { "" };
-            svg.text("tk", Anchor::End, (LEFT - 6.0, y(tick) + 4.0), &format!("{sign}{}", Unit::Percent.tick(tick)));
+            svg.text(
+                "tk",
+                Anchor::End,
+                (LEFT - 6.0, y(tick) + 4.0),
+                &format!("{sign}{}", Unit::Percent.tick(tick)),
+            );
         }
         for tick in across.ticks(((right - LEFT) / 60.0).max(2.0)) {
             svg.line("gr", (x(tick), HEAD), (x(tick), bottom));
             svg.text("tk", Anchor::Middle, (x(tick), bottom + 16.0), &self.unit.tick(tick));
         }
-        svg.text("tk", Anchor::Middle, (f64::midpoint(LEFT, right), self.height - 4.0), &self.below);
+        svg.text(
+            "tk",
+            Anchor::Middle,
+            (f64::midpoint(LEFT, right), self.height - 4.0),
+            &self.below,
+        );
         svg.line("ax", (LEFT, y(0.0)), (right, y(0.0)));
         for point in &self.points {
             let words = format!(
@@ -81,7 +91,8 @@ impl Residuals {
             let (series, meaning) = &point.series;
             svg.sign((*series, meaning), (x(point.measured), y(point.error_percent())), &words);
         }
-        let mut far: Vec<&Point> = self.points.iter().filter(|point| point.error_percent().abs() > self.band).collect();
+        let mut far: Vec<&Point> =
+            self.points.iter().filter(|point| point.error_percent().abs() > self.band).collect();
         far.sort_by(|one, other| other.error_percent().abs().total_cmp(&one.error_percent().abs()));
         for point in far.into_iter().take(MOST_NAMED) {
             let place = (x(point.measured) + 8.0, y(point.error_percent()) + 4.0);
@@ -114,7 +125,11 @@ mod tests {
             height: 300.0,
         };
         let text = plot.draw().inline();
-        assert!(text.contains("fill: predicted 1.10 ms, measured 1.00 ms (+10 %)") && !text.contains("NaN"), "{text}");
+        assert!(
+            text.contains("fill: predicted 1.10 ms, measured 1.00 ms (+10 %)")
+                && !text.contains("NaN"),
+            "{text}"
+        );
         // Only what is beyond the band has its number beside it.
         assert_eq!(text.matches("class=\"vl\"").count(), 1);
         assert!(text.contains(">+76 %</text>"), "{text}");
@@ -123,10 +138,16 @@ mod tests {
             .split("class=\"m s0\"")
             .skip(1)
             .map(|part| {
-                let path = part.split(" d=\"M").nth(1).and_then(|path| path.split(['a', '"']).next());
-                path.and_then(|path| path.split(' ').nth(1)).and_then(|y| y.parse().ok()).expect("a place")
+                let path =
+                    part.split(" d=\"M").nth(1).and_then(|path| path.split(['a', '"']).next());
+                path.and_then(|path| path.split(' ').nth(1))
+                    .and_then(|y| y.parse().ok())
+                    .expect("a place")
             })
             .collect();
-        assert!((heights[2] - heights[0]).abs() > 4.0 * (heights[1] - heights[0]).abs() / 2.0, "{heights:?}");
+        assert!(
+            (heights[2] - heights[0]).abs() > 4.0 * (heights[1] - heights[0]).abs() / 2.0,
+            "{heights:?}"
+        );
     }
 }

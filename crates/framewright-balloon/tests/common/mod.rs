@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use framewright_balloon::{Balloon, BalloonMemory, DeviceFault, Progress, Settings, StartError, Statistic};
+use framewright_balloon::{
+    Balloon, BalloonMemory, DeviceFault, Progress, Settings, StartError, Statistic,
+};
 use framewright_testkit::balloon::{FakeBalloon, FakeHal, FakeTransport};
 use std::collections::BTreeSet;
 
@@ -39,8 +41,10 @@ unsafe impl BalloonMemory for Memory {
         }
         let pages = 1u64 << order;
         let is_free = |first: u64| (first..first + pages).all(|pfn| self.free.contains(&pfn));
-        let mut candidates = self.free.range(..end_pfn).copied().filter(|pfn| pfn.is_multiple_of(pages));
-        let first = candidates.find(|&first| is_free(first)).filter(|_| order == 0 || !self.no_large)?;
+        let mut candidates =
+            self.free.range(..end_pfn).copied().filter(|pfn| pfn.is_multiple_of(pages));
+        let first =
+            candidates.find(|&first| is_free(first)).filter(|_| order == 0 || !self.no_large)?;
         for pfn in first..first + pages {
             self.free.remove(&pfn);
             self.taken.insert(pfn);

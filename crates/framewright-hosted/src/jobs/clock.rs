@@ -93,12 +93,16 @@ impl Clock {
 
 /// Counter and clock at one moment. Between two readings other threads may run for milliseconds, which would spoil the rate: of several attempts the one counts in which least time passed.
 fn both() -> Option<(u64, u64)> {
-    tightest(std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?))).take(ATTEMPTS))
+    tightest(
+        std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?)))
+            .take(ATTEMPTS),
+    )
 }
 
 /// Of readings of the counter, the clock, and the counter again.
 fn tightest(readings: impl Iterator<Item = Option<(u64, u64, u64)>>) -> Option<(u64, u64)> {
-    let (before, ns, after) = readings.flatten().min_by_key(|(before, _, after)| after.saturating_sub(*before))?;
+    let (before, ns, after) =
+        readings.flatten().min_by_key(|(before, _, after)| after.saturating_sub(*before))?;
     Some((before + after.saturating_sub(before) / 2, ns))
 }
 
@@ -139,8 +143,12 @@ mod tests {
 
     #[test]
     fn readings_with_something_between_them_do_not_count() {
-        let readings =
-            [None, Some((100, 7, 5_000_100)), Some((6_000_000, 9, 6_000_040)), Some((7_000_000, 11, 7_000_050))];
+        let readings = [
+            None,
+            Some((100, 7, 5_000_100)),
+            Some((6_000_000, 9, 6_000_040)),
+            Some((7_000_000, 11, 7_000_050)),
+        ];
         assert_eq!(tightest(readings.into_iter()), Some((6_000_020, 9)));
         // Another CPU's counter may be a little behind.
         assert_eq!(tightest([Some((50, 3, 40))].into_iter()), Some((50, 3)));
@@ -155,7 +163,10 @@ mod tests {
         // However long the readings themselves were kept waiting.
         let (least, most) = (end.0 - begin.2, end.2 - begin.0);
         let ours = end.1 - begin.1;
-        assert!(ours >= least - least / 100 && ours <= most + most / 100, "{least} <= {ours} <= {most}");
+        assert!(
+            ours >= least - least / 100 && ours <= most + most / 100,
+            "{least} <= {ours} <= {most}"
+        );
     }
 
     /// What was found first is for all; that there is none is found, too.
@@ -175,7 +186,8 @@ mod tests {
     /// A child that is forked while a thread of its parent measures does not have that thread.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
-        let (clock, tell, (leave, stay)) = (Clock::new(), std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        let (clock, tell, (leave, stay)) =
+            (Clock::new(), std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let status = std::thread::scope(|scope| {
             let clock = &clock;
             scope.spawn(move || {

@@ -26,7 +26,11 @@ impl Context {
             false if system::is_idle() => IDLE_LEVEL,
             false => 0,
         };
-        let now = Self { cpus: CpuMask::of_this_thread().ok()?, policy: MemoryPolicy::of_this_thread(), level };
+        let now = Self {
+            cpus: CpuMask::of_this_thread().ok()?,
+            policy: MemoryPolicy::of_this_thread(),
+            level,
+        };
         let last = LAST.try_with(|last| {
             let mut last = last.try_borrow_mut().ok()?;
             if last.as_deref() != Some(&now) {
@@ -61,7 +65,12 @@ pub(super) struct Adopted {
 impl Adopted {
     /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their number; `narrowed`: its CPUs were changed since. Returns whether it does so; if not, it
     /// must not work.
-    pub fn adopt(&mut self, context: &Arc<Context>, node: Option<(u32, &CpuMask)>, narrowed: bool) -> bool {
+    pub fn adopt(
+        &mut self,
+        context: &Arc<Context>,
+        node: Option<(u32, &CpuMask)>,
+        narrowed: bool,
+    ) -> bool {
         let number = node.map(|(number, _)| number);
         if !narrowed
             && self.node == number
@@ -69,7 +78,8 @@ impl Adopted {
         {
             return true;
         }
-        let policy_is_new = self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
+        let policy_is_new =
+            self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
         // Nothing is adopted unless all is.
         *self = Self::default();
         let near = node.map(|(_, cpus)| context.cpus.and(cpus)).filter(|near| near.count() != 0);
@@ -90,7 +100,9 @@ mod tests {
     #[test]
     fn cpus_are_taken_over_all_or_none() {
         let all = Context::of_this_thread(false).expect("the system says");
-        let first = (0..8192).find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1).expect("there is a CPU");
+        let first = (0..8192)
+            .find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1)
+            .expect("there is a CPU");
         let with = |cpus: CpuMask| Arc::new(all.with_cpus(cpus));
         let here = || CpuMask::of_this_thread().expect("the system says");
         std::thread::scope(|scope| {
@@ -102,7 +114,9 @@ mod tests {
                 assert!(adopted.adopt(&all, None, false) && here() == all.cpus);
                 // A node narrows it, unless the caller may not go there.
                 assert!(adopted.adopt(&all, Some((0, &one)), false) && here().count() == 1);
-                assert!(adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus);
+                assert!(
+                    adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus
+                );
                 // CPUs that somebody else changed.
                 assert!(adopted.adopt(&all, None, false));
                 one.adopt().expect("it may");

@@ -46,7 +46,11 @@ impl Loan {
             if word & (what | LENDING) != 0 {
                 return word & what != 0;
             }
-            if self.0.compare_exchange(word, word | LENDING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if self
+                .0
+                .compare_exchange(word, word | LENDING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 let given = give();
                 self.0.store(word | if given { what } else { 0 }, Ordering::Release);
                 return given;
@@ -105,7 +109,9 @@ mod tests {
         assert!(loan.end_stint(|| unreachable!()) && !loan.end_stint(|| unreachable!()));
         // Neither takes the place of the other.
         assert!(loan.lend(&|| false, || true) && loan.lend_cpu(&|| false, || true));
-        assert!(loan.lend(&|| false, || unreachable!()) && loan.lend_cpu(&|| false, || unreachable!()));
+        assert!(
+            loan.lend(&|| false, || unreachable!()) && loan.lend_cpu(&|| false, || unreachable!())
+        );
         let mut lowered = false;
         assert!(loan.end_stint(|| lowered = true) && lowered);
         assert!(!loan.end_stint(|| unreachable!()));

@@ -183,6 +183,8 @@ impl Helpers for HostedHelpers {
 
     fn resume_panic(&self, helper: usize) -> ! {
         let payload = self.pool().take_panic(helper);
-        std::panic::resume_unwind(payload.unwrap_or_else(|| Box::new("a chunk panicked on a helper")))
+        std::panic::resume_unwind(
+            payload.unwrap_or_else(|| Box::new("a chunk panicked on a helper")),
+        )
     }
 }

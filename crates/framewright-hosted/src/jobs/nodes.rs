@@ -77,6 +77,9 @@ mod tests {
         // One without CPUs, and one that cannot be read, are left out.
         assert_eq!(nodes.set(), NodeSet::EMPTY.with(0).with(2));
         assert_eq!(nodes.of_cpu, [0, 0, 2, 2, 0]);
-        assert_eq!([0, 2, 3].map(|node| nodes.cpus(node).map(CpuMask::count)), [Some(3), Some(2), None]);
+        assert_eq!(
+            [0, 2, 3].map(|node| nodes.cpus(node).map(CpuMask::count)),
+            [Some(3), Some(2), None]
+        );
     }
 }

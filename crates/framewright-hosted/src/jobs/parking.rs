@@ -26,7 +26,8 @@ pub(super) struct Call {
 
 impl PartialEq for Call {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.context, &other.context) && (self.node, self.caller_cpu) == (other.node, other.caller_cpu)
+        Arc::ptr_eq(&self.context, &other.context)
+            && (self.node, self.caller_cpu) == (other.node, other.caller_cpu)
     }
 }
 
@@ -86,7 +87,12 @@ impl Parking {
         let before = self.state.swap(ASLEEP, Ordering::SeqCst);
         debug_assert_eq!(before, AWAKE, "a helper sleeps where another one does");
         let stays = has_something();
-        if stays && self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        if stays
+            && self
+                .state
+                .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+        {
             return;
         }
         loop {
@@ -108,7 +114,10 @@ impl Parking {
     pub fn wake(&self, tid: Tid, nodes: &Nodes) {
         // The fence before it in the engine makes this see a helper that did not see the work. After it the CPUs are the waker's.
         let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
-            && self.state.compare_exchange(ASLEEP, MOVING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            && self
+                .state
+                .compare_exchange(ASLEEP, MOVING, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
         if sleeps {
             self.narrow(nodes, |_, cpus| cpus.give_to(tid).is_ok());
             self.state.store(AWAKE, Ordering::Release);
@@ -157,7 +166,9 @@ mod tests {
     #[test]
     fn a_helper_starts_elsewhere_than_its_caller_if_it_may() {
         let nodes = Nodes::default();
-        let start = |cpus: &[u32], caller| call(&CpuMask::of(cpus.iter().copied()), caller).start_cpus(&nodes);
+        let start = |cpus: &[u32], caller| {
+            call(&CpuMask::of(cpus.iter().copied()), caller).start_cpus(&nodes)
+        };
         assert!(start(&[0, 1, 70], 1) == Some(CpuMask::of([0, 70])));
         assert!(start(&[0, 1], 2) == Some(CpuMask::of([0, 1])));
         assert!(start(&[0, 1], 9000) == Some(CpuMask::of([0, 1])));
@@ -207,7 +218,8 @@ mod tests {
         let context = Context::of_this_thread(false).expect("the system says");
         let helper = || {
             while seen.load(Ordering::SeqCst) < ROUNDS {
-                parking.sleep(&nodes, || wanted.load(Ordering::SeqCst) != seen.load(Ordering::SeqCst));
+                parking
+                    .sleep(&nodes, || wanted.load(Ordering::SeqCst) != seen.load(Ordering::SeqCst));
                 parking.begin();
                 seen.store(wanted.load(Ordering::SeqCst), Ordering::SeqCst);
             }
@@ -220,8 +232,10 @@ mod tests {
             });
             let tid = tid.recv().expect("it says");
             for round in 1..=ROUNDS {
-                parking
-                    .prepare(Some(Call { caller_cpu: round / 7 % 3, ..Call::from_here(Arc::clone(&context), None) }));
+                parking.prepare(Some(Call {
+                    caller_cpu: round / 7 % 3,
+                    ..Call::from_here(Arc::clone(&context), None)
+                }));
                 wanted.store(round, Ordering::SeqCst);
                 (0..round % 50 * 40).for_each(|_| std::hint::spin_loop());
                 parking.wake(tid, &nodes);

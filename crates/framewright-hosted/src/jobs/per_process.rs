@@ -91,7 +91,8 @@ impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let made = *self.made.get_mut();
         // SAFETY: as in `get`; nobody has a reference while this is dropped.
-        let of_this_process = unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation());
+        let of_this_process =
+            unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation());
         if of_this_process {
             // SAFETY: it came from a box, and is given up once (invariant 27).
             drop(unsafe { Box::from_raw(made) });

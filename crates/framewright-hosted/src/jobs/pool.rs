@@ -170,7 +170,8 @@ impl Pool {
 
     /// Whether the helper that a job would get first sleeps, or was not started yet.
     pub fn first_sleeps(&self) -> bool {
-        self.started() == 0 || self.shared.slots.first().is_some_and(|slot| slot.parking.is_asleep())
+        self.started() == 0
+            || self.shared.slots.first().is_some_and(|slot| slot.parking.is_asleep())
     }
 
     /// Starts helpers until there are so many; returns how many there are.
@@ -189,7 +190,9 @@ impl Pool {
                 break;
             }
             let own = Arc::clone(shared);
-            match Thread::start(format!("jobs-{index}"), STACK_BYTES, move || own.help(index, lowered)) {
+            match Thread::start(format!("jobs-{index}"), STACK_BYTES, move || {
+                own.help(index, lowered)
+            }) {
                 Ok(handle) => threads.handles.push(handle),
                 Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
             }
@@ -311,9 +314,13 @@ impl Shared {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
         if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
             // Of several callers one reads.
-            let mine = self.quota_read_ns.compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            let mine = self
+                .quota_read_ns
+                .compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
             if mine {
-                let helpers = CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
+                let helpers =
+                    CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
                 self.quota_helpers.store(helpers, Ordering::Relaxed);
             }
         }
@@ -365,7 +372,9 @@ impl Shared {
 
     /// The life of a helper.
     fn help(&self, index: usize, lowered: bool) {
-        let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else { return };
+        let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else {
+            return;
+        };
         if !lowered {
             let predecessor = lock(&self.threads).ending.get_mut(index).and_then(Option::take);
             if let Some(thread) = predecessor {

@@ -26,7 +26,8 @@ impl Priority {
         let answer = Arc::clone(&allowed);
         let tried = Thread::start("jobs-probe".to_owned(), 64 << 10, move || {
             let own = system::level();
-            let may = |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
+            let may =
+                |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
             answer.store(own.and_then(may).is_ok(), Ordering::Relaxed);
         });
         // Relaxed: what the thread wrote is visible to whoever has waited for its end.

@@ -26,7 +26,12 @@ pub(super) struct Progress {
 impl Progress {
     /// Looks at thread `tid`, which may run on any CPU.
     pub fn of(tid: Tid) -> Self {
-        Self { tid, seen_ns: system::now_ns(), ran_ns: system::cpu_time_ns(tid), next_look_ns: FIRST_LOOK_NS }
+        Self {
+            tid,
+            seen_ns: system::now_ns(),
+            ran_ns: system::cpu_time_ns(tid),
+            next_look_ns: FIRST_LOOK_NS,
+        }
     }
 
     /// Looks again: whether it had a CPU for less than half of the time since the last look.
@@ -58,11 +63,14 @@ mod tests {
 
     #[test]
     fn a_thread_stands_still_that_ran_for_less_than_half_of_the_time() {
-        let mut progress = Progress { tid: 0, seen_ns: 1_000, ran_ns: Some(70), next_look_ns: FIRST_LOOK_NS };
+        let mut progress =
+            Progress { tid: 0, seen_ns: 1_000, ran_ns: Some(70), next_look_ns: FIRST_LOOK_NS };
         assert!(!progress.compare(2_000, Some(1_070)) && progress.compare(3_000, Some(1_569)));
         // From one look to the next, not from the first.
         assert!(!progress.compare(4_000, Some(2_069)) && progress.compare(1_000_000, Some(2_069)));
-        assert!(!progress.compare(2_000_000, None) && !progress.compare(1_000_000, Some(3_000_000)));
+        assert!(
+            !progress.compare(2_000_000, None) && !progress.compare(1_000_000, Some(3_000_000))
+        );
     }
 
     #[test]

@@ -41,7 +41,9 @@ impl CpuQuota {
             let group = groups.iter().find(|group| group.is_of(mount));
             group.map_or(Vec::new(), |group| folders(mount, &group.path))
         });
-        folders.filter_map(|folder| Self::of_folder(root, &folder)).min_by(|one, other| one.share_cmp(*other))
+        folders
+            .filter_map(|folder| Self::of_folder(root, &folder))
+            .min_by(|one, other| one.share_cmp(*other))
     }
 
     fn of_folder(root: &Path, folder: &str) -> Option<Self> {
@@ -118,7 +120,9 @@ fn unescape(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
         let code = after.get(..3).filter(|_| first == b'\\').and_then(|digits| {
-            digits.iter().try_fold(0_u32, |value, digit| Some(value * 8 + char::from(*digit).to_digit(8)?))
+            digits
+                .iter()
+                .try_fold(0_u32, |value, digit| Some(value * 8 + char::from(*digit).to_digit(8)?))
         });
         match code.and_then(|code| u8::try_from(code).ok()) {
             Some(byte) => {
@@ -166,7 +170,10 @@ pub fn parse_groups(text: &str) -> Vec<Group> {
 fn folders(mount: &Mount, group: &str) -> Vec<String> {
     let around = mount.group.trim_end_matches('/');
     // A group beside the one that is mounted is seen only as that.
-    let inside = group.strip_prefix(around).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or("");
+    let inside = group
+        .strip_prefix(around)
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        .unwrap_or("");
     let mut path = PathBuf::from(&mount.point);
     let mut folders = vec![mount.point.clone()];
     for name in inside.split('/').filter(|name| !name.is_empty() && *name != ".") {

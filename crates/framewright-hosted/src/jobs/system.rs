@@ -31,7 +31,8 @@ impl CpuMask {
         let mut mask = Self { words: [0; 128], used: 128 };
         let size = size_of_val(&mask.words);
         // SAFETY: the array is live and of the size that is passed.
-        let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.words.as_mut_ptr()) };
+        let bytes =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.words.as_mut_ptr()) };
         mask.used = usize::try_from(check(bytes)?).map_or(0, |bytes| bytes / 8).min(128);
         Ok(mask)
     }
@@ -80,7 +81,9 @@ impl CpuMask {
     pub fn give_to(&self, tid: Tid) -> io::Result<()> {
         let words = self.words();
         // SAFETY: the slice is live and of the size that is passed.
-        let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr()) };
+        let result = unsafe {
+            libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr())
+        };
         check(result).map(drop)
     }
 }
@@ -101,7 +104,14 @@ impl MemoryPolicy {
         let mut policy = Self { mode: 0, nodes: [0; 16] };
         // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up to a word.
         let result = unsafe {
-            libc::syscall(libc::SYS_get_mempolicy, &raw mut policy.mode, policy.nodes.as_mut_ptr(), POLICY_NODES, 0, 0)
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut policy.mode,
+                policy.nodes.as_mut_ptr(),
+                POLICY_NODES,
+                0,
+                0,
+            )
         };
         (result == 0).then_some(policy)
     }
@@ -109,7 +119,9 @@ impl MemoryPolicy {
     /// Makes it the calling thread's.
     pub fn adopt(&self) -> io::Result<()> {
         // SAFETY: the mask is live and has the nodes that are passed.
-        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, self.nodes.as_ptr(), POLICY_NODES) };
+        let result = unsafe {
+            libc::syscall(libc::SYS_set_mempolicy, self.mode, self.nodes.as_ptr(), POLICY_NODES)
+        };
         check(result).map(drop)
     }
 }
@@ -135,7 +147,8 @@ impl Schedule {
         let policy = check(unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) })?;
         // SAFETY: the parameter is one integer, and live.
         check(unsafe { libc::syscall(libc::SYS_sched_getparam, 0, &raw mut realtime) })?;
-        let policy = libc::c_int::try_from(policy).unwrap_or(libc::SCHED_OTHER) & !libc::SCHED_RESET_ON_FORK;
+        let policy =
+            libc::c_int::try_from(policy).unwrap_or(libc::SCHED_OTHER) & !libc::SCHED_RESET_ON_FORK;
         Ok(Self { policy, realtime, nice: nice()? })
     }
 
@@ -148,7 +161,8 @@ impl Schedule {
         set_policy(tid, if passed_on { self.policy } else { libc::SCHED_OTHER }, 0)?;
         let who = libc::id_t::try_from(tid).unwrap_or(0);
         // SAFETY: takes integers and touches no memory of the process.
-        check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) }).map(drop)
+        check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) })
+            .map(drop)
     }
 }
 
@@ -164,7 +178,9 @@ pub(super) fn level() -> io::Result<libc::c_int> {
 pub(super) fn is_idle() -> bool {
     // SAFETY: takes an integer and touches no memory of the process.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
-    policy >= 0 && policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK) == libc::c_long::from(libc::SCHED_IDLE)
+    policy >= 0
+        && policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK)
+            == libc::c_long::from(libc::SCHED_IDLE)
 }
 
 /// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch thread, which preempts nobody when it is woken.
@@ -182,7 +198,8 @@ pub(super) const LOWEST_NICE: libc::c_int = 19;
 
 fn set_policy(tid: Tid, policy: libc::c_int, realtime: libc::c_int) -> io::Result<()> {
     // SAFETY: the parameter is one integer, and live.
-    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const realtime) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const realtime) })
+        .map(drop)
 }
 
 /// The nice level of the calling thread, -20 to 19.
@@ -228,7 +245,11 @@ pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the place is live.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let ns = time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned());
+    let ns = time
+        .tv_sec
+        .cast_unsigned()
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec.cast_unsigned());
     (result == 0).then_some(ns)
 }
 
@@ -265,7 +286,14 @@ pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>
 /// Wakes one thread that sleeps on `word`.
 pub(super) fn wake_one(word: &AtomicU32) {
     // SAFETY: the address is only a name to the kernel.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        )
+    };
 }
 
 /// Writes `text` to standard error, as far as that takes it at once, with no lock.
@@ -287,11 +315,14 @@ pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::sigdelset(&raw mut all, signal) };
     }
     // SAFETY: both sets are live.
-    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) } == 0;
+    let blocked =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) } == 0;
     let result = start();
     if blocked {
         // SAFETY: the set is live and was filled by the call above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
+        };
     }
     result
 }

@@ -26,7 +26,11 @@ impl Thread {
     ///
     /// # Errors
     /// Those of the system: there are too many.
-    pub fn start(name: String, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        name: String,
+        stack_bytes: usize,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
         system::without_signals(|| {
             if generation() != 0 {
                 return Bare::start(stack_bytes, Box::new(body)).map(Self::OfChild);
@@ -60,7 +64,9 @@ impl Bare {
         // SAFETY: as above. A size that is refused leaves the default.
         unsafe { libc::pthread_attr_setstacksize(&raw mut attributes, stack_bytes) };
         // SAFETY: the handle and the attributes are live; the body is handed over, and taken once.
-        let error = unsafe { libc::pthread_create(&raw mut thread.0, &raw const attributes, run, body.cast()) };
+        let error = unsafe {
+            libc::pthread_create(&raw mut thread.0, &raw const attributes, run, body.cast())
+        };
         // SAFETY: as above.
         unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
         if error == 0 {
@@ -113,7 +119,9 @@ mod tests {
         Bare::start(1 << 16, add()).expect("it starts").join();
         assert_eq!((count.load(Ordering::Relaxed), Arc::strong_count(&count)), (1, 1));
         // One that throws is waited for as well, and one that is left alone goes on.
-        Bare::start(1 << 16, Box::new(|| std::panic::resume_unwind(Box::new("thrown")))).expect("it starts").join();
+        Bare::start(1 << 16, Box::new(|| std::panic::resume_unwind(Box::new("thrown"))))
+            .expect("it starts")
+            .join();
         drop(Bare::start(1 << 16, add()).expect("it starts"));
         while Arc::strong_count(&count) != 1 {
             std::thread::yield_now();

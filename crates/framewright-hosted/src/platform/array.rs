@@ -6,7 +6,8 @@
 use super::HostedError;
 use super::mapping::Mapping;
 use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
+    OutOfFrames, Unflushed,
 };
 use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
 use std::ptr::NonNull;
@@ -32,18 +33,24 @@ pub(super) struct PageArray {
 
 impl PageArray {
     /// Addresses for the descriptors of all frames below `end`; no memory yet.
-    pub(super) fn reserve(end: u64, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+    pub(super) fn reserve(
+        end: u64,
+        is_zeroed: bool,
+        is_guarded: bool,
+    ) -> Result<Self, HostedError> {
         let bytes = end.div_ceil(BLOCK_SIZE * u64::from(BLOCKS_PER_CALL)) * SECTION_BYTES;
         let mapping = Mapping::reserve(bytes, 0, false)?;
         if !is_guarded {
-            let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: 0, error };
+            let refused =
+                |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: 0, error };
             mapping.open(0, bytes).map_err(refused)?;
         }
         Ok(Self { mapping, bytes, is_zeroed, is_guarded, leaving: Mutex::default() })
     }
 
     fn part(&self, blocks: BlockRange) -> Option<(u64, u64)> {
-        let (offset, bytes) = (u64::from(blocks.start.0) * BLOCK_BYTES, u64::from(blocks.blocks()) * BLOCK_BYTES);
+        let (offset, bytes) =
+            (u64::from(blocks.start.0) * BLOCK_BYTES, u64::from(blocks.blocks()) * BLOCK_BYTES);
         (offset + bytes <= self.bytes).then_some((offset, bytes))
     }
 
@@ -132,7 +139,12 @@ unsafe impl MapSpace for PageArray {
         Ok(())
     }
 
-    unsafe fn prepare(&self, _: BlockRange, _: &mut dyn FrameSource, _: &mut Unflushed) -> Result<(), OutOfFrames> {
+    unsafe fn prepare(
+        &self,
+        _: BlockRange,
+        _: &mut dyn FrameSource,
+        _: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
         Ok(())
     }
 

@@ -24,7 +24,10 @@ pub(super) enum Barrier {
 impl Barrier {
     /// Finds the fastest command that works and registers the process for it.
     pub fn find(cpus: u32) -> io::Result<Self> {
-        if membarrier(REGISTER_PRIVATE_EXPEDITED).and_then(|()| membarrier(PRIVATE_EXPEDITED)).is_ok() {
+        if membarrier(REGISTER_PRIVATE_EXPEDITED)
+            .and_then(|()| membarrier(PRIVATE_EXPEDITED))
+            .is_ok()
+        {
             return Ok(Self::Expedited);
         }
         match membarrier(GLOBAL) {

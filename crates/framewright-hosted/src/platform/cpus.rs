@@ -110,12 +110,17 @@ impl Cpus {
 
     /// Makes the calling thread CPU `cpu` until [`Cpus::leave`].
     pub fn enter(&self, cpu: u32) -> Result<(), HostedError> {
-        let number = self.numbers.get(cpu as usize).ok_or(HostedError::NoSuchCpu { cpu, cpus: self.count() })?;
+        let number = self
+            .numbers
+            .get(cpu as usize)
+            .ok_or(HostedError::NoSuchCpu { cpu, cpus: self.count() })?;
         let seat = self.seat();
         if seat.has_number() {
             return Err(HostedError::AlreadyCpu { cpu: seat.cpu });
         }
-        while let Err(found) = number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed) {
+        while let Err(found) =
+            number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed)
+        {
             if found == ENTERED {
                 return Err(HostedError::CpuTaken { cpu });
             }
@@ -198,8 +203,9 @@ impl Cpus {
 
     fn try_borrow(&self, cpu: u32) -> bool {
         let number = self.numbers.get(cpu as usize);
-        number
-            .is_some_and(|number| number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok())
+        number.is_some_and(|number| {
+            number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
     }
 
     /// Makes this machine the one that the thread used last, and says what the thread is on it.

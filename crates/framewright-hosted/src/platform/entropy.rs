@@ -4,7 +4,8 @@
 pub(super) fn entropy() -> Option<u64> {
     let mut word = [0_u8; 8];
     // SAFETY: the pointer and the length are those of a local array of bytes.
-    let filled = unsafe { libc::getrandom(word.as_mut_ptr().cast(), word.len(), libc::GRND_NONBLOCK) };
+    let filled =
+        unsafe { libc::getrandom(word.as_mut_ptr().cast(), word.len(), libc::GRND_NONBLOCK) };
     (usize::try_from(filled) == Ok(word.len())).then(|| u64::from_ne_bytes(word))
 }
 

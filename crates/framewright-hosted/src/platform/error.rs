@@ -86,7 +86,9 @@ impl fmt::Display for HostedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMemory => f.write_str("the memory map has no present memory"),
-            Self::CpuCount { cpus } => write!(f, "{cpus} CPUs: expected 1 to {}", crate::source::MAX_CPUS),
+            Self::CpuCount { cpus } => {
+                write!(f, "{cpus} CPUs: expected 1 to {}", crate::source::MAX_CPUS)
+            }
             Self::CannotReserve { needed_bytes, limit_bytes, error } => write!(
                 f,
                 "the machine's memory needs {} MiB of addresses, this process can reserve at most {} MiB in one piece ({error}); \
@@ -99,18 +101,31 @@ impl fmt::Display for HostedError {
                 "cannot make memory of {range:?} usable: {error}; with vm.overcommit_memory=2 all of it must fit the system's commit limit"
             ),
             Self::NoBarrier { error } => {
-                write!(f, "the membarrier system call is missing ({error}): without it a machine can have only one CPU")
+                write!(
+                    f,
+                    "the membarrier system call is missing ({error}): without it a machine can have only one CPU"
+                )
             }
-            Self::NoSuchCpu { cpu, cpus } => write!(f, "there is no CPU {cpu}: the machine has {cpus}, from 0"),
+            Self::NoSuchCpu { cpu, cpus } => {
+                write!(f, "there is no CPU {cpu}: the machine has {cpus}, from 0")
+            }
             Self::CpuTaken { cpu } => write!(f, "another thread is CPU {cpu}"),
             Self::AlreadyCpu { cpu } => write!(f, "this thread is CPU {cpu} already"),
             Self::NotMemory { range } => write!(f, "{range:?} is not all memory of this machine"),
             Self::Unaligned { range } => write!(f, "{range:?} does not begin and end at a page"),
-            Self::CannotDiscard { range, error } => write!(f, "cannot give {range:?} back: {error}"),
-            Self::AdviceDoesNotFit { advice, shared } => {
-                write!(f, "{advice} does not discard {} memory", if *shared { "shared" } else { "private" })
+            Self::CannotDiscard { range, error } => {
+                write!(f, "cannot give {range:?} back: {error}")
             }
-            Self::CannotMeasure { error } => write!(f, "cannot read how much memory is resident: {error}"),
+            Self::AdviceDoesNotFit { advice, shared } => {
+                write!(
+                    f,
+                    "{advice} does not discard {} memory",
+                    if *shared { "shared" } else { "private" }
+                )
+            }
+            Self::CannotMeasure { error } => {
+                write!(f, "cannot read how much memory is resident: {error}")
+            }
         }
     }
 }

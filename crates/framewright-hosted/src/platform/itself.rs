@@ -29,8 +29,13 @@ impl Itself {
     ///
     /// # Safety
     /// The ranges lie in one mapping of this process, and nobody reads or writes them meanwhile or relies on their content.
-    pub(super) unsafe fn advise(&mut self, ranges: &[(*mut u8, usize)], advice: libc::c_int) -> usize {
-        if ranges.len() < 2 || ranges.len() > MOST || ranges.iter().any(|&(_, length)| length == 0) {
+    pub(super) unsafe fn advise(
+        &mut self,
+        ranges: &[(*mut u8, usize)],
+        advice: libc::c_int,
+    ) -> usize {
+        if ranges.len() < 2 || ranges.len() > MOST || ranges.iter().any(|&(_, length)| length == 0)
+        {
             return 0;
         }
         let Some(handle) = self.open() else { return 0 };
@@ -60,8 +65,10 @@ impl Itself {
 fn pidfd(process: u32) -> io::Result<File> {
     // SAFETY: pidfd_open takes two integers and touches no memory of the process.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
-    let handle =
-        libc::c_int::try_from(result).ok().filter(|&handle| handle >= 0).ok_or_else(io::Error::last_os_error)?;
+    let handle = libc::c_int::try_from(result)
+        .ok()
+        .filter(|&handle| handle >= 0)
+        .ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the descriptor is new and owned by nobody else.
     Ok(unsafe { File::from_raw_fd(handle) })
 }

@@ -34,7 +34,11 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole pages, past an aligned one.
     pub fn reserve(bytes: u64, skew: usize, shared: bool) -> Result<Self, HostedError> {
-        let refused = |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: largest(), error };
+        let refused = |error| HostedError::CannotReserve {
+            needed_bytes: bytes,
+            limit_bytes: largest(),
+            error,
+        };
         let too_large = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
         let wanted = usize::try_from(bytes).map_err(|_| too_large())?;
         let reserved_bytes = wanted.checked_add(2 * ALIGNMENT + skew).ok_or_else(too_large)?;
@@ -50,7 +54,9 @@ impl Mapping {
     pub fn open(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
         // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over; more access invalidates nothing.
-        check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) })
+        check(unsafe {
+            libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE)
+        })
     }
 
     /// Makes `bytes` bytes from `offset` neither readable nor writable: who touches them stops the process.
@@ -79,7 +85,12 @@ impl Mapping {
     ///
     /// # Safety
     /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
-    pub unsafe fn advise(&self, parts: &[(u64, u64)], advice: libc::c_int, process: &mut Itself) -> u32 {
+    pub unsafe fn advise(
+        &self,
+        parts: &[(u64, u64)],
+        advice: libc::c_int,
+        process: &mut Itself,
+    ) -> u32 {
         let (mut taken, mut places) = (0, Vec::with_capacity(parts.len()));
         for &(offset, bytes) in parts {
             let part = self.part(offset, bytes).map(|(start, length)| (start.as_ptr(), length));
@@ -93,7 +104,8 @@ impl Mapping {
                     // SAFETY: as above.
                     check(unsafe { libc::madvise(start.cast(), length, advice) }).is_ok()
                 };
-            taken |= u32::from(done).checked_shl(u32::try_from(number).unwrap_or(u32::MAX)).unwrap_or(0);
+            taken |=
+                u32::from(done).checked_shl(u32::try_from(number).unwrap_or(u32::MAX)).unwrap_or(0);
         }
         taken
     }
@@ -143,7 +155,9 @@ impl Drop for Mapping {
 
 /// Reserves addresses without access.
 fn map_nothing(bytes: usize, shared: bool) -> io::Result<NonNull<u8>> {
-    let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE } | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE }
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
     if address == libc::MAP_FAILED {

@@ -120,7 +120,12 @@ impl HostedPlatform {
         Self::open_at(map, cpus, SKEW, false)
     }
 
-    fn open_at(map: MemoryMap<'_>, cpus: u32, skew: usize, shared: bool) -> Result<Self, HostedError> {
+    fn open_at(
+        map: MemoryMap<'_>,
+        cpus: u32,
+        skew: usize,
+        shared: bool,
+    ) -> Result<Self, HostedError> {
         if cpus == 0 || cpus > crate::source::MAX_CPUS {
             return Err(HostedError::CpuCount { cpus });
         }
@@ -131,7 +136,9 @@ impl HostedPlatform {
         let (runs, layout, mapping) = reserve(map, skew, shared)?;
         for block in layout::blocks(map, 0) {
             let offset = runs.offset(block.start).ok_or(HostedError::NotMemory { range: block })?;
-            mapping.open(offset, block.size()).map_err(|error| HostedError::CannotOpen { range: block, error })?;
+            mapping
+                .open(offset, block.size())
+                .map_err(|error| HostedError::CannotOpen { range: block, error })?;
         }
         let host_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -163,7 +170,11 @@ impl HostedPlatform {
     ///
     /// # Errors
     /// [`HostedError::CannotReserve`].
-    pub fn with_page_array(mut self, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+    pub fn with_page_array(
+        mut self,
+        is_zeroed: bool,
+        is_guarded: bool,
+    ) -> Result<Self, HostedError> {
         self.array = Some(PageArray::reserve(self.limit, is_zeroed, is_guarded)?);
         Ok(self)
     }
@@ -207,7 +218,8 @@ impl HostedPlatform {
         let mut next = 0;
         self.present.iter().filter_map(move |range| {
             let block = |address: u64| u32::try_from(address / BLOCK_SIZE).unwrap_or(u32::MAX);
-            let (start, end) = (block(range.start).max(next), block(range.end.next_multiple_of(BLOCK_SIZE)));
+            let (start, end) =
+                (block(range.start).max(next), block(range.end.next_multiple_of(BLOCK_SIZE)));
             next = end.max(next);
             (start < end).then(|| BlockRange::new(start, end))
         })
@@ -303,7 +315,8 @@ impl HostedPlatform {
     pub unsafe fn prefault(&self, range: PhysRange, byte: u8) -> Result<(), HostedError> {
         let offset = self.offset_of(range)?;
         // SAFETY: present memory is open, and the caller vouches for the rest.
-        unsafe { self.mapping.fill(offset, range.size(), byte) }.map_err(|_| HostedError::NotMemory { range })
+        unsafe { self.mapping.fill(offset, range.size(), byte) }
+            .map_err(|_| HostedError::NotMemory { range })
     }
 
     /// Gives the memory behind `range` back to the operating system; it reads as zero when next touched.
@@ -333,9 +346,16 @@ impl HostedPlatform {
     ///
     /// # Safety
     /// As [`HostedPlatform::prefault`].
-    pub(crate) unsafe fn advise(&self, ranges: &[PhysRange], advice: libc::c_int, process: &mut Itself) -> u32 {
+    pub(crate) unsafe fn advise(
+        &self,
+        ranges: &[PhysRange],
+        advice: libc::c_int,
+        process: &mut Itself,
+    ) -> u32 {
         // A range that is not all memory becomes an empty one, which is refused.
-        let part = |&range: &PhysRange| self.offset_of(range).map_or((0, 0), |offset| (offset, range.size()));
+        let part = |&range: &PhysRange| {
+            self.offset_of(range).map_or((0, 0), |offset| (offset, range.size()))
+        };
         let parts: Vec<(u64, u64)> = ranges.iter().map(part).collect();
         // SAFETY: the caller vouches that nobody uses the ranges.
         unsafe { self.mapping.advise(&parts, advice, process) }
@@ -346,7 +366,8 @@ impl HostedPlatform {
     /// # Errors
     /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
     pub fn resident_bytes(&self) -> Result<u64, HostedError> {
-        resident::bytes(self.mapping.addresses()).map_err(|error| HostedError::CannotMeasure { error })
+        resident::bytes(self.mapping.addresses())
+            .map_err(|error| HostedError::CannotMeasure { error })
     }
 
     /// Where a range of present memory begins in the reservation. One present range lies in one run, so it is linear there.
@@ -354,7 +375,9 @@ impl HostedPlatform {
         let outside = HostedError::NotMemory { range };
         let index = self.present.partition_point(|known| known.end <= range.start);
         match self.present.get(index) {
-            Some(known) if known.start <= range.start && range.end <= known.end && !range.is_empty() => {
+            Some(known)
+                if known.start <= range.start && range.end <= known.end && !range.is_empty() =>
+            {
                 self.runs.offset(range.start).ok_or(outside)
             }
             _ => Err(outside),
@@ -364,7 +387,11 @@ impl HostedPlatform {
 
 /// Reserves addresses for all memory: linearly where the machine's highest address allows it and the process has so many, otherwise
 /// without the holes. Never for less than all memory.
-fn reserve(map: MemoryMap<'_>, skew: usize, shared: bool) -> Result<(Runs, Layout, Mapping), HostedError> {
+fn reserve(
+    map: MemoryMap<'_>,
+    skew: usize,
+    shared: bool,
+) -> Result<(Runs, Layout, Mapping), HostedError> {
     if map.present_end() <= layout::LINEAR_END {
         let runs = Runs::linear(map);
         if let Ok(mapping) = Mapping::reserve(runs.span(), skew, shared) {
@@ -507,7 +534,12 @@ fn no_memory_there(pa: u64) -> ! {
 impl fmt::Display for HostedPlatform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let present: u64 = self.present.iter().map(|range| range.size()).sum();
-        write!(f, "{} MiB of memory in {} MiB of addresses", present >> 20, self.reserved_bytes() >> 20)?;
+        write!(
+            f,
+            "{} MiB of memory in {} MiB of addresses",
+            present >> 20,
+            self.reserved_bytes() >> 20
+        )?;
         let layout = match self.layout {
             Layout::Linear => "linear",
             Layout::Compact => "without holes",

@@ -19,7 +19,8 @@ fn sum(lines: impl BufRead, addresses: &Range<u64>) -> io::Result<u64> {
             inside = addresses.contains(&start);
         } else if inside && let Some(rest) = line.strip_prefix("Rss:") {
             let number = rest.trim().trim_end_matches("kB").trim();
-            kilobytes += number.parse::<u64>().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            kilobytes +=
+                number.parse::<u64>().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         }
     }
     Ok(kilobytes << 10)

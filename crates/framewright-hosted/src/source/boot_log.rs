@@ -12,9 +12,9 @@ use framewright::firmware::MapRange;
 
 /// Whether any line is one of ours.
 pub(super) fn recognise(text: &str) -> bool {
-    text.lines()
-        .map(message)
-        .any(|message| e820_line::content(message).is_some() || srat_line::content(message).is_some())
+    text.lines().map(message).any(|message| {
+        e820_line::content(message).is_some() || srat_line::content(message).is_some()
+    })
 }
 
 /// What one boot printed.
@@ -36,7 +36,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     }
     let count = boots.iter().filter(|boot| !boot.ranges.is_empty()).count();
     let mut with_map = boots.into_iter().filter(|boot| !boot.ranges.is_empty());
-    let mut boot = with_map.next().ok_or_else(|| SourceError::NoMemory { name: name.to_owned() })?;
+    let mut boot =
+        with_map.next().ok_or_else(|| SourceError::NoMemory { name: name.to_owned() })?;
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     if count > 1 {
         // A console that repeats what it missed prints the map twice before the first affinity.
@@ -51,7 +52,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     machine.affinities = boot.affinities;
     machine.notes.append(&mut boot.remarks);
     // The log numbers CPUs by APIC; Linux's own numbers follow the same order on all but odd firmware.
-    machine.cpus = (0..).zip(&boot.cpus).map(|(cpu, &(_, node))| CpuAffinity { cpu, node }).collect();
+    machine.cpus =
+        (0..).zip(&boot.cpus).map(|(cpu, &(_, node))| CpuAffinity { cpu, node }).collect();
     if machine.cpus.is_empty() {
         match boot.brought_up {
             Some(cpus) => {
@@ -80,12 +82,18 @@ fn read_line(boots: &mut Vec<Boot>, line: Line<'_>) -> Result<(), SourceError> {
         }
     } else if let Some(content) = srat_line::content(message) {
         match srat_line::read(content).ok_or_else(|| line.unreadable(srat_line::EXPECTED))? {
-            Srat::Memory(affinity) if !boot.affinities.contains(&affinity) => boot.affinities.push(affinity),
+            Srat::Memory(affinity) if !boot.affinities.contains(&affinity) => {
+                boot.affinities.push(affinity)
+            }
             Srat::Cpu { apic, node } => add_cpu(boot, apic, node, line)?,
-            Srat::Remark if boot.remarks.len() < 16 => boot.remarks.push(format!("Linux said: {message}")),
+            Srat::Remark if boot.remarks.len() < 16 => {
+                boot.remarks.push(format!("Linux said: {message}"))
+            }
             Srat::Memory(_) | Srat::Remark | Srat::Nothing => {}
         }
-    } else if message.starts_with("Linux version ") || message.starts_with("BIOS-provided physical RAM map") {
+    } else if message.starts_with("Linux version ")
+        || message.starts_with("BIOS-provided physical RAM map")
+    {
         if !boot.ranges.is_empty() {
             boots.push(Boot::default());
         }
@@ -112,7 +120,10 @@ fn add_range(boots: &mut Vec<Boot>, range: MapRange) {
 fn add_cpu(boot: &mut Boot, apic: u64, node: u32, line: Line<'_>) -> Result<(), SourceError> {
     match boot.cpus.iter().find(|known| known.0 == apic) {
         Some(&(_, known)) if known == node => Ok(()),
-        Some(&(_, known)) => Err(line.unreadable(&format!("APIC {apic:#x} on node {known}, as an earlier line says"))),
+        Some(&(_, known)) => {
+            Err(line
+                .unreadable(&format!("APIC {apic:#x} on node {known}, as an earlier line says")))
+        }
         None if boot.cpus.len() >= super::MAX_CPUS as usize => {
             Err(line.unreadable(&format!("at most {} CPUs", super::MAX_CPUS)))
         }

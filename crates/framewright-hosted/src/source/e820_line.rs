@@ -20,7 +20,8 @@ pub(super) fn has_impossible_range(content: &str) -> bool {
         None => content.split_once(" - "),
     };
     let number = |text: &str| parse_hex(text.trim().split([' ', '(']).next().unwrap_or_default());
-    ends.is_some_and(|(first, last)| number(first).is_some() && number(last).is_some()) && read_range(content).is_none()
+    ends.is_some_and(|(first, last)| number(first).is_some() && number(last).is_some())
+        && read_range(content).is_none()
 }
 
 /// What such a line says.
@@ -81,7 +82,8 @@ fn strip_size(text: &str) -> &str {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
         parse_decimal::<u64>(whole).zip(parse_decimal::<u64>(fraction))?;
         let (unit, rest) = rest.trim_start().split_once(' ')?;
-        matches!(unit, "B" | "KB" | "MB" | "GB" | "TB" | "KiB" | "MiB" | "GiB" | "TiB").then_some(rest)
+        matches!(unit, "B" | "KB" | "MB" | "GB" | "TB" | "KiB" | "MiB" | "GiB" | "TiB")
+            .then_some(rest)
     };
     size().unwrap_or(text)
 }
@@ -101,12 +103,24 @@ mod tests {
     #[test]
     fn every_form() {
         for (line, expected) in [
-            ("BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] usable", (0, 0x9_fc00, Conventional)),
-            ("BIOS-e820: 0000000000000000 - 000000000009fc00 (usable)", (0, 0x9_fc00, Conventional)),
-            ("BIOS-e820: 00000000d7fae000 - 00000000d7fb0000 type 9", (0xd7fa_e000, 0xd7fb_0000, Reserved)),
+            (
+                "BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] usable",
+                (0, 0x9_fc00, Conventional),
+            ),
+            (
+                "BIOS-e820: 0000000000000000 - 000000000009fc00 (usable)",
+                (0, 0x9_fc00, Conventional),
+            ),
+            (
+                "BIOS-e820: 00000000d7fae000 - 00000000d7fb0000 type 9",
+                (0xd7fa_e000, 0xd7fb_0000, Reserved),
+            ),
             ("BIOS-e820: 0009fc00 @ 00000000 (usable)", (0, 0x9_fc00, Conventional)),
             ("BIOS-e820: 07ef0000 @ 00100000 (ACPI NVS)", (0x10_0000, 0x7ff_0000, AcpiNvs)),
-            ("BIOS-88: 000000000009f000 - 0000000000100000 (reserved)", (0x9_f000, 0x10_0000, Reserved)),
+            (
+                "BIOS-88: 000000000009f000 - 0000000000100000 (reserved)",
+                (0x9_f000, 0x10_0000, Reserved),
+            ),
             (
                 "BIOS-e820: [mem 0x0000000000100000-0x000000007ffdbfff]    1.9 GB kernel usable RAM",
                 (0x10_0000, 0x7ffd_c000, Conventional),

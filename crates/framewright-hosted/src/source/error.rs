@@ -129,7 +129,12 @@ impl fmt::Display for SourceError {
         match self {
             Self::Io { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             Self::FileTooLarge { path, limit_bytes } => {
-                write!(f, "{} is larger than {} MiB; is it a boot log?", path.display(), limit_bytes >> 20)
+                write!(
+                    f,
+                    "{} is larger than {} MiB; is it a boot log?",
+                    path.display(),
+                    limit_bytes >> 20
+                )
             }
             Self::Unreadable { place, expected } => write!(f, "{place}: expected {expected}"),
             Self::NoMemory { name } => write!(

@@ -21,8 +21,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     let mut all_zero = true;
     for line in lines(name, text).filter(|line| !line.text.trim().is_empty()) {
-        let (range, what) =
-            entry(line).ok_or_else(|| line.unreadable(if is_reversed(line) { ASCENDING } else { EXPECTED }))?;
+        let (range, what) = entry(line)
+            .ok_or_else(|| line.unreadable(if is_reversed(line) { ASCENDING } else { EXPECTED }))?;
         all_zero &= range.end == 1;
         let outermost = !line.text.starts_with(char::is_whitespace);
         if outermost && let Some(kind) = memory_kind(what) {
@@ -80,8 +80,11 @@ fec00000-fec003ff : IOAPIC 0
     #[test]
     fn outermost_memory_is_taken() {
         let machine = Machine::parse("sample", SAMPLE).unwrap();
-        let found: Vec<_> =
-            machine.ranges.iter().map(|entry| (entry.range.start, entry.range.end, entry.kind)).collect();
+        let found: Vec<_> = machine
+            .ranges
+            .iter()
+            .map(|entry| (entry.range.start, entry.range.end, entry.kind))
+            .collect();
         assert_eq!(
             found,
             [
@@ -98,8 +101,7 @@ fec00000-fec003ff : IOAPIC 0
 
     #[test]
     fn hidden_addresses_are_named() {
-        let hidden =
-            "00000000-00000000 : Reserved\n00000000-00000000 : System RAM\n  00000000-00000000 : Kernel code\n";
+        let hidden = "00000000-00000000 : Reserved\n00000000-00000000 : System RAM\n  00000000-00000000 : Kernel code\n";
         let error = Machine::parse("/proc/iomem", hidden).unwrap_err();
         assert!(matches!(error, SourceError::HiddenAddresses { .. }));
         assert!(error.to_string().contains("hides them from this user"), "{error}");
@@ -107,11 +109,20 @@ fec00000-fec003ff : IOAPIC 0
 
     #[test]
     fn a_bad_line_is_named() {
-        let error = Machine::parse("sample", &SAMPLE.replace("000f0000-000fffff", "000f0000-00fffff")).unwrap();
+        let error =
+            Machine::parse("sample", &SAMPLE.replace("000f0000-000fffff", "000f0000-00fffff"))
+                .unwrap();
         assert_eq!(error.ranges.len(), 7, "a shorter number is still a range");
-        let error = Machine::parse("sample", &SAMPLE.replace("00100000-bfffffff :", "00100000-bfffffff")).unwrap_err();
+        let error =
+            Machine::parse("sample", &SAMPLE.replace("00100000-bfffffff :", "00100000-bfffffff"))
+                .unwrap_err();
         assert_eq!(error.place().unwrap().line, 5);
-        assert!(error.to_string().starts_with("sample, line 5: \"00100000-bfffffff System RAM\": expected"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("sample, line 5: \"00100000-bfffffff System RAM\": expected"),
+            "{error}"
+        );
         let devices = "c0000000-cfffffff : PCI Bus 0000:00\n";
         assert!(matches!(Machine::parse("sample", devices), Err(SourceError::NoMemory { .. })));
     }

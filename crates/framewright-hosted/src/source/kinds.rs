@@ -9,7 +9,9 @@ pub(super) fn kind(text: &str) -> Option<MemoryKind> {
     let name = name.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(&name);
     Some(match name {
         "usable" | "kernel usable ram" | "system ram" => MemoryKind::Conventional,
-        "reserved" | "device reserved" | "unknown e820 type" | "unknown type" => MemoryKind::Reserved,
+        "reserved" | "device reserved" | "unknown e820 type" | "unknown type" => {
+            MemoryKind::Reserved
+        }
         "acpi data" | "acpi tables" => MemoryKind::AcpiReclaimable,
         "acpi nvs" | "acpi non-volatile storage" => MemoryKind::AcpiNvs,
         "unusable" | "unusable memory" => MemoryKind::Unusable,
@@ -26,9 +28,15 @@ fn numbered(name: &str) -> Option<MemoryKind> {
         return super::size::parse_decimal(number.trim()).map(MemoryKind::from_e820);
     }
     let rest = name.strip_prefix("persistent")?.trim_start();
-    let rest = rest.strip_prefix("ram").or_else(|| rest.strip_prefix("memory")).unwrap_or(rest).trim_start();
+    let rest = rest
+        .strip_prefix("ram")
+        .or_else(|| rest.strip_prefix("memory"))
+        .unwrap_or(rest)
+        .trim_start();
     let inner = rest.strip_prefix('(').and_then(|inner| inner.strip_suffix(')'));
-    let numbered = inner.and_then(|inner| inner.strip_prefix("type ")).and_then(super::size::parse_decimal::<u32>);
+    let numbered = inner
+        .and_then(|inner| inner.strip_prefix("type "))
+        .and_then(super::size::parse_decimal::<u32>);
     let known = rest.is_empty() || inner == Some("legacy") || matches!(numbered, Some(7 | 12));
     known.then_some(MemoryKind::Persistent)
 }
@@ -61,9 +69,17 @@ mod tests {
         for kind_of_ours in MemoryKind::ALL {
             assert_eq!(kind(kind_of_ours.name()), Some(kind_of_ours));
         }
-        for wrong in
-            ["", "usably", "type", "type x", "type 4294967296", "persistent (type 8)", "persistently", "()", "("]
-        {
+        for wrong in [
+            "",
+            "usably",
+            "type",
+            "type x",
+            "type 4294967296",
+            "persistent (type 8)",
+            "persistently",
+            "()",
+            "(",
+        ] {
             assert_eq!(kind(wrong), None, "{wrong}");
         }
     }

@@ -26,12 +26,17 @@ impl Machine {
     /// [`SourceError::Map`] or [`SourceError::Topology`] with what the library refused: a range beyond the address space, nodes that
     /// claim the same addresses, a node beyond the limit, an impossible distance, storage that is too small (see
     /// [`Machine::map_storage`]).
-    pub fn load(&self, map: &mut MapBuilder<'_>, topology: &mut Topology<'_>) -> Result<(), SourceError> {
+    pub fn load(
+        &self,
+        map: &mut MapBuilder<'_>,
+        topology: &mut Topology<'_>,
+    ) -> Result<(), SourceError> {
         for entry in &self.ranges {
             map.add(entry.range.start, entry.range.size(), entry.kind)
                 .map_err(|error| SourceError::Map { name: self.name.clone(), error })?;
         }
-        self.load_nodes(topology).map_err(|error| SourceError::Topology { name: self.name.clone(), error })
+        self.load_nodes(topology)
+            .map_err(|error| SourceError::Topology { name: self.name.clone(), error })
     }
 
     fn load_nodes(&self, topology: &mut Topology<'_>) -> Result<(), TopologyError> {

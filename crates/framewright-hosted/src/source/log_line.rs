@@ -2,7 +2,8 @@
 
 /// The message of a log line: without mail quoting, syslog's host and `kernel:`, priorities and time stamps.
 pub(super) fn message(line: &str) -> &str {
-    let mut rest = line.trim().trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace());
+    let mut rest =
+        line.trim().trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace());
     if let Some(index) = rest.find("kernel: ") {
         rest = &rest[index + "kernel: ".len()..];
     }
@@ -31,7 +32,8 @@ fn strip_priority(text: &str) -> Option<&str> {
 fn strip_facility(text: &str) -> Option<&str> {
     let (facility, rest) = text.split_once(':')?;
     let (level, rest) = rest.split_once(':')?;
-    (facility.trim_end() == "kern" && level.trim().bytes().all(|byte| byte.is_ascii_lowercase())).then_some(rest)
+    (facility.trim_end() == "kern" && level.trim().bytes().all(|byte| byte.is_ascii_lowercase()))
+        .then_some(rest)
 }
 
 #[cfg(test)]

@@ -108,7 +108,10 @@ impl Machine {
         let file = std::fs::File::open(path).map_err(io_error)?;
         file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(io_error)?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(SourceError::FileTooLarge { path: path.to_path_buf(), limit_bytes: MAX_FILE_BYTES });
+            return Err(SourceError::FileTooLarge {
+                path: path.to_path_buf(),
+                limit_bytes: MAX_FILE_BYTES,
+            });
         }
         // A boot log may hold stray bytes; they become replacement characters in lines that are skipped anyway.
         Self::parse(&path.display().to_string(), &String::from_utf8_lossy(&bytes))

@@ -20,7 +20,10 @@ pub(super) fn read(root: &Path, machine: &mut Machine) {
     let nodes: Vec<Node> = numbers
         .into_iter()
         .filter_map(|number| {
-            Some(Node { number: u32::try_from(number).ok()?, folder: folder.join(format!("node{number}")) })
+            Some(Node {
+                number: u32::try_from(number).ok()?,
+                folder: folder.join(format!("node{number}")),
+            })
         })
         .collect();
     if nodes.is_empty() {
@@ -38,12 +41,16 @@ fn read_cpus(root: &Path, nodes: &[Node], machine: &mut Machine) {
     let online = root.join("sys/devices/system/cpu/online");
     let online = system::value(&online).ok().and_then(|text| size::parse_cpu_list(&text));
     for node in nodes {
-        let list = system::value(&node.folder.join("cpulist")).ok().and_then(|text| size::parse_cpu_list(&text));
+        let list = system::value(&node.folder.join("cpulist"))
+            .ok()
+            .and_then(|text| size::parse_cpu_list(&text));
         let Some(list) = list else {
             machine.notes.push(format!("the CPUs of node {} cannot be read", node.number));
             continue;
         };
-        let list = list.into_iter().filter(|cpu| online.as_ref().is_none_or(|online| online.contains(cpu)));
+        let list = list
+            .into_iter()
+            .filter(|cpu| online.as_ref().is_none_or(|online| online.contains(cpu)));
         machine.cpus.extend(list.map(|cpu| CpuAffinity { cpu, node: node.number }));
     }
     if machine.cpus.is_empty() {
@@ -73,12 +80,16 @@ fn read_memory(root: &Path, nodes: &[Node], machine: &mut Machine) {
     owned.dedup_by_key(|block| block.0);
     if owned.len() < before {
         let shared = before - owned.len();
-        machine.notes.push(format!("{shared} memory blocks lie on two nodes; each is given to the lower one"));
+        machine.notes.push(format!(
+            "{shared} memory blocks lie on two nodes; each is given to the lower one"
+        ));
     }
     for (block, node) in owned {
         let Some(range) = system::block_range(block, bytes) else { continue };
         match machine.affinities.last_mut() {
-            Some(last) if last.node == node && last.range.end == range.start => last.range.end = range.end,
+            Some(last) if last.node == node && last.range.end == range.start => {
+                last.range.end = range.end
+            }
             _ => machine.affinities.push(Affinity { range, node, hot_pluggable: false }),
         }
     }
@@ -92,7 +103,9 @@ fn read_sizes(nodes: &[Node], machine: &mut Machine) {
         .collect();
     let present = machine.present().unwrap_or_default();
     if present.is_empty() || sizes.iter().all(|&size| size == 0) {
-        machine.notes.push("which memory belongs to which node is unknown; all goes to the lowest node".to_owned());
+        machine.notes.push(
+            "which memory belongs to which node is unknown; all goes to the lowest node".to_owned(),
+        );
         let range = PhysRange::new(0, present.last().map_or(0, |range| range.end));
         machine.affinities.push(Affinity { range, node: nodes[0].number, hot_pluggable: false });
         return;
@@ -102,7 +115,10 @@ fn read_sizes(nodes: &[Node], machine: &mut Machine) {
             machine.affinities.push(Affinity { range, node: node.number, hot_pluggable: false });
         }
     }
-    machine.notes.push("nodes are laid out one after another by their sizes: where they begin is unknown".to_owned());
+    machine.notes.push(
+        "nodes are laid out one after another by their sizes: where they begin is unknown"
+            .to_owned(),
+    );
 }
 
 /// A row has one number for every node, in ascending order of nodes.
@@ -112,19 +128,26 @@ fn read_distances(nodes: &[Node], machine: &mut Machine) {
         let text = system::value(&from.folder.join("distance")).unwrap_or_default();
         let row: Vec<Option<u8>> = text.split_whitespace().map(size::parse_decimal).collect();
         if row.len() != nodes.len() {
-            machine.notes.push(format!("distances are not used: those of node {} are {text:?}", from.number));
+            machine.notes.push(format!(
+                "distances are not used: those of node {} are {text:?}",
+                from.number
+            ));
             return;
         }
         for (to, distance) in nodes.iter().zip(row) {
             match distance {
                 Some(distance)
-                    if (distance == LOCAL_DISTANCE) == (from.number == to.number) && distance >= LOCAL_DISTANCE =>
+                    if (distance == LOCAL_DISTANCE) == (from.number == to.number)
+                        && distance >= LOCAL_DISTANCE =>
                 {
                     distances.push((from.number, to.number, distance));
                 }
                 // Emulated nodes all lie at the distance of a node to itself.
                 _ => {
-                    machine.notes.push(format!("distances are not used: those of node {} are {text:?}", from.number));
+                    machine.notes.push(format!(
+                        "distances are not used: those of node {} are {text:?}",
+                        from.number
+                    ));
                     return;
                 }
             }

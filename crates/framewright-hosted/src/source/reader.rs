@@ -16,7 +16,11 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// The error that this line cannot be read.
     pub fn unreadable(&self, expected: &str) -> SourceError {
-        let place = Place { name: self.name.to_owned(), line: self.number, text: self.text.trim_end().to_owned() };
+        let place = Place {
+            name: self.name.to_owned(),
+            line: self.number,
+            text: self.text.trim_end().to_owned(),
+        };
         SourceError::Unreadable { place, expected: expected.to_owned() }
     }
 }

@@ -21,13 +21,21 @@ impl Machine {
         let present = self.present()?;
         let memory_bytes = present.iter().map(|range| range.size()).sum();
         if memory_bytes / u64::from(nodes) < NODE_MIN_BYTES {
-            return Err(SourceError::MoreNodesThanMemory { nodes, node_bytes: NODE_MIN_BYTES, memory_bytes });
+            return Err(SourceError::MoreNodesThanMemory {
+                nodes,
+                node_bytes: NODE_MIN_BYTES,
+                memory_bytes,
+            });
         }
         let parts = split::by_weight(&present, &vec![1; nodes as usize]);
         let mut affinities = Vec::new();
         for (node, part) in (0..nodes).zip(parts) {
             // The library keeps what the first claim of an address says, so the hot-pluggable parts come first.
-            let hot = self.affinities.iter().filter(|old| old.hot_pluggable).map(|old| old.range.intersection(part));
+            let hot = self
+                .affinities
+                .iter()
+                .filter(|old| old.hot_pluggable)
+                .map(|old| old.range.intersection(part));
             affinities.extend(hot.filter(|range| !range.is_empty()).map(|range| Affinity {
                 range,
                 node,
@@ -62,7 +70,10 @@ impl Machine {
         }
         nodes.sort_unstable();
         nodes.dedup();
-        self.cpus = (0..cpus).zip(nodes.into_iter().cycle()).map(|(cpu, node)| CpuAffinity { cpu, node }).collect();
+        self.cpus = (0..cpus)
+            .zip(nodes.into_iter().cycle())
+            .map(|(cpu, node)| CpuAffinity { cpu, node })
+            .collect();
         Ok(())
     }
 
@@ -75,7 +86,8 @@ impl Machine {
             map.add(entry.range.start, entry.range.size(), entry.kind).map_err(refused)?;
         }
         let map = map.finish().map_err(refused)?;
-        let present = map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range);
+        let present =
+            map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range);
         Ok(present.collect())
     }
 }

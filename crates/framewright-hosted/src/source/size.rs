@@ -14,7 +14,8 @@ use super::SizeError;
 /// [`SizeError`] says what is wrong with the text.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
-    framewright::parameters::parse_size(text).map_err(|reason| SizeError { text: text.to_owned(), reason })
+    framewright::parameters::parse_size(text)
+        .map_err(|reason| SizeError { text: text.to_owned(), reason })
 }
 
 /// Reads hexadecimal digits with or without `0x`; nothing else, not even a sign.
@@ -67,7 +68,11 @@ pub(super) fn format_cpu_list(cpus: &[u32]) -> String {
             last = cpus[index];
         }
         let comma = if text.is_empty() { "" } else { "," };
-        text += &if first == last { format!("{comma}{first}") } else { format!("{comma}{first}-{last}") };
+        text += &if first == last {
+            format!("{comma}{first}")
+        } else {
+            format!("{comma}{first}-{last}")
+        };
         index += 1;
     }
     text

@@ -13,7 +13,11 @@ pub(super) fn by_weight(present: &[PhysRange], weights: &[u64]) -> Vec<PhysRange
         weight += u128::from(own);
         // total is below 2^64 and weights are bytes of memory, so the product fits in 128 bits.
         let target = u64::try_from(total * weight / all).unwrap_or(u64::MAX);
-        let cut = if index + 1 == weights.len() { end } else { position(present, target) / BLOCK_SIZE * BLOCK_SIZE };
+        let cut = if index + 1 == weights.len() {
+            end
+        } else {
+            position(present, target) / BLOCK_SIZE * BLOCK_SIZE
+        };
         let cut = cut.clamp(start, end.max(start));
         parts.push(PhysRange::new(start, cut));
         start = cut;

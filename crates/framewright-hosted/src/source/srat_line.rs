@@ -50,7 +50,8 @@ pub(super) enum Srat {
 pub(super) fn content(message: &str) -> Option<&str> {
     let message = message.strip_prefix("ACPI: ").unwrap_or(message);
     let rest = message.strip_prefix("NUMA: ").unwrap_or(message).strip_prefix("SRAT")?;
-    let begins_like_ours = || ["Node ", "PXM "].iter().any(|word| rest.trim_start().starts_with(word));
+    let begins_like_ours =
+        || ["Node ", "PXM "].iter().any(|word| rest.trim_start().starts_with(word));
     (rest.starts_with(':') || begins_like_ours()).then_some(rest)
 }
 
@@ -110,10 +111,19 @@ mod tests {
 
     #[test]
     fn every_form() {
-        assert_eq!(of("ACPI: SRAT: Node 0 PXM 0 [mem 0x00000000-0x0009ffff]"), memory(0, 0, 0xa_0000, false));
-        assert_eq!(of("SRAT: Node 1 PXM 3 [mem 0x00000000-0x0009ffff]"), memory(1, 0, 0xa_0000, false));
+        assert_eq!(
+            of("ACPI: SRAT: Node 0 PXM 0 [mem 0x00000000-0x0009ffff]"),
+            memory(0, 0, 0xa_0000, false)
+        );
+        assert_eq!(
+            of("SRAT: Node 1 PXM 3 [mem 0x00000000-0x0009ffff]"),
+            memory(1, 0, 0xa_0000, false)
+        );
         assert_eq!(of("SRAT: Node 0 PXM 0 0-a0000"), memory(0, 0, 0xa_0000, false));
-        assert_eq!(of("ACPI: NUMA: SRAT: Node 2 PXM 2 [mem 0x1000-0x1fff] hotplug"), memory(2, 0x1000, 0x2000, true));
+        assert_eq!(
+            of("ACPI: NUMA: SRAT: Node 2 PXM 2 [mem 0x1000-0x1fff] hotplug"),
+            memory(2, 0x1000, 0x2000, true)
+        );
         assert_eq!(
             of("ACPI: SRAT: Node 2 PXM 2 [mem 0x1000-0x1fff] hotplug non-volatile"),
             memory(2, 0x1000, 0x2000, true)
@@ -124,8 +134,14 @@ mod tests {
             of("ACPI: NUMA: SRAT: PXM 1 -> MPIDR 0x80000100 -> Node 1"),
             Some(Srat::Cpu { apic: 0x8000_0100, node: 1 })
         );
-        assert_eq!(of("SRAT: PXM 0 -> APIC 0x1ff -> Node 0 skipped apicid that is too big"), Some(Srat::Nothing));
-        assert_eq!(of("SRAT: PXMs only cover 4095MB of your 8191MB e820 RAM. Not used."), Some(Srat::Remark));
+        assert_eq!(
+            of("SRAT: PXM 0 -> APIC 0x1ff -> Node 0 skipped apicid that is too big"),
+            Some(Srat::Nothing)
+        );
+        assert_eq!(
+            of("SRAT: PXMs only cover 4095MB of your 8191MB e820 RAM. Not used."),
+            Some(Srat::Remark)
+        );
         assert_eq!(of("SRAT: SRAT not used."), Some(Srat::Remark));
     }
 
@@ -146,7 +162,12 @@ mod tests {
         ] {
             assert_eq!(content(line).map(read), Some(None), "{line}");
         }
-        assert_eq!(content("ACPI: SRAT 0x00000000BFFE1A1E 000150 (v01 BOCHS  BXPC     00000001 BXPC 00000001)"), None);
+        assert_eq!(
+            content(
+                "ACPI: SRAT 0x00000000BFFE1A1E 000150 (v01 BOCHS  BXPC     00000001 BXPC 00000001)"
+            ),
+            None
+        );
         assert_eq!(content("NUMA: Node 0 [mem 0x0-0x1] + [mem 0x2-0x3] -> [mem 0x0-0x3]"), None);
     }
 }

@@ -30,7 +30,11 @@ impl Machine {
     /// [`SourceError::MoreNodesThanMemory`] below 8 MiB a node.
     pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, SourceError> {
         if !(LEAST..=MOST).contains(&memory_bytes) {
-            return Err(SourceError::MemorySize { memory_bytes, least_bytes: LEAST, most_bytes: MOST });
+            return Err(SourceError::MemorySize {
+                memory_bytes,
+                least_bytes: LEAST,
+                most_bytes: MOST,
+            });
         }
         if nodes == 0 || nodes as usize > MAX_NODES {
             return Err(SourceError::NodeCount { nodes });
@@ -39,7 +43,11 @@ impl Machine {
             return Err(SourceError::CpuCount { cpus });
         }
         if memory_bytes / u64::from(nodes) < NODE_GRAIN {
-            return Err(SourceError::MoreNodesThanMemory { nodes, node_bytes: NODE_GRAIN, memory_bytes });
+            return Err(SourceError::MoreNodesThanMemory {
+                nodes,
+                node_bytes: NODE_GRAIN,
+                memory_bytes,
+            });
         }
         let memory_bytes = memory_bytes / PAGE_SIZE * PAGE_SIZE;
         Ok(Self {
@@ -83,7 +91,8 @@ fn ranges(memory_bytes: u64) -> Vec<MapRange> {
 
 /// Memory counted without holes is cut into equal parts, and every part is then laid over the addresses.
 fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
-    let pieces = [PhysRange::new(0, BASE_END), PhysRange::new(EXTENDED_START, LOW_END.min(memory_bytes))];
+    let pieces =
+        [PhysRange::new(0, BASE_END), PhysRange::new(EXTENDED_START, LOW_END.min(memory_bytes))];
     let high = PhysRange::new(HIGH_START, HIGH_START + memory_bytes.saturating_sub(LOW_END));
     let mut out = Vec::new();
     let mut start = 0;
@@ -93,10 +102,17 @@ fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
         let end = if node + 1 == nodes { memory_bytes } else { share / NODE_GRAIN * NODE_GRAIN };
         let low = PhysRange::new(start, end);
         // Memory past the low part lies where the high part is.
-        let moved =
-            PhysRange::new(start.max(LOW_END) + (HIGH_START - LOW_END), end.max(LOW_END) + (HIGH_START - LOW_END));
-        let parts = pieces.iter().map(|piece| piece.intersection(low)).chain([high.intersection(moved)]);
-        out.extend(parts.filter(|range| !range.is_empty()).map(|range| Affinity { range, node, hot_pluggable: false }));
+        let moved = PhysRange::new(
+            start.max(LOW_END) + (HIGH_START - LOW_END),
+            end.max(LOW_END) + (HIGH_START - LOW_END),
+        );
+        let parts =
+            pieces.iter().map(|piece| piece.intersection(low)).chain([high.intersection(moved)]);
+        out.extend(parts.filter(|range| !range.is_empty()).map(|range| Affinity {
+            range,
+            node,
+            hot_pluggable: false,
+        }));
         start = end;
     }
     out

@@ -27,7 +27,9 @@ pub(super) fn read(root: &Path) -> Result<Machine, SourceError> {
             Ok(()) => {
                 let whose = if root == Path::new("/") { "this machine" } else { "a copied system" };
                 machine.name = format!("{whose}, memory from {shown}");
-                machine.notes.splice(0..0, reasons.into_iter().map(|reason| format!("not used: {reason}")));
+                machine
+                    .notes
+                    .splice(0..0, reasons.into_iter().map(|reason| format!("not used: {reason}")));
                 nodes::read(root, &mut machine);
                 return Ok(machine);
             }
@@ -60,7 +62,9 @@ pub(crate) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> 
 /// Bytes in one of the kernel's memory blocks.
 pub(super) fn block_bytes(root: &Path) -> Result<u64, String> {
     let text = value(&root.join("sys/devices/system/memory/block_size_bytes"))?;
-    size::parse_hex(&text).filter(|&bytes| bytes > 0).ok_or_else(|| format!("block_size_bytes is {text:?}"))
+    size::parse_hex(&text)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| format!("block_size_bytes is {text:?}"))
 }
 
 /// Block `number`, or nothing when it lies beyond any address.
@@ -77,10 +81,13 @@ fn firmware(root: &Path, machine: &mut Machine) -> Result<(), String> {
     }
     for number in numbers {
         let entry = folder.join(number.to_string());
-        let field = |name: &str| value(&entry.join(name)).map_err(|reason| format!("{number}/{name}: {reason}"));
+        let field = |name: &str| {
+            value(&entry.join(name)).map_err(|reason| format!("{number}/{name}: {reason}"))
+        };
         let (start, end, kind) = (field("start")?, field("end")?, field("type")?);
         let range = size::parse_inclusive(&format!("{start}-{end}"));
-        let range = range.ok_or_else(|| format!("entry {number} goes from {start:?} to {end:?}"))?;
+        let range =
+            range.ok_or_else(|| format!("entry {number} goes from {start:?} to {end:?}"))?;
         let kind = kinds::kind(&kind).unwrap_or_else(|| {
             machine.notes.push(format!("memory of unknown type {kind:?} is taken for reserved"));
             MemoryKind::Reserved
@@ -97,7 +104,9 @@ fn resources(root: &Path, machine: &mut Machine) -> Result<(), String> {
     let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
     machine.ranges = match iomem::parse("iomem", &text) {
         Ok(parsed) => parsed.ranges,
-        Err(SourceError::HiddenAddresses { .. }) => return Err("its addresses are hidden from this user".to_owned()),
+        Err(SourceError::HiddenAddresses { .. }) => {
+            return Err("its addresses are hidden from this user".to_owned());
+        }
         Err(error) => return Err(error.to_string()),
     };
     let has_memory = machine.ranges.iter().any(|entry| entry.kind.is_present());
@@ -113,7 +122,8 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
         if state.is_ok_and(|state| state != "online") {
             continue;
         }
-        let range = block_range(number, bytes).ok_or_else(|| format!("memory{number} lies beyond any address"))?;
+        let range = block_range(number, bytes)
+            .ok_or_else(|| format!("memory{number} lies beyond any address"))?;
         match machine.ranges.last_mut() {
             Some(last) if last.range.end == range.start => last.range.end = range.end,
             _ => machine.ranges.push(MapRange { range, kind: MemoryKind::Conventional }),
@@ -122,7 +132,10 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
     if machine.ranges.is_empty() {
         return Err("no block is online".to_owned());
     }
-    machine.notes.push(format!("memory is known only in blocks of {} MiB; small holes in them are not", bytes >> 20));
+    machine.notes.push(format!(
+        "memory is known only in blocks of {} MiB; small holes in them are not",
+        bytes >> 20
+    ));
     Ok(())
 }
 

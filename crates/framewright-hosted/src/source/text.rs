@@ -11,8 +11,7 @@ const UNKNOWN: &str = "a boot log with BIOS-e820 lines, the content of /proc/iom
                        name, note or #";
 const MEMORY: &str = "\"memory FIRST-LAST KIND\" or \"memory START +SIZE KIND\", such as \"memory 0x100000 +2G usable\"; kinds are usable, \
                       hot-pluggable, unaccepted, soft reserved, persistent, ACPI data, ACPI NVS, reserved, unusable and type N";
-const NODE: &str =
-    "\"node N memory FIRST-LAST [hotplug]\", \"node N memory START +SIZE [hotplug]\" or \"node N cpus 0-3,8\"";
+const NODE: &str = "\"node N memory FIRST-LAST [hotplug]\", \"node N memory START +SIZE [hotplug]\" or \"node N cpus 0-3,8\"";
 const DISTANCE: &str = "\"distance FROM TO UNITS\", such as \"distance 0 1 20\", units up to 255";
 
 /// Reads our format.
@@ -39,7 +38,9 @@ fn read_line(machine: &mut Machine, line: Line<'_>) -> Result<(), SourceError> {
         "note" => machine.notes.push(rest.to_owned()),
         "memory" => machine.ranges.push(memory(plain).ok_or_else(|| line.unreadable(MEMORY))?),
         "node" => node(machine, plain, line)?,
-        "distance" => machine.distances.push(distance(plain).ok_or_else(|| line.unreadable(DISTANCE))?),
+        "distance" => {
+            machine.distances.push(distance(plain).ok_or_else(|| line.unreadable(DISTANCE))?)
+        }
         _ => return Err(line.unreadable(UNKNOWN)),
     }
     Ok(())
@@ -87,9 +88,10 @@ fn node(machine: &mut Machine, text: &str, line: Line<'_>) -> Result<(), SourceE
         ("cpus", list) if !list.is_empty() => {
             for cpu in parse_cpu_list(list).ok_or_else(unreadable)? {
                 if let Some(known) = machine.cpus.iter().find(|known| known.cpu == cpu) {
-                    return Err(
-                        line.unreadable(&format!("CPU {cpu} on one node; it is on node {} already", known.node))
-                    );
+                    return Err(line.unreadable(&format!(
+                        "CPU {cpu} on one node; it is on node {} already",
+                        known.node
+                    )));
                 }
                 if machine.cpus.len() >= super::MAX_CPUS as usize {
                     return Err(line.unreadable(&format!("at most {} CPUs", super::MAX_CPUS)));
@@ -105,7 +107,9 @@ fn node(machine: &mut Machine, text: &str, line: Line<'_>) -> Result<(), SourceE
 fn distance(text: &str) -> Option<(u32, u32, u8)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {
-        [from, to, units] => Some((parse_decimal(from)?, parse_decimal(to)?, parse_decimal(units)?)),
+        [from, to, units] => {
+            Some((parse_decimal(from)?, parse_decimal(to)?, parse_decimal(units)?))
+        }
         _ => None,
     }
 }
@@ -129,7 +133,8 @@ pub(super) fn write(machine: &Machine) -> String {
     nodes.sort_unstable();
     nodes.dedup();
     for node in nodes {
-        let cpus: Vec<u32> = machine.cpus.iter().filter(|cpu| cpu.node == node).map(|cpu| cpu.cpu).collect();
+        let cpus: Vec<u32> =
+            machine.cpus.iter().filter(|cpu| cpu.node == node).map(|cpu| cpu.cpu).collect();
         let _ = writeln!(out, "node {node} cpus {}", format_cpu_list(&cpus));
     }
     for (from, to, units) in &machine.distances {
@@ -139,7 +144,11 @@ pub(super) fn write(machine: &Machine) -> String {
 }
 
 fn range_text(range: PhysRange) -> String {
-    if range.is_empty() { format!("{:#x} +0", range.start) } else { format!("{:#x}-{:#x}", range.start, range.end - 1) }
+    if range.is_empty() {
+        format!("{:#x} +0", range.start)
+    } else {
+        format!("{:#x}-{:#x}", range.start, range.end - 1)
+    }
 }
 
 fn one_line(text: &str) -> String {
@@ -202,12 +211,18 @@ distance 0 5 21
             let error = Machine::parse("sample", &text).unwrap_err();
             assert_eq!(error.place().unwrap().line, 2, "{wrong}");
             let message = error.to_string();
-            assert!(message.starts_with("sample, line 2: ") && message.contains(expected), "{message}");
+            assert!(
+                message.starts_with("sample, line 2: ") && message.contains(expected),
+                "{message}"
+            );
             assert!(message.contains(wrong), "{message}");
         }
         let twice = "memory 0 +1G usable\nnode 0 cpus 0-3\nnode 1 cpus 3\n";
         let message = Machine::parse("sample", twice).unwrap_err().to_string();
         assert!(message.contains("CPU 3 on one node"), "{message}");
-        assert!(matches!(Machine::parse("sample", "\n# nothing\n"), Err(SourceError::NoMemory { .. })));
+        assert!(matches!(
+            Machine::parse("sample", "\n# nothing\n"),
+            Err(SourceError::NoMemory { .. })
+        ));
     }
 }

@@ -27,7 +27,10 @@ impl Job<'_> {
     /// Whether nobody looks at the job while it runs, and its size alone does not say how many threads it is worth.
     #[inline]
     pub(super) fn can_begin_alone(&self) -> bool {
-        self.min_chunk.is_none() && self.cancel.is_none() && self.done.is_none() && self.statistics.is_empty()
+        self.min_chunk.is_none()
+            && self.cancel.is_none()
+            && self.done.is_none()
+            && self.statistics.is_empty()
     }
 
     /// Works on `range`, of which nobody else knows, until all is done or helpers are worth calling.
@@ -54,14 +57,23 @@ impl Job<'_> {
         // A job that is thought to be worth no helper is looked at in the middle, and costs no second look at its end.
         let half = self.unit_cost().filter(|cost| cost.is_for_one(size)).map(|_| size.div_ceil(2));
         loop {
-            if self.worthwhile_helpers(helpers, crew, &begun.pace, range.end - begun.at, &mut begun.asks) != 0 {
+            if self.worthwhile_helpers(
+                helpers,
+                crew,
+                &begun.pace,
+                range.end - begun.at,
+                &mut begun.asks,
+            ) != 0
+            {
                 return Ok(begun);
             }
-            let wanted = half.unwrap_or_else(|| begun.pace.next_alone(size, threads)).max(self.align);
+            let wanted =
+                half.unwrap_or_else(|| begun.pace.next_alone(size, threads)).max(self.align);
             let next = begun.at..border(begun.at, wanted, self.align, range.end);
             let units = next.end - next.start;
             (begun.at, begun.chunks) = (next.end, begun.chunks + 1);
-            as_only_worker(helpers, None, |worker| chunk(next.clone(), worker)).map_err(|error| (error, next))?;
+            as_only_worker(helpers, None, |worker| chunk(next.clone(), worker))
+                .map_err(|error| (error, next))?;
             let is_done = begun.at == range.end;
             if (!is_done || self.must_look_again(&begun.pace, size))
                 && let Some(now) = helpers.now_ns()
@@ -82,7 +94,10 @@ impl Job<'_> {
 
     /// What the caller knows about time when it begins. Where that is that no helper pays it forgets it, and believes what it sees alone.
     pub(super) fn first_pace(&self, size: u64, now_ns: u64) -> Pace {
-        let known = self.unit_cost().filter(|cost| !cost.is_for_one(size)).and_then(|cost| cost.sample(KNOWN_NS));
+        let known = self
+            .unit_cost()
+            .filter(|cost| !cost.is_for_one(size))
+            .and_then(|cost| cost.sample(KNOWN_NS));
         Pace::known(now_ns, known.unwrap_or_default())
     }
 
@@ -109,7 +124,11 @@ impl Job<'_> {
         rest: u64,
         asks: &mut Asks,
     ) -> u32 {
-        if pace.is_trusted() { self.worthwhile_when_trusted(helpers, crew, *pace, rest, asks) } else { 0 }
+        if pace.is_trusted() {
+            self.worthwhile_when_trusted(helpers, crew, *pace, rest, asks)
+        } else {
+            0
+        }
     }
 
     fn worthwhile_when_trusted<H: Helpers + ?Sized>(

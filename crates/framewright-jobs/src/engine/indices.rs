@@ -17,7 +17,8 @@ impl Indices {
         (0..).zip(&self.0).find_map(|(place, word)| {
             let lowest_free = |bits: u64| (bits != u64::MAX).then(|| bits | (bits + 1));
             // Acquire pairs with the Release in `give_back`: the last holder's chunks come before the next one's.
-            let before = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
+            let before =
+                word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
             Some(place * 64 + before.trailing_ones())
         })
     }

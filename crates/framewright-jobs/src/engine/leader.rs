@@ -81,7 +81,11 @@ where
         }
         let mut failed = None;
         while !shared.stopped() {
-            let claimed = if self.together { shared.claim_together(&mut own) } else { self.claim_alone(&mut own) };
+            let claimed = if self.together {
+                shared.claim_together(&mut own)
+            } else {
+                self.claim_alone(&mut own)
+            };
             let Some(range) = claimed else { break };
             let units = range.end - range.start;
             if let Err(range) = shared.call(range, &mut own) {
@@ -181,12 +185,13 @@ where
         let shared = self.shared;
         let Some(crew) = shared.crew.filter(|_| self.target > 0) else { return 0 };
         let posts = u32::try_from(crew.posts.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
-        let allowance = *self
-            .allowance
-            .get_or_insert_with(|| u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts));
+        let allowance = *self.allowance.get_or_insert_with(|| {
+            u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts)
+        });
         self.target = self.target.min(allowance);
         let registration = self.registration.get_or_insert_with(|| Registration::new(crew.desk));
-        let fair = if registration.others_hungry() { crew.desk.share(crew.posts.len()) } else { u32::MAX };
+        let fair =
+            if registration.others_hungry() { crew.desk.share(crew.posts.len()) } else { u32::MAX };
         self.target.min(fair).saturating_sub(shared.held.load(Ordering::Relaxed))
     }
 
@@ -200,8 +205,13 @@ where
         let mut reserved = 0;
         while reserved < missing {
             let node = self.next_node(crew);
-            let wanted = node.and_then(|node| self.first_idle(crew, from.get_mut(node as usize)?, node));
-            let Some(helper) = wanted.or_else(|| self.first_idle(crew, from.last_mut()?, MAX_NODES)) else { break };
+            let wanted =
+                node.and_then(|node| self.first_idle(crew, from.get_mut(node as usize)?, node));
+            let Some(helper) =
+                wanted.or_else(|| self.first_idle(crew, from.last_mut()?, MAX_NODES))
+            else {
+                break;
+            };
             self.recruits.place(helper, node);
             self.shared.helpers.prepare(helper);
             reserved += 1;
@@ -213,7 +223,8 @@ where
     fn first_idle(&mut self, crew: Crew<'_>, from: &mut u8, node: u32) -> Option<usize> {
         for helper in usize::from(*from)..crew.posts.len() {
             *from = u8::try_from(helper + 1).unwrap_or(u8::MAX);
-            let fits = node == MAX_NODES || self.shared.helpers.node_of(helper).is_none_or(|at| at == node);
+            let fits = node == MAX_NODES
+                || self.shared.helpers.node_of(helper).is_none_or(|at| at == node);
             if fits && self.recruits.reserve(helper) {
                 return Some(helper);
             }

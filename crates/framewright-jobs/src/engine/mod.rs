@@ -71,7 +71,12 @@ impl Job<'_> {
     /// # Panics
     /// When a chunk panics; nothing is undone then, as nobody knows what state that chunk left.
     #[inline]
-    pub fn run_or_undo<H, F, U, E>(&self, helpers: &H, chunk: F, undo: U) -> Result<Summary, JobError<E>>
+    pub fn run_or_undo<H, F, U, E>(
+        &self,
+        helpers: &H,
+        chunk: F,
+        undo: U,
+    ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
@@ -86,7 +91,12 @@ impl Job<'_> {
     }
 
     #[inline(never)]
-    fn start<H, F, U, E>(&self, helpers: &H, chunk: &F, undo: Option<U>) -> Result<Summary, JobError<E>>
+    fn start<H, F, U, E>(
+        &self,
+        helpers: &H,
+        chunk: &F,
+        undo: Option<U>,
+    ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
@@ -100,14 +110,20 @@ impl Job<'_> {
         if self.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(JobError::Cancelled { units: 0 });
         }
-        let crew =
-            helpers.crew().map(|crew| Crew { posts: crew.posts.get(..MAX_HELPERS).unwrap_or(crew.posts), ..crew });
+        let crew = helpers.crew().map(|crew| Crew {
+            posts: crew.posts.get(..MAX_HELPERS).unwrap_or(crew.posts),
+            ..crew
+        });
         if !self.has_parts() {
             let range = self.start..self.start + size;
             let possible = crew.filter(|crew| !crew.posts.is_empty());
             let whole = match self.min_chunk {
-                Some(min_chunk) => plan::threads_wanted(size, self.align, min_chunk, self.max_threads) == 1,
-                None if possible.is_none() || self.max_threads == 1 => self.cancel.is_none() && self.done.is_none(),
+                Some(min_chunk) => {
+                    plan::threads_wanted(size, self.align, min_chunk, self.max_threads) == 1
+                }
+                None if possible.is_none() || self.max_threads == 1 => {
+                    self.cancel.is_none() && self.done.is_none()
+                }
                 None => size <= self.align,
             };
             if whole {
@@ -134,7 +150,8 @@ impl Job<'_> {
                     }
                 }
             }
-            let track = if begun.is_some() { Track::at(range, 0, position) } else { self.track(range, 0) };
+            let track =
+                if begun.is_some() { Track::at(range, 0, position) } else { self.track(range, 0) };
             return self.run_on_tracks(helpers, crew, chunk, undo, &[track], begun);
         }
         self.run_parts(helpers, crew, chunk, undo)
@@ -208,7 +225,9 @@ impl Job<'_> {
                 let claimed = tracks.iter().map(|track| track.start..track.claimed_end(rule));
                 let own = |at: u64| failed.clone().filter(|range| range.start >= at);
                 let next_failed = |at| match (own(at), recruits.next_failed(at)) {
-                    (Some(own), Some(helpers)) => Some(if own.start < helpers.start { own } else { helpers }),
+                    (Some(own), Some(helpers)) => {
+                        Some(if own.start < helpers.start { own } else { helpers })
+                    }
                     (own, helpers) => own.or(helpers),
                 };
                 undo::undo_succeeded(claimed, next_failed, undo);
@@ -349,7 +368,9 @@ where
     fn learn_whether_helpers_came(&self) {
         let called_ns = self.called_ns.load(Ordering::Relaxed);
         let was_alone = self.totals.threads.load(Ordering::Relaxed) <= 1;
-        let Some(crew) = self.crew.filter(|_| called_ns != 0 && was_alone && self.job.min_chunk.is_none()) else {
+        let Some(crew) =
+            self.crew.filter(|_| called_ns != 0 && was_alone && self.job.min_chunk.is_none())
+        else {
             return;
         };
         let waited_ns = self.helpers.now_ns().map_or(0, |now| now.saturating_sub(called_ns));
@@ -408,7 +429,11 @@ where
 
     /// Claims from the worker's track; when that is exhausted from another of its node, then from the one with most left.
     #[inline]
-    fn claim(&self, own: &mut Own<'_>, from: impl Fn(&Track, &Own<'_>) -> Option<Range<u64>>) -> Option<Range<u64>> {
+    fn claim(
+        &self,
+        own: &mut Own<'_>,
+        from: impl Fn(&Track, &Own<'_>) -> Option<Range<u64>>,
+    ) -> Option<Range<u64>> {
         loop {
             if let Some(claimed) = self.tracks.get(own.track).and_then(|track| from(track, own)) {
                 return Some(claimed);
@@ -463,7 +488,8 @@ where
     /// A worker that begins, on this thread.
     fn worker<'b>(&'b self, index: u32, node: &'b (dyn Fn() -> u32 + 'b)) -> Own<'b> {
         let worker = Worker { index, node, stop: &self.stop, cancel: self.job.cancel };
-        let track = if self.tracks.len() > 1 { self.best_track(worker.node()).unwrap_or(0) } else { 0 };
+        let track =
+            if self.tracks.len() > 1 { self.best_track(worker.node()).unwrap_or(0) } else { 0 };
         Own { worker, tally: Tally::default(), track, last: 0, pace: None }
     }
 
@@ -524,7 +550,9 @@ where
                 ended = Ended::Failed(failed);
                 break;
             }
-            if let (Some(pace), Some(now)) = (&mut own.pace, began.and_then(|_| self.helpers.now_ns())) {
+            if let (Some(pace), Some(now)) =
+                (&mut own.pace, began.and_then(|_| self.helpers.now_ns()))
+            {
                 pace.lap(now, units);
             }
         }

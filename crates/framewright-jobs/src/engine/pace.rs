@@ -116,7 +116,8 @@ impl Pace {
             // Up: with two threads the second chunk, 31 times this one, is then all the rest.
             return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART).min(FIRST_UNITS);
         }
-        let budget = WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns);
+        let budget =
+            WORK_PER_READING_NS.saturating_mul(self.readings + 1).saturating_sub(self.elapsed_ns);
         let goal_ns = budget.max(self.elapsed_ns / 2).min(LONGEST_ALONE_NS);
         let by_time = goal_ns.saturating_mul(self.units) / self.elapsed_ns.max(1);
         by_time.min(self.units.saturating_mul(GROWTH))
@@ -126,8 +127,10 @@ impl Pace {
     /// last chunk and from all chunks of this worker, whichever was dearer: the last may have been a hole.
     /// The limit falls with the rest; an eighth of enough it leaves.
     pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
-        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS) / u128::from(self.elapsed_ns.max(1));
-        let enough = self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
+        let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS)
+            / u128::from(self.elapsed_ns.max(1));
+        let enough =
+            self.units_within(LEAST_TOGETHER_NS).min(u64::try_from(all).unwrap_or(u64::MAX));
         share.max(enough).min(limit.max(enough / 8))
     }
 
@@ -136,7 +139,8 @@ impl Pace {
         if ns == u64::MAX {
             return u64::MAX;
         }
-        let units = u128::from(self.chunk_units) * u128::from(ns) / u128::from(self.chunk_ns.max(1));
+        let units =
+            u128::from(self.chunk_units) * u128::from(ns) / u128::from(self.chunk_ns.max(1));
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
@@ -150,7 +154,8 @@ impl Pace {
         // This worker's part of the speed of all, in 65536ths.
         let own = u128::from(self.chunk_units) * u128::from(elapsed);
         let all = u128::from(claimed) * u128::from(self.chunk_ns.max(1));
-        let part = own.checked_mul(1 << 16).map_or_else(|| own / (all >> 16).max(1), |own| own / all);
+        let part =
+            own.checked_mul(1 << 16).map_or_else(|| own / (all >> 16).max(1), |own| own / all);
         let part = u64::try_from(part).unwrap_or(u64::MAX).min(1 << 16);
         let units = (u128::from(rest) * u128::from(part)) >> 16;
         u64::try_from(units).unwrap_or(u64::MAX) / u64::from(CHUNKS_PER_REST)
@@ -192,7 +197,9 @@ mod tests {
 
     #[test]
     fn a_small_job_reads_the_clock_seldom_and_calls_nobody() {
-        for (size, ns) in [(1_000, 1), (64, 100), (5_000, 1), (10_000, 1), (100, 150), (19_000, 1), (2, 5_000)] {
+        for (size, ns) in
+            [(1_000, 1), (64, 100), (5_000, 1), (10_000, 1), (100, 150), (19_000, 1), (2, 5_000)]
+        {
             let (readings, helpers) = simulate(size, 20, |_| ns);
             assert_eq!(helpers, 0, "{size} units of {ns} ns");
             let total = size * ns;
@@ -244,11 +251,15 @@ mod tests {
         let sharers = u32::try_from(slowness.len()).expect("few");
         let mut at = 0;
         while at < size {
-            let next = (0..workers.len()).min_by_key(|&index| workers[index].0).expect("there are workers");
+            let next = (0..workers.len())
+                .min_by_key(|&index| workers[index].0)
+                .expect("there are workers");
             let (now, pace) = &mut workers[next];
             let rest = size - at;
             let share = share(rest, sharers, pace.chunk_units);
-            let units = if clock { pace.next_together(share, pace.limit(rest, at, 0)) } else { share }.max(1);
+            let units =
+                if clock { pace.next_together(share, pace.limit(rest, at, 0)) } else { share }
+                    .max(1);
             *now += (at..at + units).map(&unit_ns).sum::<u64>() * slowness[next] + 50;
             pace.lap(*now, units);
             at += units;
@@ -267,13 +278,18 @@ mod tests {
             [("even", &even), ("one heavy", &heavy), ("holes", &holes), ("dear end", &dear_end)];
         for (name, unit_ns) in cases {
             let total: u64 = (0..SIZE).map(unit_ns).sum();
-            for (slowness, least_worth, clock) in
-                [(&[1; 8], 8000, false), (&[1; 8], 8000, true), (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true)]
-            {
+            for (slowness, least_worth, clock) in [
+                (&[1; 8], 8000, false),
+                (&[1; 8], 8000, true),
+                (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true),
+            ] {
                 // The share of each, when all go on to the end; speeds in thousandths.
                 let ideal = total * 1000 / least_worth;
                 let end = race(slowness, SIZE, clock, unit_ns);
-                assert!(end < ideal + ideal / 8, "{name}, {slowness:?}: {end} ns instead of {ideal}");
+                assert!(
+                    end < ideal + ideal / 8,
+                    "{name}, {slowness:?}: {end} ns instead of {ideal}"
+                );
             }
         }
     }

@@ -80,7 +80,12 @@ impl Track {
 
     /// Claims about `units(rest)` of the `rest` that is left, up to the next multiple of `align`.
     #[inline]
-    pub(super) fn claim_units(&self, align: u64, together: bool, units: impl Fn(u64) -> u64) -> Option<Range<u64>> {
+    pub(super) fn claim_units(
+        &self,
+        align: u64,
+        together: bool,
+        units: impl Fn(u64) -> u64,
+    ) -> Option<Range<u64>> {
         let mut at = self.position.load(Ordering::Relaxed);
         loop {
             if at >= self.end {
@@ -91,7 +96,8 @@ impl Track {
                 self.position.store(to, Ordering::Relaxed);
                 return Some(at..to);
             }
-            match self.position.compare_exchange_weak(at, to, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.position.compare_exchange_weak(at, to, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(at..to),
                 Err(seen) => at = seen,
             }

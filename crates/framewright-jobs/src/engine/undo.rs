@@ -47,7 +47,9 @@ mod tests {
         let failed = [10..20, 20..25, 40..50, 99..100];
         let next = |at| failed.iter().find(|range| range.start >= at).cloned();
         let mut undone = Vec::new();
-        undo_succeeded([0..30, 30..50, 60..70, 70..100].into_iter(), next, |range| undone.push(range));
+        undo_succeeded([0..30, 30..50, 60..70, 70..100].into_iter(), next, |range| {
+            undone.push(range)
+        });
         assert_eq!(undone, [0..10, 25..40, 60..99]);
     }
 }

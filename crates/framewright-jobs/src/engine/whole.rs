@@ -19,7 +19,11 @@ impl Job<'_> {
 
     /// [`run_whole`](Self::run_whole) of a job that nobody looks at: small enough to be part of its caller.
     #[inline]
-    pub(super) fn run_known<H, F, E>(helpers: &H, chunk: &F, range: Range<u64>) -> Result<Summary, JobError<E>>
+    pub(super) fn run_known<H, F, E>(
+        helpers: &H,
+        chunk: &F,
+        range: Range<u64>,
+    ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
@@ -31,7 +35,12 @@ impl Job<'_> {
     }
 
     /// One call on this thread. A failure leaves nothing to undo.
-    pub(super) fn run_whole<H, F, E>(&self, helpers: &H, chunk: &F, range: Range<u64>) -> Result<Summary, JobError<E>>
+    pub(super) fn run_whole<H, F, E>(
+        &self,
+        helpers: &H,
+        chunk: &F,
+        range: Range<u64>,
+    ) -> Result<Summary, JobError<E>>
     where
         H: Helpers + ?Sized,
         F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,

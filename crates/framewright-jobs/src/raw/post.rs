@@ -174,7 +174,15 @@ impl Post {
         let entry = entry(word);
         // Acquire pairs with the Release in `offer`.
         let taken = tag(word) == OFFERED
-            && self.word.compare_exchange(word, tagged(entry, RUNNING), Ordering::Acquire, Ordering::Relaxed).is_ok();
+            && self
+                .word
+                .compare_exchange(
+                    word,
+                    tagged(entry, RUNNING),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_ok();
         if !taken {
             return false;
         }
@@ -240,8 +248,10 @@ impl PostSet {
 
     fn iter(self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(index, word)| {
-            let rest = core::iter::successors(Some(word), |&word| Some(word & word.wrapping_sub(1)));
-            rest.take_while(|&word| word != 0).map(move |word| index * 64 + word.trailing_zeros() as usize)
+            let rest =
+                core::iter::successors(Some(word), |&word| Some(word & word.wrapping_sub(1)));
+            rest.take_while(|&word| word != 0)
+                .map(move |word| index * 64 + word.trailing_zeros() as usize)
         })
     }
 }
@@ -267,7 +277,13 @@ pub(crate) fn with_recruits<W: Work + Sync, R>(
     body: impl FnOnce(&mut Recruits<'_>) -> R,
 ) -> R {
     let mut entry = Entry { work: ptr::from_ref(work).cast(), help: help::<W> };
-    let mut recruits = Recruits { posts, entry: &raw mut entry, mine: PostSet::default(), wait, not_send: PhantomData };
+    let mut recruits = Recruits {
+        posts,
+        entry: &raw mut entry,
+        mine: PostSet::default(),
+        wait,
+        not_send: PhantomData,
+    };
     body(&mut recruits)
 }
 
@@ -280,7 +296,10 @@ impl Recruits<'_> {
         }
         // Acquire pairs with the Release at the end of `serve_with`.
         let ours = tagged(self.entry, RESERVED);
-        let reserved = post.word.compare_exchange(ptr::null_mut(), ours, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let reserved = post
+            .word
+            .compare_exchange(ptr::null_mut(), ours, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
         if reserved {
             self.mine.insert(helper);
         }
@@ -324,7 +343,12 @@ impl Recruits<'_> {
                 // Success orders nothing: the helper saw nothing of this job. But a load of this null by somebody's `reserve` must see what the
                 // posts' last helper did, hence Release.
                 let ours = tagged(self.entry, unstarted);
-                let _ = post.word.compare_exchange(ours, ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
+                let _ = post.word.compare_exchange(
+                    ours,
+                    ptr::null_mut(),
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                );
             }
         }
         for (helper, post) in self.mine() {
@@ -343,9 +367,9 @@ impl Recruits<'_> {
 
     /// Of the helpers' chunks that failed the first that begins at or after `position`. After [`settle`](Self::settle).
     pub(crate) fn next_failed(&self, position: u64) -> Option<Range<u64>> {
-        let failed = self
-            .ended_as(FAILED)
-            .map(|(_, post)| post.failed_start.load(Ordering::Relaxed)..post.failed_end.load(Ordering::Relaxed));
+        let failed = self.ended_as(FAILED).map(|(_, post)| {
+            post.failed_start.load(Ordering::Relaxed)..post.failed_end.load(Ordering::Relaxed)
+        });
         failed.filter(|range| range.start >= position).min_by_key(|range| range.start)
     }
 

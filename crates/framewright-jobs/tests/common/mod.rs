@@ -33,7 +33,10 @@ pub fn assert_covers(chunks: &[Range<u64>], range: Range<u64>, align: u64) {
     for chunk in chunks {
         assert_eq!(chunk.start, at, "a gap or an overlap before {chunk:?} of {range:?}");
         assert!(chunk.end > chunk.start, "empty chunk {chunk:?}");
-        assert!(chunk.end == range.end || chunk.end % align == 0, "{chunk:?} is not cut at a multiple of {align}");
+        assert!(
+            chunk.end == range.end || chunk.end % align == 0,
+            "{chunk:?} is not cut at a multiple of {align}"
+        );
         at = chunk.end;
     }
     assert_eq!(at, range.end, "the end of {range:?} is missing");

@@ -43,8 +43,12 @@ impl Starved {
         .expect("nothing fails");
         let end = job.size().expect("it makes sense");
         assert_covers(&log.sorted(), 0..end, 1);
-        assert!(!self.posts.iter().any(|post| post.has_work() || post.serve()), "all are withdrawn");
-        let woken: BTreeSet<usize> = self.take_woken().into_iter().map(|(helper, _)| helper).collect();
+        assert!(
+            !self.posts.iter().any(|post| post.has_work() || post.serve()),
+            "all are withdrawn"
+        );
+        let woken: BTreeSet<usize> =
+            self.take_woken().into_iter().map(|(helper, _)| helper).collect();
         woken.len()
     }
 

@@ -34,7 +34,9 @@ pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, F
     // The others are not asked for.
     let kinds = MigrateType::ALL.into_iter().filter(|kind| kind.is_mergeable());
     let kind = kinds.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
-    kind.ok_or_else(|| io.wrong(format_args!("type is Unmovable, Movable or Reclaimable, not {text:?}")))
+    kind.ok_or_else(|| {
+        io.wrong(format_args!("type is Unmovable, Movable or Reclaimable, not {text:?}"))
+    })
 }
 
 /// An address in bytes, of the beginning of a page.
@@ -43,7 +45,9 @@ pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Fa
     if address.is_multiple_of(PAGE_SIZE) {
         Ok(Pfn::containing(address))
     } else {
-        Err(io.wrong(format_args!("{what} is the address of a page, a multiple of {PAGE_SIZE:#x}, not {text:?}")))
+        Err(io.wrong(format_args!(
+            "{what} is the address of a page, a multiple of {PAGE_SIZE:#x}, not {text:?}"
+        )))
     }
 }
 
@@ -86,7 +90,11 @@ impl Timed {
         let length = seconds(length, io)?;
         let clock = shell.manager.platform().now_ns();
         let start_ns = clock.ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
-        Ok(Self { seed, start_ns, end_ns: start_ns.saturating_add(length.saturating_mul(1_000_000_000)) })
+        Ok(Self {
+            seed,
+            start_ns,
+            end_ns: start_ns.saturating_add(length.saturating_mul(1_000_000_000)),
+        })
     }
 
     /// Whether the time is over.

@@ -54,7 +54,11 @@ pub(super) fn churn<P: Platform, H: Host>(
 }
 
 /// Allocates and frees until it is over; says how many runs there were and how many were refused.
-fn work<P: Platform>(manager: &Manager<P>, seed: u64, over: &dyn Fn() -> bool) -> Result<(u64, u64), FreeError> {
+fn work<P: Platform>(
+    manager: &Manager<P>,
+    seed: u64,
+    over: &dyn Fn() -> bool,
+) -> Result<(u64, u64), FreeError> {
     let mut held = [const { None::<Frames<'_, P>> }; HELD];
     let mut random = Random::new(seed);
     let (mut allocated, mut refused) = (0, 0);
@@ -118,13 +122,16 @@ pub(super) fn fragment<P: Platform, H: Host>(
             Err(PileError::Memory(AllocateError::OutOfMemory { .. })) if size.is_none() => break,
             Err(error) => {
                 let got = Size::of_pages(pile.runs());
-                return Err(io.fail(format_args!("after {got} of {}: {error}", Size::of_pages(most))));
+                return Err(
+                    io.fail(format_args!("after {got} of {}: {error}", Size::of_pages(most)))
+                );
             }
         }
     }
     writeln!(io.out, "filled {}: {}", Size::of_pages(pile.runs()), Whole::now(manager))?;
     let mut free = |pile: &mut Pile<'_, P>, all: bool, io: &mut Io<'_>| {
-        pile.free_some(|| all || random.one_in(2)).map_err(|error| io.fail(format_args!("{error}")))?;
+        pile.free_some(|| all || random.one_in(2))
+            .map_err(|error| io.fail(format_args!("{error}")))?;
         // What lies in the caches of CPUs is in no block.
         manager.drain().map_err(|error| io.fail(format_args!("{error}")))
     };
@@ -150,7 +157,8 @@ impl Whole {
 
 impl core::fmt::Display for Whole {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let tenths = self.block_pages.saturating_mul(1000).checked_div(self.free_pages).unwrap_or(0);
+        let tenths =
+            self.block_pages.saturating_mul(1000).checked_div(self.free_pages).unwrap_or(0);
         let (free, whole) = (Size::of_pages(self.free_pages), Size::of_pages(self.block_pages));
         write!(f, "{free} free, {whole} of it in whole blocks ({}.{} %)", tenths / 10, tenths % 10)
     }

@@ -64,7 +64,8 @@ fn one<P: Platform, H: Host>(
     let rounds = u128::from(rounds);
     let mean = sum / rounds;
     // Of single rounds, with one degree of freedom less than there are.
-    let variance = (squares * rounds).saturating_sub(sum * sum) / (rounds * rounds.saturating_sub(1).max(1));
+    let variance =
+        (squares * rounds).saturating_sub(sum * sum) / (rounds * rounds.saturating_sub(1).max(1));
     let tenths = (variance.isqrt() * 1000).checked_div(mean).unwrap_or(0);
     let name = io.name;
     writeln!(

@@ -46,7 +46,8 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
     if seconds != 0 && now_ns().is_none() {
         return Err(io.fail(format_args!("this machine has no clock")));
     }
-    let end_ns = now_ns().map_or(0, |now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
+    let end_ns =
+        now_ns().map_or(0, |now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
     let pool = shell.manager.pool(size);
     let (mut rounds, mut last) = (0, Times::default());
     while rounds == 0 || seconds != 0 && now_ns().is_some_and(|now| now < end_ns) {
@@ -55,7 +56,9 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
         rounds += 1;
         let after = pool.counts();
         if before != after {
-            return Err(io.fail(format_args!("the pool counted {before:?} before and {after:?} after")));
+            return Err(
+                io.fail(format_args!("the pool counted {before:?} before and {after:?} after"))
+            );
         }
     }
     write!(io.out, "{} of {size}: each 4 KiB written and read back", Counted(count, "page"))?;
@@ -84,11 +87,13 @@ fn round<P: Platform, H: Host>(
 ) -> Result<Times, Failed> {
     let &Use { size, count, node, .. } = wanted;
     let pool = shell.manager.pool(size);
-    let (nodes, choice) =
-        node.map_or((NodeMask::ALL, NodeChoice::Any), |node| (NodeMask::only(node), NodeChoice::Exact(node)));
+    let (nodes, choice) = node.map_or((NodeMask::ALL, NodeChoice::Any), |node| {
+        (NodeMask::only(node), NodeChoice::Exact(node))
+    });
     let now_ns = || shell.manager.platform().now_ns();
     let started_ns = now_ns();
-    pool.reserve(count, nodes).map_err(|error| io.fail(format_args!("{}: {error}", Counted(count, "page"))))?;
+    pool.reserve(count, nodes)
+        .map_err(|error| io.fail(format_args!("{}: {error}", Counted(count, "page"))))?;
     let mut pile = Pile::of_pool(shell.manager, size, choice);
     let mut result = Ok(());
     while result.is_ok() && pile.runs() < count {

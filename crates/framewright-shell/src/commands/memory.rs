@@ -25,7 +25,8 @@ struct Wanted {
 
 impl Wanted {
     fn parse(arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
-        let mut wanted = Self { request: Request::new(Order::PAGE), count: 1, at: None, is_usual: true };
+        let mut wanted =
+            Self { request: Request::new(Order::PAGE), count: 1, at: None, is_usual: true };
         let mut places = ["order", "count"].into_iter();
         for &argument in arguments {
             let (name, value) = match argument.split_once('=') {
@@ -33,7 +34,11 @@ impl Wanted {
                 None if argument == "zeroed" => (argument, ""),
                 None => match places.next() {
                     Some(name) => (name, argument),
-                    None => return Err(io.wrong(format_args!("{argument}: order and count are there already"))),
+                    None => {
+                        return Err(
+                            io.wrong(format_args!("{argument}: order and count are there already"))
+                        );
+                    }
                 },
             };
             wanted.set(name, value, io)?;
@@ -54,7 +59,11 @@ impl Wanted {
             "below" => request.max_address = arguments::number(name, value, io)?,
             "at" => self.at = Some(arguments::address(name, value, io)?),
             "zeroed" => request.zeroed = true,
-            _ => return Err(io.wrong(format_args!("{name}= is not known; `help alloc` shows what is"))),
+            _ => {
+                return Err(
+                    io.wrong(format_args!("{name}= is not known; `help alloc` shows what is"))
+                );
+            }
         }
         self.is_usual &= matches!(name, "order" | "count" | "type");
         Ok(())
@@ -115,13 +124,22 @@ pub(super) fn alloc<P: Platform, H: Host>(
             // It was allocated just now.
             let _ = give_back(shell.manager, taken);
             give_up(shell, handle);
-            return Err(failed(io, (index, wanted.count), format_args!("the shell has no room to note more")));
+            return Err(failed(
+                io,
+                (index, wanted.count),
+                format_args!("the shell has no room to note more"),
+            ));
         }
     }
     let first = shell.held.first(handle).unwrap_or_default();
     let (runs, total) = shell.held.count(Some(handle));
     let size = Size::of_pages(total);
-    writeln!(io.out, "{handle}: {runs} x {}, {size}, first at {:#x}", Counted(pages, "page"), first.address())?;
+    writeln!(
+        io.out,
+        "{handle}: {runs} x {}, {size}, first at {:#x}",
+        Counted(pages, "page"),
+        first.address()
+    )?;
     Ok(())
 }
 
@@ -139,7 +157,11 @@ pub(super) fn explain<P: Platform, H: Host>(
 }
 
 fn failed(io: &mut Io<'_>, (index, count): (u64, u64), why: core::fmt::Arguments<'_>) -> Failed {
-    if count == 1 { io.fail(why) } else { io.fail(format_args!("after {index} of {count}, all given back: {why}")) }
+    if count == 1 {
+        io.fail(why)
+    } else {
+        io.fail(format_args!("after {index} of {count}, all given back: {why}"))
+    }
 }
 
 /// Gives back what a command has allocated before it failed.
@@ -160,9 +182,14 @@ pub(super) fn free<P: Platform, H: Host>(
         handles => {
             let mut freed = 0;
             for handle in handles {
-                let number = handle.parse().ok().filter(|&handle| shell.held.count(Some(handle)).0 != 0);
-                let number = number.ok_or_else(|| io.fail(format_args!("there is no handle {handle}")))?;
-                freed += shell.held.free(shell.manager, Some(number)).map_err(|error| cannot(io, &error))?;
+                let number =
+                    handle.parse().ok().filter(|&handle| shell.held.count(Some(handle)).0 != 0);
+                let number =
+                    number.ok_or_else(|| io.fail(format_args!("there is no handle {handle}")))?;
+                freed += shell
+                    .held
+                    .free(shell.manager, Some(number))
+                    .map_err(|error| cannot(io, &error))?;
             }
             freed
         }
@@ -187,7 +214,11 @@ fn free_at<P: Platform, H: Host>(
         [size] => Some(match size.split_once('=') {
             Some(("order", value)) => arguments::order("order", value, io)?.pages(),
             Some(("pages", value)) => arguments::number("pages", value, io)?,
-            _ => return Err(io.wrong(format_args!("{size}: behind an address comes order=N or pages=N"))),
+            _ => {
+                return Err(
+                    io.wrong(format_args!("{size}: behind an address comes order=N or pages=N"))
+                );
+            }
         }),
         [_, more, ..] => return Err(io.wrong(format_args!("{more}: one address at a time"))),
     };
@@ -195,15 +226,21 @@ fn free_at<P: Platform, H: Host>(
     let range = match (held, pages) {
         (Some((_, run)), pages) if pages.is_none_or(|pages| pages == run.pages()) => {
             if !shell.held.can_forget() {
-                return Err(io.fail(format_args!("the shell has no room to note what is left of the handle")));
+                return Err(io.fail(format_args!(
+                    "the shell has no room to note what is left of the handle"
+                )));
             }
             run
         }
-        (None, None) => return Err(io.fail(format_args!("no run that a handle holds begins at {address}"))),
+        (None, None) => {
+            return Err(io.fail(format_args!("no run that a handle holds begins at {address}")));
+        }
         (_, pages) => {
             let range = PfnRange::new(start.0, start.0.saturating_add(pages.unwrap_or(0)));
             if shell.held.touches(range) {
-                return Err(io.fail(format_args!("a handle holds a part of {range:?}; free whole runs of it")));
+                return Err(io.fail(format_args!(
+                    "a handle holds a part of {range:?}; free whole runs of it"
+                )));
             }
             range
         }

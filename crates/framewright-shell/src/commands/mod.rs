@@ -55,10 +55,20 @@ const ALL: &[Entry] = &[
         "allocate and keep under a handle",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
-    (Builtin::Churn, "churn", "SECONDS [seed N]", "allocate and free runs of random sizes on all CPUs, and count"),
+    (
+        Builtin::Churn,
+        "churn",
+        "SECONDS [seed N]",
+        "allocate and free runs of random sizes on all CPUs, and count",
+    ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
-    (Builtin::Echo, "echo", "[-n] [WORD...] [> FILE]", "say something, or write it to a control file"),
+    (
+        Builtin::Echo,
+        "echo",
+        "[-n] [WORD...] [> FILE]",
+        "say something, or write it to a control file",
+    ),
     (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
     (
         Builtin::Fragment,
@@ -108,7 +118,12 @@ const ALL: &[Entry] = &[
     ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
     (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
-    (Builtin::Stress, "stress", "SECONDS [seed N]", "random traffic on all CPUs that checks itself"),
+    (
+        Builtin::Stress,
+        "stress",
+        "SECONDS [seed N]",
+        "random traffic on all CPUs that checks itself",
+    ),
     (Builtin::Verify, "verify", "", "recount all memory from the tables"),
 ];
 
@@ -150,17 +165,27 @@ pub(crate) fn run<P: Platform, H: Host>(
     }
 }
 
-fn exit<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+fn exit<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
     let status = match arguments {
         [] => shell.status(),
-        [status] => status.parse().map_err(|_| io.wrong(format_args!("{status}: a status is 0 to 255")))?,
+        [status] => {
+            status.parse().map_err(|_| io.wrong(format_args!("{status}: a status is 0 to 255")))?
+        }
         [_, ..] => return Err(io.wrong(format_args!("one status"))),
     };
     shell.is_over = true;
     if status == 0 { Ok(()) } else { Err(Failed(status)) }
 }
 
-fn help<P: Platform, H: Host>(shell: &Shell<'_, P, H>, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
+fn help<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
     let ours = ALL.iter().map(|&(_, name, usage, about)| (name, usage, about));
     let others = shell.others.iter().map(|other| (other.name(), other.usage(), other.about()));
     let all = ours.chain(others);
@@ -181,7 +206,11 @@ fn help<P: Platform, H: Host>(shell: &Shell<'_, P, H>, arguments: &[&str], io: &
                     .clone()
                     .find(|(name, ..)| name == wanted)
                     .ok_or_else(|| io.fail(format_args!("there is no command {wanted}")))?;
-                writeln!(io.out, "{name}{}{usage}\n    {about}", if usage.is_empty() { "" } else { " " })?;
+                writeln!(
+                    io.out,
+                    "{name}{}{usage}\n    {about}",
+                    if usage.is_empty() { "" } else { " " }
+                )?;
             }
             Ok(())
         }

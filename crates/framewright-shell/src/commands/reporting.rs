@@ -61,7 +61,12 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
         ("free, reported", sum(Zone::reported_pages)),
         ("free, not reported", sum(Zone::unreported_pages)),
     ] {
-        writeln!(io.out, "{name:<18} {:>12} {:>12}", Size::of_pages(pages), Counted(pages, "page"))?;
+        writeln!(
+            io.out,
+            "{name:<18} {:>12} {:>12}",
+            Size::of_pages(pages),
+            Counted(pages, "page")
+        )?;
     }
     writeln!(
         io.out,
@@ -85,18 +90,26 @@ fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
     }
     let clock = || manager.platform().now_ns();
     let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
-    let patience = PATIENCE_NS.saturating_add(u64::from(reporting.timeout_ms()).saturating_mul(1_000_000));
+    let patience =
+        PATIENCE_NS.saturating_add(u64::from(reporting.timeout_ms()).saturating_mul(1_000_000));
     let before = manager.reporting_counters();
     reporting.flush();
     loop {
         let now = manager.reporting_counters();
         if now.flushes != before.flushes {
             let pages = now.reported_pages - before.reported_pages;
-            writeln!(io.out, "reported {} in {}", Size::of_pages(pages), Counted(now.calls - before.calls, "call"))?;
+            writeln!(
+                io.out,
+                "reported {} in {}",
+                Size::of_pages(pages),
+                Counted(now.calls - before.calls, "call")
+            )?;
             return Ok(());
         }
         if now.errors != before.errors {
-            return Err(io.fail(format_args!("the device failed; the flush is given up, reports go on later")));
+            return Err(io.fail(format_args!(
+                "the device failed; the flush is given up, reports go on later"
+            )));
         }
         if clock().is_none_or(|now| now.saturating_sub(start) > patience) {
             return Err(io.fail(format_args!("the device does not answer")));

@@ -13,7 +13,11 @@ pub(super) fn dmesg<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     none(arguments, io)?;
-    if shell.host.log(io.out)? { Ok(()) } else { Err(io.fail(format_args!("this machine keeps no log"))) }
+    if shell.host.log(io.out)? {
+        Ok(())
+    } else {
+        Err(io.fail(format_args!("this machine keeps no log")))
+    }
 }
 
 pub(super) fn stat<P: Platform, H: Host>(
@@ -29,9 +33,13 @@ pub(super) fn stat<P: Platform, H: Host>(
     writeln!(io.out)?;
     for zone in manager.views() {
         write!(io.out, "{:>4}  {:<6}", zone.id().node, zone.id().kind)?;
-        for pages in
-            [zone.present_pages(), zone.managed_pages(), zone.free_pages(), zone.free_block_pages(), zone.map_pages()]
-        {
+        for pages in [
+            zone.present_pages(),
+            zone.managed_pages(),
+            zone.free_pages(),
+            zone.free_block_pages(),
+            zone.map_pages(),
+        ] {
             write!(io.out, "{:>12}", Size::of_pages(pages))?;
         }
         writeln!(io.out)?;
@@ -46,10 +54,21 @@ pub(super) fn stat<P: Platform, H: Host>(
         ("isolated", totals.isolated_pages),
         ("descriptors", totals.map_pages),
     ] {
-        writeln!(io.out, "{name:<12} {:>12} {:>12}", Size::of_pages(pages), Counted(pages, "page"))?;
+        writeln!(
+            io.out,
+            "{name:<12} {:>12} {:>12}",
+            Size::of_pages(pages),
+            Counted(pages, "page")
+        )?;
     }
     let pages = Counted(held, "page");
-    writeln!(io.out, "{:<12} {:>12} {pages:>12} in {}", "held here", Size::of_pages(held), Counted(runs, "run"))?;
+    writeln!(
+        io.out,
+        "{:<12} {:>12} {pages:>12} in {}",
+        "held here",
+        Size::of_pages(held),
+        Counted(runs, "run")
+    )?;
     Ok(())
 }
 
@@ -66,7 +85,11 @@ pub(super) fn cpus<P: Platform, H: Host>(
         match shell.manager.cpu_cache(cpu) {
             Some(cache) => {
                 let (now, most) = (Size::of_pages(cache.pages), Size::of_pages(cache.most_pages));
-                writeln!(io.out, "node {} {:<7} {now:>12} {most:>12}", cache.zone.node, cache.zone.kind)?;
+                writeln!(
+                    io.out,
+                    "node {} {:<7} {now:>12} {most:>12}",
+                    cache.zone.node, cache.zone.kind
+                )?;
             }
             None => writeln!(io.out, "nothing")?,
         }
@@ -80,7 +103,10 @@ pub(super) fn verify<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     none(arguments, io)?;
-    let counts = shell.manager.verify().map_err(|fault| io.fail(format_args!("the tables are wrong: {fault}")))?;
+    let counts = shell
+        .manager
+        .verify()
+        .map_err(|fault| io.fail(format_args!("the tables are wrong: {fault}")))?;
     writeln!(io.out, "verified: {} of {} pages free", counts.free_pages, counts.present_pages)?;
     Ok(())
 }

@@ -32,10 +32,16 @@ pub(super) fn memhog<P: Platform, H: Host>(
         match option {
             "untouched" => touch = false,
             "hold" => {
-                let value = options.next().ok_or_else(|| io.wrong(format_args!("hold for how many seconds?")))?;
+                let value = options
+                    .next()
+                    .ok_or_else(|| io.wrong(format_args!("hold for how many seconds?")))?;
                 hold = Some(arguments::seconds(value, io)?);
             }
-            _ => return Err(io.wrong(format_args!("{option}: after the size come hold SECONDS and untouched"))),
+            _ => {
+                return Err(io.wrong(format_args!(
+                    "{option}: after the size come hold SECONDS and untouched"
+                )));
+            }
         }
     }
     let handle = shell.held.open();
@@ -67,12 +73,15 @@ fn take_all<P: Platform, H: Host>(
             order = lower(order);
         }
         // What cannot be had large may be had small; only the last failure is worth all efforts.
-        let request = Request { zeroed: touch, fail_fast: order > Order::PAGE, ..Request::new(order) };
+        let request =
+            Request { zeroed: touch, fail_fast: order > Order::PAGE, ..Request::new(order) };
         match shell.manager.allocate(&request) {
             Ok(taken) => {
                 if shell.held.add(handle, taken).is_err() {
                     let _ = give_back(shell.manager, taken);
-                    return Err(io.fail(format_args!("the shell has no room to note more runs of {order:?}")));
+                    return Err(io.fail(format_args!(
+                        "the shell has no room to note more runs of {order:?}"
+                    )));
                 }
                 left -= order.pages();
             }
@@ -80,7 +89,10 @@ fn take_all<P: Platform, H: Host>(
             Err(error) => {
                 explain(shell, &request, error, io);
                 let got = Size::of_pages(wanted_pages - left);
-                return Err(io.fail(format_args!("after {got} of {}: {error}", Size::of_pages(wanted_pages))));
+                return Err(io.fail(format_args!(
+                    "after {got} of {}: {error}",
+                    Size::of_pages(wanted_pages)
+                )));
             }
         }
     }
@@ -119,7 +131,10 @@ pub(super) fn stress<P: Platform, H: Host>(
     let mut rounds: u64 = 0;
     let mut interrupted = false;
     while !interrupted && (rounds == 0 || !timed.is_over(platform)) {
-        let until = platform.now_ns().map_or(timed.end_ns, |now| now.saturating_add(STRESS_ROUND_NS)).min(timed.end_ns);
+        let until = platform
+            .now_ns()
+            .map_or(timed.end_ns, |now| now.saturating_add(STRESS_ROUND_NS))
+            .min(timed.end_ns);
         let seed = timed.seed.wrapping_add(rounds.wrapping_mul(0x1_0000));
         tally += round(shell, seed, until).map_err(|failure| io.fail(format_args!("{failure}")))?;
         rounds += 1;
@@ -131,7 +146,11 @@ pub(super) fn stress<P: Platform, H: Host>(
 }
 
 /// Traffic on all CPUs until a time, all of which is given back and accounted for.
-fn round<P: Platform, H: Host>(shell: &Shell<'_, P, H>, seed: u64, until_ns: u64) -> Result<Tally, Failure> {
+fn round<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    seed: u64,
+    until_ns: u64,
+) -> Result<Tally, Failure> {
     let manager = shell.manager;
     let shared = Shared::new(manager);
     let results = SpinLock::new(Results { tally: Tally::default(), failure: None });

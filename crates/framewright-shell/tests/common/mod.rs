@@ -29,7 +29,8 @@ impl Host for Threads {
 
     fn is_interrupted(&self) -> bool {
         let left = self.looks.load(Ordering::Relaxed);
-        let looked_enough = left == 1 || left > 1 && self.looks.fetch_sub(1, Ordering::Relaxed) <= 2;
+        let looked_enough =
+            left == 1 || left > 1 && self.looks.fetch_sub(1, Ordering::Relaxed) <= 2;
         looked_enough || self.interrupted.load(Ordering::Relaxed) != 0
     }
 
@@ -38,8 +39,10 @@ impl Host for Threads {
     }
 
     fn begin_command(&self) {
-        let is_last =
-            self.patience.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) == Ok(1);
+        let is_last = self
+            .patience
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            == Ok(1);
         self.interrupted.store(u32::from(is_last), Ordering::Relaxed);
     }
 
@@ -65,5 +68,8 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("bring-up");
     let zero = || AtomicU32::new(0);
-    (manager, Threads { machine, patience: zero(), looks: zero(), interrupted: zero(), window: None })
+    (
+        manager,
+        Threads { machine, patience: zero(), looks: zero(), interrupted: zero(), window: None },
+    )
 }

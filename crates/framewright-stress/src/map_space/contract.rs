@@ -2,7 +2,8 @@
 
 use super::{AccessFault, FaultyFrames, MapSpaceFixture};
 use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
+    Unflushed,
 };
 use framewright::units::PfnRange;
 
@@ -44,14 +45,16 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
 
     fn populate(&self, blocks: BlockRange) -> FrameList {
         let mut unflushed = Unflushed::new();
-        let result = self.fixture.trial().populate(blocks, &mut self.fixture.frames(), &mut unflushed);
+        let result =
+            self.fixture.trial().populate(blocks, &mut self.fixture.frames(), &mut unflushed);
         result.unwrap_or_else(|error| panic!("populate {blocks:?}: {error}"));
         self.fixture.trial().flush(unflushed)
     }
 
     fn prepare(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        let result = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+        let result =
+            self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
         result.unwrap_or_else(|error| panic!("prepare {blocks:?}: {error}"));
         self.free(self.fixture.trial().flush(unflushed));
     }
@@ -79,7 +82,11 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
             self.evict(BlockRange::new(section, section + BLOCKS_PER_CALL));
         }
         self.assert_section(BlockRange::new(0, 0));
-        assert_eq!(self.fixture.outstanding(), self.outstanding, "an absent section holds no frame");
+        assert_eq!(
+            self.fixture.outstanding(),
+            self.outstanding,
+            "an absent section holds no frame"
+        );
     }
 
     fn load(&self, cpu: u32, address: usize) -> u64 {
@@ -99,10 +106,21 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
     /// Absent: zero to every CPU, and no CPU can write.
     fn assert_absent(&self, block: u32) {
         for (cpu, address) in self.each(block) {
-            assert_eq!(self.load(cpu, address), 0, "absent block {block} at {address:#x} on CPU {cpu}");
+            assert_eq!(
+                self.load(cpu, address),
+                0,
+                "absent block {block} at {address:#x} on CPU {cpu}"
+            );
             let fault = self.fixture.store(cpu, address, 1);
-            assert!(matches!(fault, Err(AccessFault::ReadOnly { .. })), "write to absent block {block} on CPU {cpu}");
-            assert_eq!(self.load(cpu, address), 0, "absent block {block} took a write on CPU {cpu}");
+            assert!(
+                matches!(fault, Err(AccessFault::ReadOnly { .. })),
+                "write to absent block {block} on CPU {cpu}"
+            );
+            assert_eq!(
+                self.load(cpu, address),
+                0,
+                "absent block {block} took a write on CPU {cpu}"
+            );
         }
     }
 
@@ -129,7 +147,9 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
 
     fn each(&self, block: u32) -> impl Iterator<Item = (u32, usize)> {
         let cpus = self.fixture.cpus();
-        self.words(block).into_iter().flat_map(move |address| (0..cpus).map(move |cpu| (cpu, address)))
+        self.words(block)
+            .into_iter()
+            .flat_map(move |address| (0..cpus).map(move |cpu| (cpu, address)))
     }
 
     /// The section has exactly `present` present, with its marks, and the sections around it nothing.
@@ -192,7 +212,10 @@ fn comes_and_goes<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     for block in blocks.start.0..blocks.end.0 {
         for (cpu, address) in check.each(block) {
             let seen = check.load(cpu, address);
-            assert!(seen == 0 || seen == address as u64 ^ u64::from(check.fixture.cpus() - 1), "{seen:#x} is neither");
+            assert!(
+                seen == 0 || seen == address as u64 ^ u64::from(check.fixture.cpus() - 1),
+                "{seen:#x} is neither"
+            );
         }
     }
     let list = check.fixture.trial().flush(unflushed);
@@ -272,9 +295,16 @@ fn room_is_respected<F: MapSpaceFixture>(check: &Checker<F>) {
         let list = check.fixture.trial().flush(unflushed);
         let came: u64 = list.runs().filter(|run| run.start.0 < 1 << 39).map(PfnRange::pages).sum();
         let gone = u64::from(blocks.blocks() - left);
-        assert!(came >= gone * MAP_PAGES_PER_BLOCK, "with room for {room}: {gone} blocks gone, {came} frames came");
-        let present = (blocks.start.0..blocks.end.0).filter(|&block| check.is_present(block)).count();
-        assert_eq!(present, left as usize, "with room for {room}: evict did not say what it left present");
+        assert!(
+            came >= gone * MAP_PAGES_PER_BLOCK,
+            "with room for {room}: {gone} blocks gone, {came} frames came"
+        );
+        let present =
+            (blocks.start.0..blocks.end.0).filter(|&block| check.is_present(block)).count();
+        assert_eq!(
+            present, left as usize,
+            "with room for {room}: evict did not say what it left present"
+        );
         for block in (blocks.start.0..blocks.end.0).filter(|&block| check.is_present(block)) {
             check.assert_marks(block);
         }
@@ -300,8 +330,12 @@ fn frames_are_used_again<F: MapSpaceFixture>(check: &Checker<F>) {
 /// Lets each call fail at every step that can fail, and looks whether anything shows.
 fn failure_changes_nothing<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     let space = check.fixture.trial();
-    let populate = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| space.populate(blocks, frames, unflushed);
-    let prepare = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| space.prepare(blocks, frames, unflushed);
+    let populate = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
+        space.populate(blocks, frames, unflushed)
+    };
+    let prepare = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
+        space.prepare(blocks, frames, unflushed)
+    };
     // From nothing.
     fails(check, populate, || check.assert_section(BlockRange::new(0, 0)));
     (blocks.start.0..blocks.end.0).for_each(|block| check.write_marks(block));
@@ -324,9 +358,12 @@ fn merge<F: MapSpaceFixture>(check: &Checker<F>, section: BlockRange) -> bool {
     let merged = check.fixture.trial().merge(section, &mut check.fixture.frames(), &mut unflushed);
     // Before the flush as after it.
     let is_in = |block: &u32| (section.start.0..section.end.0).contains(block);
-    (FIRST..FIRST + BLOCKS_PER_CALL).filter(is_in).filter(|&block| check.is_present(block)).for_each(|block| {
-        check.assert_marks(block);
-    });
+    (FIRST..FIRST + BLOCKS_PER_CALL)
+        .filter(is_in)
+        .filter(|&block| check.is_present(block))
+        .for_each(|block| {
+            check.assert_marks(block);
+        });
     check.free(check.fixture.trial().flush(unflushed));
     merged.unwrap_or(false)
 }
@@ -352,7 +389,11 @@ fn merging_keeps_what_is_there<F: MapSpaceFixture>(check: &Checker<F>, blocks: B
         check.prepare(shape((7, 8)));
         check.evict(shape((7, 8)));
         (0..64).for_each(|block| {
-            if block == 7 { check.assert_absent(FIRST + block) } else { check.assert_marks(FIRST + block) }
+            if block == 7 {
+                check.assert_absent(FIRST + block)
+            } else {
+                check.assert_marks(FIRST + block)
+            }
         });
     }
 }

@@ -43,7 +43,9 @@ impl fmt::Display for AccessFault {
             Self::ReadOnly { cpu, address, frame } => {
                 write!(f, "CPU {cpu} wrote to {address:#x}, mapped read-only to frame {frame}")
             }
-            Self::Beyond { cpu, address } => write!(f, "CPU {cpu} accessed {address:#x}, outside the array"),
+            Self::Beyond { cpu, address } => {
+                write!(f, "CPU {cpu} accessed {address:#x}, outside the array")
+            }
         }
     }
 }

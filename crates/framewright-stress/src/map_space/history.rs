@@ -3,7 +3,9 @@
 
 use super::{AccessFault, FaultyFrames, MapSpaceFixture};
 use crate::Random;
-use framewright::map_space::{BLOCKS_PER_CALL, BlockRange, FrameList, MAP_PAGES_PER_BLOCK, Unflushed};
+use framewright::map_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameList, MAP_PAGES_PER_BLOCK, Unflushed,
+};
 
 #[cfg(doc)]
 use framewright::map_space::MapSpace;
@@ -60,7 +62,8 @@ struct History<'a, F> {
 /// With what went wrong.
 pub fn map_space_history<F: Walkable>(fixture: &F, seed: u64, steps: u32) {
     let blocks = [Block::Absent; BLOCKS];
-    let mut history = History { fixture, blocks, random: Random::new(seed), resting: fixture.outstanding() };
+    let mut history =
+        History { fixture, blocks, random: Random::new(seed), resting: fixture.outstanding() };
     history.check_tables();
     for _ in 0..steps {
         history.step();
@@ -104,7 +107,8 @@ impl<F: Walkable> History<'_, F> {
             return section;
         }
         let longest = if self.random.one_in(2) { 4 } else { u64::from(BLOCKS_PER_CALL) };
-        let start = section.start.0 + u32::try_from(self.random.below(u64::from(BLOCKS_PER_CALL))).unwrap_or(0);
+        let start = section.start.0
+            + u32::try_from(self.random.below(u64::from(BLOCKS_PER_CALL))).unwrap_or(0);
         let length = 1 + u32::try_from(self.random.below(longest)).unwrap_or(0);
         BlockRange::new(start, (start + length).min(section.end.0))
     }
@@ -137,7 +141,9 @@ impl<F: Walkable> History<'_, F> {
         drop(frames);
         self.free(self.fixture.trial().flush(unflushed));
         if done.is_ok() {
-            for block in self.blocks[indices(blocks)].iter_mut().filter(|block| **block == Block::Absent) {
+            for block in
+                self.blocks[indices(blocks)].iter_mut().filter(|block| **block == Block::Absent)
+            {
                 *block = Block::Fresh;
             }
         }
@@ -146,18 +152,23 @@ impl<F: Walkable> History<'_, F> {
     fn evict(&mut self, blocks: BlockRange, prepare: bool) {
         if prepare {
             let mut unflushed = Unflushed::new();
-            let done = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+            let done =
+                self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
             self.free(self.fixture.trial().flush(unflushed));
             if done.is_err() {
                 return;
             }
         }
-        let present = self.blocks[indices(blocks)].iter().filter(|block| **block != Block::Absent).count();
+        let present =
+            self.blocks[indices(blocks)].iter().filter(|block| **block != Block::Absent).count();
         let mut unflushed = Unflushed::new();
         let left = self.fixture.trial().evict(blocks, &mut unflushed) as usize;
         self.free(self.fixture.trial().flush(unflushed));
         // Everything was flushed before, so there was room for all, and what is left was not prepared.
-        assert!(left == 0 || !prepare && left == present, "{left} of {present} blocks in {blocks:?} were left");
+        assert!(
+            left == 0 || !prepare && left == present,
+            "{left} of {present} blocks in {blocks:?} were left"
+        );
         if left == 0 {
             self.blocks[indices(blocks)].fill(Block::Absent);
         }
@@ -167,11 +178,13 @@ impl<F: Walkable> History<'_, F> {
         let mut unflushed = Unflushed::new();
         if self.random.one_in(2) {
             // Without a frame nothing changes, which is seen below.
-            let _ = self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
+            let _ =
+                self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
         } else {
             let section = whole(blocks.start.0 / BLOCKS_PER_CALL);
             let all = self.blocks[indices(section)].iter().all(|block| *block != Block::Absent);
-            let merged = self.fixture.trial().merge(section, &mut self.fixture.frames(), &mut unflushed);
+            let merged =
+                self.fixture.trial().merge(section, &mut self.fixture.frames(), &mut unflushed);
             assert!(all || merged != Ok(true), "an absent block was merged");
         }
         self.free(self.fixture.trial().flush(unflushed));
@@ -208,8 +221,17 @@ impl<F: Walkable> History<'_, F> {
             let found = found.unwrap_or_else(|| panic!("page {page} of the array is not mapped"));
             let present = self.blocks.get(block).is_some_and(|block| *block != Block::Absent);
             assert!(!found.execute, "page {page} of the array may be executed");
-            assert_eq!(found.write, present, "page {page} of block {block}, {:?}", self.blocks.get(block));
-            assert_eq!(found.physical != self.fixture.zero_frame(), present, "page {page} of block {block}");
+            assert_eq!(
+                found.write,
+                present,
+                "page {page} of block {block}, {:?}",
+                self.blocks.get(block)
+            );
+            assert_eq!(
+                found.physical != self.fixture.zero_frame(),
+                present,
+                "page {page} of block {block}"
+            );
             present_pages += u64::from(present);
         }
         assert!(present_pages.is_multiple_of(MAP_PAGES_PER_BLOCK));

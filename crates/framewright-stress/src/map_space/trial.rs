@@ -1,7 +1,9 @@
 //! A space on trial: the one place that calls what [`MapSpace`] lets only its owner call.
 
 use super::MapSpaceFixture;
-use framewright::map_space::{BlockRange, FrameList, FrameSource, MapSpace, OutOfFrames, Unflushed};
+use framewright::map_space::{
+    BlockRange, FrameList, FrameSource, MapSpace, OutOfFrames, Unflushed,
+};
 
 /// A [`MapSpace`] that nobody uses but who has this.
 #[derive(Clone, Copy)]

@@ -23,18 +23,27 @@ impl<P: Platform> Pile<'_, P> {
     ///
     /// # Errors
     /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another page's memory.
-    pub fn use_through(&self, window: &dyn Window, shift: u64, on_each_cpu: OnEachCpu<'_>) -> Result<(), PileError> {
-        let result = self.show_all(window, shift).and_then(|()| self.look_and_write(shift, on_each_cpu));
+    pub fn use_through(
+        &self,
+        window: &dyn Window,
+        shift: u64,
+        on_each_cpu: OnEachCpu<'_>,
+    ) -> Result<(), PileError> {
+        let result =
+            self.show_all(window, shift).and_then(|()| self.look_and_write(shift, on_each_cpu));
         let tables = window.hide_all();
         result?;
         if tables != 0 {
             return Err(PileError::Tables(tables));
         }
-        let is_missing =
-            |&pfn: &Pfn| word(self.platform(), pfn, WRITTEN).load(Ordering::Relaxed) != mix(pfn.0 ^ mix(shift));
-        self.each(|start| match (start.0..start.0 + self.pages_of_run()).map(Pfn).find(is_missing) {
-            Some(pfn) => Err(PileError::Damaged(pfn)),
-            None => Ok(()),
+        let is_missing = |&pfn: &Pfn| {
+            word(self.platform(), pfn, WRITTEN).load(Ordering::Relaxed) != mix(pfn.0 ^ mix(shift))
+        };
+        self.each(|start| {
+            match (start.0..start.0 + self.pages_of_run()).map(Pfn).find(is_missing) {
+                Some(pfn) => Err(PileError::Damaged(pfn)),
+                None => Ok(()),
+            }
         })
     }
 
@@ -42,8 +51,10 @@ impl<P: Platform> Pile<'_, P> {
         let mut place = shift;
         self.each(|start| {
             let run = PfnRange { start, end: start.add(self.pages_of_run()) };
-            let address = window.show(place % self.runs().max(1), run).map_err(PileError::Window)?;
-            word(self.platform(), start, SHOWN).store(address.expose_provenance().get() as u64, Ordering::Relaxed);
+            let address =
+                window.show(place % self.runs().max(1), run).map_err(PileError::Window)?;
+            word(self.platform(), start, SHOWN)
+                .store(address.expose_provenance().get() as u64, Ordering::Relaxed);
             place += 1;
             Ok(())
         })
@@ -55,11 +66,14 @@ impl<P: Platform> Pile<'_, P> {
         on_each_cpu(&|cpu| {
             let looked = self.each(|start| {
                 let pages = start.0..start.0 + self.pages_of_run();
-                let differs = |&pfn: &u64| self.shown(start, Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn);
+                let differs = |&pfn: &u64| {
+                    self.shown(start, Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn)
+                };
                 let found = pages.clone().find(differs);
                 if cpu == 0 && found.is_none() {
                     pages.for_each(|pfn| {
-                        self.shown(start, Pfn(pfn), WRITTEN).store(mix(pfn ^ mix(shift)), Ordering::Relaxed)
+                        self.shown(start, Pfn(pfn), WRITTEN)
+                            .store(mix(pfn ^ mix(shift)), Ordering::Relaxed)
                     });
                 }
                 found.map_or(Ok(()), |pfn| Err(PileError::Damaged(Pfn(pfn))))
@@ -76,8 +90,9 @@ impl<P: Platform> Pile<'_, P> {
 
     /// A word of a page of a run, as the window shows it.
     fn shown(&self, start: Pfn, pfn: Pfn, place: u64) -> &AtomicU64 {
-        let base =
-            word(self.platform(), start, SHOWN).load(Ordering::Relaxed) + (pfn.0 - start.0) * PAGE_SIZE + 8 * place;
+        let base = word(self.platform(), start, SHOWN).load(Ordering::Relaxed)
+            + (pfn.0 - start.0) * PAGE_SIZE
+            + 8 * place;
         let address = core::ptr::with_exposed_provenance_mut(usize::try_from(base).unwrap_or(0));
         let address = NonNull::new(address).unwrap_or(NonNull::dangling());
         // SAFETY: the window shows all of the run from the address that `show_all` noted, until `hide_all`, which comes later (invariant 40); the run is the pile's, any content is a value, and it is

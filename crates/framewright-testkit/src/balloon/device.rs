@@ -52,7 +52,8 @@ pub enum Kind {
     Reporting,
 }
 
-pub const KINDS: [Kind; 5] = [Kind::Inflate, Kind::Deflate, Kind::Statistics, Kind::Hint, Kind::Reporting];
+pub const KINDS: [Kind; 5] =
+    [Kind::Inflate, Kind::Deflate, Kind::Statistics, Kind::Hint, Kind::Reporting];
 
 /// The device.
 #[derive(Debug)]
@@ -132,7 +133,9 @@ impl Device {
             Kind::Inflate | Kind::Deflate => true,
             Kind::Statistics => self.offer.features & STATS_VQ != 0,
             Kind::Hint => self.offer.features & FREE_PAGE_HINT != 0,
-            Kind::Reporting => self.offer.features & REPORTING != 0 && !self.offer.lacks_reporting_queue,
+            Kind::Reporting => {
+                self.offer.features & REPORTING != 0 && !self.offer.lacks_reporting_queue
+            }
         };
         if !offered {
             return 0;
@@ -144,7 +147,9 @@ impl Device {
         match self.resetting {
             None => {}
             Some(0) => self.complete_reset(),
-            Some(left) => self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some()))),
+            Some(left) => {
+                self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some())))
+            }
         }
         // It reads as 0 only once the reset is complete, also where it was 0 before.
         if self.resetting.is_some() { self.status | DeviceStatus::ACKNOWLEDGE } else { self.status }
@@ -160,18 +165,29 @@ impl Device {
             return;
         }
         assert!(self.resetting.is_none(), "the driver goes on while the reset is not complete");
-        let steps =
-            [DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER, DeviceStatus::FEATURES_OK, DeviceStatus::DRIVER_OK];
+        let steps = [
+            DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER,
+            DeviceStatus::FEATURES_OK,
+            DeviceStatus::DRIVER_OK,
+        ];
         if !status.contains(DeviceStatus::FAILED) {
             let before = |step: usize| steps[..step].iter().all(|flag| self.status.contains(*flag));
             for (step, flag) in steps.into_iter().enumerate() {
-                assert!(!status.contains(flag) || before(step), "{status:?} after {:?}", self.status);
+                assert!(
+                    !status.contains(flag) || before(step),
+                    "{status:?} after {:?}",
+                    self.status
+                );
             }
         }
         let is_new = |flag| status.contains(flag) && !self.status.contains(flag);
         let mut granted = status;
         if is_new(DeviceStatus::FEATURES_OK) {
-            assert_eq!(self.driver_features & !self.offer.features, 0, "features that were not offered");
+            assert_eq!(
+                self.driver_features & !self.offer.features,
+                0,
+                "features that were not offered"
+            );
             if self.refuses_features {
                 granted.remove(DeviceStatus::FEATURES_OK);
             }
@@ -180,7 +196,10 @@ impl Device {
             self.starts += 1;
             for kind in KINDS.into_iter().filter(|&kind| self.is_agreed(kind)) {
                 let queue = self.queue(kind).expect("an agreed queue exists");
-                assert!(self.rings.contains_key(&queue), "{kind:?}, which was agreed on, was not set up");
+                assert!(
+                    self.rings.contains_key(&queue),
+                    "{kind:?}, which was agreed on, was not set up"
+                );
             }
         }
         self.status = granted;
@@ -277,7 +296,10 @@ impl Device {
             }
             let waiting = self.waiting.entry(queue).or_default();
             waiting.push_back(chain);
-            assert!(kind != Kind::Statistics || waiting.len() == 1, "more than one buffer for statistics");
+            assert!(
+                kind != Kind::Statistics || waiting.len() == 1,
+                "more than one buffer for statistics"
+            );
         }
     }
 
@@ -294,7 +316,10 @@ impl Device {
     /// Answers request `number`, counted from the oldest.
     pub fn answer_nth(&mut self, queue: u16, number: usize) -> bool {
         let Some(kind) = self.kind(queue).filter(|_| self.is_running()) else { return false };
-        let Some(chain) = self.waiting.get_mut(&queue).and_then(|waiting| waiting.remove(number)) else { return false };
+        let Some(chain) = self.waiting.get_mut(&queue).and_then(|waiting| waiting.remove(number))
+        else {
+            return false;
+        };
         self.work(kind, &chain);
         for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
             FakeHal::set_device_s(piece.address, false);
@@ -346,7 +371,9 @@ impl Device {
     }
 
     pub fn read_configuration(&self, offset: usize, bytes: &mut [u8]) -> bool {
-        let Some(field) = self.configuration[..self.offer.configuration_bytes].get(offset..offset + bytes.len()) else {
+        let Some(field) =
+            self.configuration[..self.offer.configuration_bytes].get(offset..offset + bytes.len())
+        else {
             return false;
         };
         bytes.copy_from_slice(field);
@@ -360,7 +387,9 @@ impl Device {
             _ => false,
         };
         assert!(writable, "the driver writes {bytes:?} at {offset} of the configuration space");
-        match self.configuration[..self.offer.configuration_bytes].get_mut(offset..offset + bytes.len()) {
+        match self.configuration[..self.offer.configuration_bytes]
+            .get_mut(offset..offset + bytes.len())
+        {
             Some(field) => field.copy_from_slice(bytes),
             None => return false,
         }
@@ -378,13 +407,20 @@ impl Device {
 }
 
 fn bytes(chain: &Chain) -> Vec<u8> {
-    chain.pieces.iter().flat_map(|piece| (0..piece.bytes).map(|at| load_u8(piece.address + u64::from(at)))).collect()
+    chain
+        .pieces
+        .iter()
+        .flat_map(|piece| (0..piece.bytes).map(|at| load_u8(piece.address + u64::from(at))))
+        .collect()
 }
 
 fn read_frames(chain: &Chain) -> Vec<u32> {
     let bytes = bytes(chain);
     assert!(bytes.len().is_multiple_of(4), "half a frame number");
-    bytes.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().expect("4 bytes"))).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|number| u32::from_le_bytes(number.try_into().expect("4 bytes")))
+        .collect()
 }
 
 fn read_statistics(chain: &Chain) -> BTreeMap<u16, u64> {
@@ -392,7 +428,10 @@ fn read_statistics(chain: &Chain) -> BTreeMap<u16, u64> {
     assert!(bytes.len().is_multiple_of(10), "half a statistic");
     let entries = bytes.chunks_exact(10).map(|entry| {
         let (tag, value) = entry.split_at(2);
-        (u16::from_le_bytes(tag.try_into().expect("2 bytes")), u64::from_le_bytes(value.try_into().expect("8 bytes")))
+        (
+            u16::from_le_bytes(tag.try_into().expect("2 bytes")),
+            u64::from_le_bytes(value.try_into().expect("8 bytes")),
+        )
     });
     entries.collect()
 }

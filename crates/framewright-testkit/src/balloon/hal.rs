@@ -97,7 +97,8 @@ impl FakeHal {
     /// Where `bytes` bytes at `address` are. Panics when the driver has not allocated them.
     pub(super) fn pointer(address: PhysAddr, bytes: usize) -> NonNull<u8> {
         MEMORY.with_borrow(|memory| {
-            let (start, region) = memory.regions.range(..=address).next_back().unwrap_or_else(|| not_ours(address));
+            let (start, region) =
+                memory.regions.range(..=address).next_back().unwrap_or_else(|| not_ours(address));
             let offset = usize::try_from(address - start).expect("64 bits");
             if offset + bytes > region.pages * PAGE_SIZE {
                 not_ours(address)

@@ -92,7 +92,11 @@ impl FakeBalloon {
     /// Answers up to `count` requests for pages and reports, the oldest first; gives how many there were.
     pub fn answer(&self, count: usize) -> usize {
         (0..count)
-            .filter(|_| [Kind::Inflate, Kind::Deflate, Kind::Reporting].into_iter().any(|kind| self.answer_of(kind, 0)))
+            .filter(|_| {
+                [Kind::Inflate, Kind::Deflate, Kind::Reporting]
+                    .into_iter()
+                    .any(|kind| self.answer_of(kind, 0))
+            })
             .count()
     }
 
@@ -104,7 +108,9 @@ impl FakeBalloon {
 
     fn answer_of(&self, kind: Kind, number: usize) -> bool {
         let mut device = self.device();
-        let Some(queue) = device.queue(kind).filter(|&queue| device.has_ring(queue)) else { return false };
+        let Some(queue) = device.queue(kind).filter(|&queue| device.has_ring(queue)) else {
+            return false;
+        };
         device.look(queue);
         device.answer_nth(queue, number)
     }

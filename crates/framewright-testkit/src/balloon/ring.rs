@@ -36,7 +36,10 @@ pub struct DeviceRing {
 impl DeviceRing {
     pub fn new(size: u16, descriptors: PhysAddr, available: PhysAddr, used: PhysAddr) -> Self {
         assert!(size.is_power_of_two(), "a queue of {size}");
-        assert!(descriptors.is_multiple_of(16) && available.is_multiple_of(2) && used.is_multiple_of(4), "alignment");
+        assert!(
+            descriptors.is_multiple_of(16) && available.is_multiple_of(2) && used.is_multiple_of(4),
+            "alignment"
+        );
         Self { size, descriptors, available, used, taken: 0, returned: 0 }
     }
 
@@ -55,10 +58,14 @@ impl DeviceRing {
             assert!(at < self.size, "descriptor {at} of {}", self.size);
             assert!(pieces.len() < usize::from(self.size), "a chain that ends nowhere");
             let descriptor = self.descriptors + 16 * u64::from(at);
-            let address = u64::from(load_u32(descriptor)) | u64::from(load_u32(descriptor + 4)) << 32;
+            let address =
+                u64::from(load_u32(descriptor)) | u64::from(load_u32(descriptor + 4)) << 32;
             let bytes = load_u32(descriptor + 8);
             let flags = load_u16(descriptor + 12);
-            assert!(flags & !(NEXT | WRITE) == 0 && bytes > 0, "descriptor {at}: flags {flags:#x}, {bytes} bytes");
+            assert!(
+                flags & !(NEXT | WRITE) == 0 && bytes > 0,
+                "descriptor {at}: flags {flags:#x}, {bytes} bytes"
+            );
             pieces.push(Piece { address, bytes, writable: flags & WRITE != 0 });
             if flags & NEXT == 0 {
                 return Some(Chain { head, pieces });

@@ -39,7 +39,10 @@ impl Transport for FakeTransport {
 
     fn write_driver_features(&mut self, features: u64) {
         let mut device = self.device.borrow_mut();
-        assert!(!device.status.contains(DeviceStatus::FEATURES_OK), "features after they were agreed on");
+        assert!(
+            !device.status.contains(DeviceStatus::FEATURES_OK),
+            "features after they were agreed on"
+        );
         device.driver_features = features;
     }
 
@@ -66,7 +69,14 @@ impl Transport for FakeTransport {
         false
     }
 
-    fn queue_set(&mut self, queue: u16, size: u32, descriptors: PhysAddr, driver: PhysAddr, device: PhysAddr) {
+    fn queue_set(
+        &mut self,
+        queue: u16,
+        size: u32,
+        descriptors: PhysAddr,
+        driver: PhysAddr,
+        device: PhysAddr,
+    ) {
         let size = u16::try_from(size).expect("a queue's size has 16 bits");
         self.device.borrow_mut().set_up(queue, DeviceRing::new(size, descriptors, driver, device));
     }
@@ -92,7 +102,11 @@ impl Transport for FakeTransport {
         if read { Ok(value) } else { Err(Error::ConfigSpaceTooSmall) }
     }
 
-    fn write_config_space<T: IntoBytes + Immutable>(&mut self, offset: usize, value: T) -> Result<()> {
+    fn write_config_space<T: IntoBytes + Immutable>(
+        &mut self,
+        offset: usize,
+        value: T,
+    ) -> Result<()> {
         let written = self.device.borrow_mut().write_configuration(offset, value.as_bytes());
         if written { Ok(()) } else { Err(Error::ConfigSpaceTooSmall) }
     }

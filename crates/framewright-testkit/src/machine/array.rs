@@ -6,7 +6,8 @@
 use super::FakeMachine;
 use super::memory::{map, to_usize};
 use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
+    OutOfFrames, Unflushed,
 };
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use std::collections::BTreeMap;
@@ -70,7 +71,11 @@ impl FakeArray {
     }
 
     /// The same; `takes_frames` and `is_zeroed` as [`MapSpace`] asks.
-    pub fn install_with(machine: &'static FakeMachine, takes_frames: bool, is_zeroed: bool) -> &'static Self {
+    pub fn install_with(
+        machine: &'static FakeMachine,
+        takes_frames: bool,
+        is_zeroed: bool,
+    ) -> &'static Self {
         let end = machine.map().present_end().next_multiple_of(128 << 20);
         let bytes = to_usize(end / PAGE_SIZE * 64).max(SECTION_BYTES);
         let flags = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -87,7 +92,8 @@ impl FakeArray {
     /// Nobody uses the array any more, which includes every manager that runs on the machine.
     pub unsafe fn forget(&self) {
         let mut state = self.lock();
-        let blocks = u32::try_from(self.bytes / BLOCK_BYTES).expect("blocks have numbers of 32 bits");
+        let blocks =
+            u32::try_from(self.bytes / BLOCK_BYTES).expect("blocks have numbers of 32 bits");
         self.remap(0, blocks, libc::PROT_READ);
         *state = State::default();
     }
@@ -103,7 +109,9 @@ impl FakeArray {
         let state = self.lock();
         let of = |section: &Section| match section {
             Section::Large(frames) => frames.pages(),
-            Section::Pieces { blocks, .. } => 1 + blocks.iter().flatten().map(|frames| frames.pages()).sum::<u64>(),
+            Section::Pieces { blocks, .. } => {
+                1 + blocks.iter().flatten().map(|frames| frames.pages()).sum::<u64>()
+            }
         };
         let held = state.sections.values().map(of).sum::<u64>() + state.tables.len() as u64;
         let frames = if self.takes_frames { held } else { 0 };
@@ -120,9 +128,11 @@ impl FakeArray {
         assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the array");
         (0..BLOCK_BYTES / 8).all(|word| {
             // SAFETY: inside the mapping, as was just checked, and aligned.
-            let word = unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
+            let word =
+                unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
             // SAFETY: the same; any content is a value, and descriptors are written as atomics or before anybody looks.
-            unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed) == u64::from_ne_bytes([JUNK; 8])
+            unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed)
+                == u64::from_ne_bytes([JUNK; 8])
         })
     }
 
@@ -200,7 +210,11 @@ unsafe impl MapSpace for FakeArray {
             Some(start)
         };
         let all = (|| {
-            let upper = if state.tables.contains_key(&(number / 512)) { None } else { Some(take(Order::PAGE)?) };
+            let upper = if state.tables.contains_key(&(number / 512)) {
+                None
+            } else {
+                Some(take(Order::PAGE)?)
+            };
             let section = match state.sections.get(&number) {
                 None if range.len() == BLOCKS_PER_CALL as usize => {
                     Section::Large(run(take(Order::BLOCK)?, Order::BLOCK))
@@ -211,7 +225,9 @@ unsafe impl MapSpace for FakeArray {
                         _ => (take(Order::PAGE)?, vec![None; BLOCKS_PER_CALL as usize]),
                     };
                     let eight = Order::new(3)?;
-                    for block in range.clone().filter(|&block| present[block].is_none()).collect::<Vec<_>>() {
+                    for block in
+                        range.clone().filter(|&block| present[block].is_none()).collect::<Vec<_>>()
+                    {
                         present[block] = Some(run(take(eight)?, eight));
                     }
                     Section::Pieces { table, blocks: present }
@@ -256,7 +272,8 @@ unsafe impl MapSpace for FakeArray {
         if range.len() == BLOCKS_PER_CALL as usize {
             return Ok(());
         }
-        let table = if self.takes_frames { frames.take(Order::PAGE).ok_or(OutOfFrames)? } else { Pfn(0) };
+        let table =
+            if self.takes_frames { frames.take(Order::PAGE).ok_or(OutOfFrames)? } else { Pfn(0) };
         let piece = |block: u64| {
             let start = large.start.add(block * MAP_PAGES_PER_BLOCK);
             Some(PfnRange { start, end: start.add(MAP_PAGES_PER_BLOCK) })
@@ -276,12 +293,15 @@ unsafe impl MapSpace for FakeArray {
         }
         match state.sections.get_mut(&number) {
             None => return 0,
-            Some(Section::Large(_)) if range.len() < BLOCKS_PER_CALL as usize => return blocks.blocks(),
+            Some(Section::Large(_)) if range.len() < BLOCKS_PER_CALL as usize => {
+                return blocks.blocks();
+            }
             Some(Section::Large(large)) => gone.push(*large),
             Some(Section::Pieces { table, blocks }) => {
                 // Two tables may leave as well.
                 let most = unflushed.room() - 2;
-                let present: Vec<usize> = range.clone().filter(|&block| blocks[block].is_some()).collect();
+                let present: Vec<usize> =
+                    range.clone().filter(|&block| blocks[block].is_some()).collect();
                 left = present.len().saturating_sub(most);
                 gone.extend(present.iter().take(most).filter_map(|&block| blocks[block].take()));
                 if blocks.iter().all(Option::is_none) {
@@ -295,7 +315,9 @@ unsafe impl MapSpace for FakeArray {
         };
         for block in blocks.start.0..blocks.end.0 {
             let is_absent = match state.sections.get(&number) {
-                Some(Section::Pieces { blocks, .. }) => blocks[(block % BLOCKS_PER_CALL) as usize].is_none(),
+                Some(Section::Pieces { blocks, .. }) => {
+                    blocks[(block % BLOCKS_PER_CALL) as usize].is_none()
+                }
                 _ => true,
             };
             if is_absent {
@@ -306,7 +328,12 @@ unsafe impl MapSpace for FakeArray {
             state.sections.remove(&number);
             let upper = number / 512;
             let is_last = state.sections.range(upper * 512..(upper + 1) * 512).next().is_none();
-            gone.extend(is_last.then(|| state.tables.remove(&upper)).flatten().map(|frame| run(frame, Order::PAGE)));
+            gone.extend(
+                is_last
+                    .then(|| state.tables.remove(&upper))
+                    .flatten()
+                    .map(|frame| run(frame, Order::PAGE)),
+            );
         }
         unflushed.mark_stale();
         for frames in gone.into_iter().filter(|_| self.takes_frames) {

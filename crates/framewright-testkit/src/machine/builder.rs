@@ -182,7 +182,8 @@ impl Builder {
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
         let usable: Vec<PhysRange> = usable_ranges(map).collect();
-        let pattern = self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);
+        let pattern =
+            self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);
         let memory = match self.before {
             Some(before) => {
                 assert_eq!(before.map().ranges(), map.ranges(), "the memory of another machine");
@@ -214,14 +215,18 @@ impl Builder {
             topology.declare_node(last).unwrap_or_else(|error| panic!("{error}"));
         }
         for claim in &self.affinity {
-            topology.add_memory(claim.range, claim.node, claim.hot_pluggable).unwrap_or_else(|error| panic!("{error}"));
+            topology
+                .add_memory(claim.range, claim.node, claim.hot_pluggable)
+                .unwrap_or_else(|error| panic!("{error}"));
         }
         for &node in &self.cpu_nodes {
             topology.add_cpu(node).unwrap_or_else(|error| panic!("{error}"));
         }
         for &(one, other, distance) in &self.distances {
             for (from, to) in [(one, other), (other, one)] {
-                topology.set_distance(node_id(from), node_id(to), distance).unwrap_or_else(|error| panic!("{error}"));
+                topology
+                    .set_distance(node_id(from), node_id(to), distance)
+                    .unwrap_or_else(|error| panic!("{error}"));
             }
         }
         topology
@@ -234,11 +239,17 @@ fn next_pattern() -> u8 {
         static NEXT: Cell<Option<usize>> = const { Cell::new(None) };
     }
     if let Ok(wanted) = std::env::var("FRAMEWRIGHT_PATTERN") {
-        return u8::from_str_radix(&wanted, 16).unwrap_or_else(|error| panic!("FRAMEWRIGHT_PATTERN={wanted}: {error}"));
+        return u8::from_str_radix(&wanted, 16)
+            .unwrap_or_else(|error| panic!("FRAMEWRIGHT_PATTERN={wanted}: {error}"));
     }
     let thread = std::thread::current();
-    let of_name =
-        || thread.name().unwrap_or("").bytes().fold(0_usize, |sum, byte| (sum * 31 + usize::from(byte)) % 9973);
+    let of_name = || {
+        thread
+            .name()
+            .unwrap_or("")
+            .bytes()
+            .fold(0_usize, |sum, byte| (sum * 31 + usize::from(byte)) % 9973)
+    };
     let number = NEXT.get().unwrap_or_else(of_name);
     NEXT.set(Some(number.wrapping_add(1)));
     let patterns = &PATTERNS[1..];

@@ -45,24 +45,31 @@ impl CpuSet {
     }
 
     fn claim(&self, cpu: u32) -> bool {
-        let wanted = self.cpus.get(cpu as usize).unwrap_or_else(|| panic!("the machine has no CPU {cpu}"));
+        let wanted =
+            self.cpus.get(cpu as usize).unwrap_or_else(|| panic!("the machine has no CPU {cpu}"));
         wanted.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     fn find(self: &Arc<Self>) -> Option<u32> {
         ATTACHED.with_borrow(|attached| {
             // The machine in use is almost always the newest.
-            attached.iter().rev().find(|attachment| Arc::ptr_eq(&attachment.set, self)).map(|found| found.cpu)
+            attached
+                .iter()
+                .rev()
+                .find(|attachment| Arc::ptr_eq(&attachment.set, self))
+                .map(|found| found.cpu)
         })
     }
 
     /// The calling thread's CPU; claims the lowest free one when it has none.
     pub(super) fn current(self: &Arc<Self>) -> u32 {
         self.find().unwrap_or_else(|| {
-            let cpu = (0..self.len())
-                .find(|&cpu| self.claim(cpu))
-                .unwrap_or_else(|| panic!("more threads than the machine's {} CPUs use it at once", self.len()));
-            ATTACHED.with_borrow_mut(|attached| attached.push(Attachment { set: Arc::clone(self), cpu }));
+            let cpu = (0..self.len()).find(|&cpu| self.claim(cpu)).unwrap_or_else(|| {
+                panic!("more threads than the machine's {} CPUs use it at once", self.len())
+            });
+            ATTACHED.with_borrow_mut(|attached| {
+                attached.push(Attachment { set: Arc::clone(self), cpu })
+            });
             cpu
         })
     }
@@ -81,26 +88,43 @@ impl CpuSet {
             self.assert_movable(from);
         }
         assert!(self.claim(cpu), "another thread is CPU {cpu}");
-        ATTACHED.with_borrow_mut(|attached| attached.push(Attachment { set: Arc::clone(self), cpu }));
+        ATTACHED
+            .with_borrow_mut(|attached| attached.push(Attachment { set: Arc::clone(self), cpu }));
         let _back = MoveBack { set: self };
         body()
     }
 
     fn assert_movable(&self, cpu: u32) {
         let state = &self.cpus[cpu as usize];
-        let (irq, pins) = (state.irq_depth.load(Ordering::Relaxed), state.pin_depth.load(Ordering::Relaxed));
-        assert!(irq == 0 && pins == 0, "CPU {cpu} is left with interrupts off {irq} times and {pins} pins");
+        let (irq, pins) =
+            (state.irq_depth.load(Ordering::Relaxed), state.pin_depth.load(Ordering::Relaxed));
+        assert!(
+            irq == 0 && pins == 0,
+            "CPU {cpu} is left with interrupts off {irq} times and {pins} pins"
+        );
     }
 
     pub(super) fn interrupt<R>(self: &Arc<Self>, handler: impl FnOnce() -> R) -> R {
         let (cpu, state) = self.current_state();
-        assert_eq!(state.irq_depth.load(Ordering::Relaxed), 0, "interrupt on CPU {cpu} while interrupts are off");
+        assert_eq!(
+            state.irq_depth.load(Ordering::Relaxed),
+            0,
+            "interrupt on CPU {cpu} while interrupts are off"
+        );
         let pins = state.pin_depth.load(Ordering::Relaxed);
         state.irq_depth.store(1, Ordering::Relaxed);
         let end = EndOfInterrupt(state);
         let result = handler();
-        assert_eq!(state.irq_depth.load(Ordering::Relaxed), 1, "the handler on CPU {cpu} left interrupts unbalanced");
-        assert_eq!(state.pin_depth.load(Ordering::Relaxed), pins, "the handler on CPU {cpu} left pins unbalanced");
+        assert_eq!(
+            state.irq_depth.load(Ordering::Relaxed),
+            1,
+            "the handler on CPU {cpu} left interrupts unbalanced"
+        );
+        assert_eq!(
+            state.pin_depth.load(Ordering::Relaxed),
+            pins,
+            "the handler on CPU {cpu} left pins unbalanced"
+        );
         drop(end);
         result
     }
@@ -172,7 +196,8 @@ struct MoveBack<'a> {
 impl Drop for MoveBack<'_> {
     fn drop(&mut self) {
         let left = ATTACHED.with_borrow_mut(|attached| {
-            let newest = attached.iter().rposition(|attachment| Arc::ptr_eq(&attachment.set, self.set));
+            let newest =
+                attached.iter().rposition(|attachment| Arc::ptr_eq(&attachment.set, self.set));
             newest.map(|index| attached.remove(index))
         });
         if let Some(attachment) = left
@@ -209,6 +234,8 @@ pub(super) fn barrier() {
         // SAFETY: membarrier takes three integers and touches no memory of ours.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     };
-    REGISTERED.call_once(|| assert_eq!(call(REGISTER_PRIVATE_EXPEDITED), 0, "the host has no expedited membarrier"));
+    REGISTERED.call_once(|| {
+        assert_eq!(call(REGISTER_PRIVATE_EXPEDITED), 0, "the host has no expedited membarrier")
+    });
     assert_eq!(call(PRIVATE_EXPEDITED), 0, "membarrier failed");
 }

@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// What every byte of memory may be at the start. A table over memory that was never cleared then has, from one pattern to
 /// another, each state that a block can be in (the low four bits of a word), and one that means nothing.
-pub const PATTERNS: [u8; 12] = [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
+pub const PATTERNS: [u8; 12] =
+    [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
 
 /// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a process.
 const POISONED_EDGE: usize = 2 << 30;
@@ -72,7 +73,11 @@ impl Memory {
         let memory = Self {
             base,
             size,
-            regions: ranges.iter().zip(offsets).map(|(&range, offset)| region(base, range, offset)).collect(),
+            regions: ranges
+                .iter()
+                .zip(offsets)
+                .map(|(&range, offset)| region(base, range, offset))
+                .collect(),
             retired: AtomicBool::new(false),
         };
         for region in &memory.regions {
@@ -158,7 +163,8 @@ pub(super) fn map(
     let address = at.map_or(std::ptr::null_mut(), NonNull::as_ptr).cast();
     // SAFETY: without an address a new mapping is made; with one it replaces a part of a reservation that only this module
     // made and that holds no reference.
-    let mapped = unsafe { libc::mmap(address, size, protection, flags | libc::MAP_PRIVATE, file, 0) };
+    let mapped =
+        unsafe { libc::mmap(address, size, protection, flags | libc::MAP_PRIVATE, file, 0) };
     assert!(
         mapped != libc::MAP_FAILED,
         "the host cannot map {size:#x} bytes: {} (retire machines that are done)",
@@ -181,7 +187,8 @@ fn pattern_file(tile: usize, pattern: u8) -> libc::c_int {
     let file = unsafe { File::from_raw_fd(descriptor) };
     let piece = [pattern; 1 << 16];
     for offset in (0..TILES[tile]).step_by(piece.len()) {
-        std::os::unix::fs::FileExt::write_all_at(&file, &piece, offset as u64).expect("memory for the pattern");
+        std::os::unix::fs::FileExt::write_all_at(&file, &piece, offset as u64)
+            .expect("memory for the pattern");
     }
     files.push(((tile, pattern), file));
     descriptor

@@ -159,7 +159,10 @@ impl FakeMachine {
     /// When it would be lowered, which no machine does.
     pub fn raise_direct_limit(&self, limit: u64) {
         let old = self.direct_limit.swap(limit, Ordering::Relaxed);
-        assert!(old <= limit, "the direct map's end may not be lowered from {old:#x} to {limit:#x}");
+        assert!(
+            old <= limit,
+            "the direct map's end may not be lowered from {old:#x} to {limit:#x}"
+        );
     }
 
     /// Lets time pass.
@@ -235,7 +238,8 @@ impl FakeMachine {
     #[must_use]
     pub fn is_poisoned(&self, frame: Pfn) -> bool {
         let poison = u64::from_ne_bytes([self.pattern; 8]);
-        (0..framewright::units::PAGE_SIZE / 8).all(|word| self.load(frame.address() + 8 * word) == poison)
+        (0..framewright::units::PAGE_SIZE / 8)
+            .all(|word| self.load(frame.address() + 8 * word) == poison)
     }
 
     /// Fills a frame with what memory holds at the start.

@@ -30,12 +30,18 @@ impl Zone {
     /// The frames of `range` as indices, when it lies in the zone.
     fn indices(&self, range: PfnRange) -> Option<std::ops::Range<usize>> {
         let inside = self.span.start <= range.start && range.end <= self.span.end;
-        let index = |pfn: Pfn| usize::try_from(pfn.0 - self.span.start.0).expect("zones of a model are small");
+        let index = |pfn: Pfn| {
+            usize::try_from(pfn.0 - self.span.start.0).expect("zones of a model are small")
+        };
         inside.then(|| index(range.start)..index(range.end))
     }
 
     fn count(&self, wanted: impl Fn(Frame, bool) -> bool) -> u64 {
-        self.frames.iter().zip(&self.isolated).filter(|&(&frame, &isolated)| wanted(frame, isolated)).count() as u64
+        self.frames
+            .iter()
+            .zip(&self.isolated)
+            .filter(|&(&frame, &isolated)| wanted(frame, isolated))
+            .count() as u64
     }
 
     /// The lowest aligned free run of `order` that ends at or below `end`.
@@ -44,7 +50,8 @@ impl Zone {
         let mut start = self.span.start.0.next_multiple_of(order.pages());
         while start + order.pages() <= last {
             let run = &self.frames[self.indices(PfnRange::new(start, start + order.pages()))?];
-            let isolated = &self.isolated[self.indices(PfnRange::new(start, start + order.pages()))?];
+            let isolated =
+                &self.isolated[self.indices(PfnRange::new(start, start + order.pages()))?];
             if run.iter().all(|&frame| frame == Frame::Free) && !isolated.contains(&true) {
                 return Some(Pfn(start));
             }
@@ -75,7 +82,8 @@ impl Wanted {
     }
 
     fn admits(&self, id: ZoneId, zone: &Zone) -> bool {
-        self.node.is_none_or(|node| node == zone.node) && self.zones.as_ref().is_none_or(|zones| zones.contains(&id))
+        self.node.is_none_or(|node| node == zone.node)
+            && self.zones.as_ref().is_none_or(|zones| zones.contains(&id))
     }
 
     fn end(&self) -> Pfn {
@@ -147,7 +155,11 @@ impl BlockModel {
     /// When they do.
     pub fn add_zone(&mut self, name: &str, node: NodeId, span: PfnRange) -> ZoneId {
         for other in &self.zones {
-            assert!(other.span.intersection(span).is_empty(), "zones {} and {name} overlap", other.name);
+            assert!(
+                other.span.intersection(span).is_empty(),
+                "zones {} and {name} overlap",
+                other.name
+            );
         }
         let count = usize::try_from(span.pages()).expect("zones of a model are small");
         self.zones.push(Zone {
@@ -176,14 +188,25 @@ impl BlockModel {
     pub fn allocated(&mut self, wanted: &Wanted, result: Option<Pfn>) {
         let Some(start) = result else {
             if let Some((zone, found)) = self.find(wanted) {
-                panic!("allocating {wanted} failed, but {found:?} in zone {} is free", self.name(zone));
+                panic!(
+                    "allocating {wanted} failed, but {found:?} in zone {} is free",
+                    self.name(zone)
+                );
             }
             return;
         };
-        assert!(start.is_aligned(wanted.order), "allocating {wanted} returned {start:?}, which is not aligned");
+        assert!(
+            start.is_aligned(wanted.order),
+            "allocating {wanted} returned {start:?}, which is not aligned"
+        );
         let range = PfnRange::new(start.0, start.0 + wanted.order.pages());
-        assert!(range.end <= wanted.end(), "allocating {wanted} returned {range:?}, which is too high");
-        let id = self.zone_of(range).unwrap_or_else(|| panic!("allocating {wanted} returned {range:?}, in no zone"));
+        assert!(
+            range.end <= wanted.end(),
+            "allocating {wanted} returned {range:?}, which is too high"
+        );
+        let id = self
+            .zone_of(range)
+            .unwrap_or_else(|| panic!("allocating {wanted} returned {range:?}, in no zone"));
         let zone = &self.zones[id.0];
         assert!(
             wanted.admits(id, zone),
@@ -191,7 +214,10 @@ impl BlockModel {
             zone.name,
             zone.node
         );
-        assert!(!self.any_isolated(range), "allocating {wanted} returned {range:?}, which is isolated");
+        assert!(
+            !self.any_isolated(range),
+            "allocating {wanted} returned {range:?}, which is isolated"
+        );
         self.change(range, Frame::Free, Frame::Allocated)
             .unwrap_or_else(|why| panic!("allocating {wanted} returned {range:?}: {why}"));
     }
@@ -293,7 +319,10 @@ impl BlockModel {
         let frames = &mut zone.frames[indices];
         if let Some(bad) = frames.iter().position(|&frame| frame != from) {
             let pfn = range.start.add(bad as u64);
-            return Err(format!("{pfn:?} of zone {} was {:?}, not {from:?}", zone.name, frames[bad]));
+            return Err(format!(
+                "{pfn:?} of zone {} was {:?}, not {from:?}",
+                zone.name, frames[bad]
+            ));
         }
         frames.fill(to);
         Ok(())
@@ -306,10 +335,13 @@ impl BlockModel {
     /// Where `wanted` could be satisfied.
     #[must_use]
     pub fn find(&self, wanted: &Wanted) -> Option<(ZoneId, Pfn)> {
-        self.zones.iter().enumerate().map(|(index, zone)| (ZoneId(index), zone)).find_map(|(id, zone)| {
-            let found = wanted.admits(id, zone).then(|| zone.find(wanted.order, wanted.end()))??;
-            Some((id, found))
-        })
+        self.zones.iter().enumerate().map(|(index, zone)| (ZoneId(index), zone)).find_map(
+            |(id, zone)| {
+                let found =
+                    wanted.admits(id, zone).then(|| zone.find(wanted.order, wanted.end()))??;
+                Some((id, found))
+            },
+        )
     }
 
     /// A zone's name.
@@ -356,7 +388,9 @@ impl BlockModel {
                     continue;
                 }
                 match runs.last_mut() {
-                    Some(run) if run.end.0 == pfn && zone.span.contains(run.start) => run.end = Pfn(pfn + 1),
+                    Some(run) if run.end.0 == pfn && zone.span.contains(run.start) => {
+                        run.end = Pfn(pfn + 1)
+                    }
                     _ => runs.push(PfnRange::new(pfn, pfn + 1)),
                 }
             }
@@ -372,8 +406,11 @@ impl BlockModel {
     pub fn aligned_free(&self, zone: ZoneId, order: Order) -> u64 {
         let zone = &self.zones[zone.0];
         let first = zone.span.start.0.next_multiple_of(order.pages());
-        let starts = (first..zone.span.end.0).step_by(usize::try_from(order.pages()).expect("an order fits the host"));
-        let runs = starts.filter_map(|start| zone.indices(PfnRange::new(start, start + order.pages())));
-        runs.filter(|run| zone.frames[run.clone()].iter().all(|&frame| frame == Frame::Free)).count() as u64
+        let starts = (first..zone.span.end.0)
+            .step_by(usize::try_from(order.pages()).expect("an order fits the host"));
+        let runs =
+            starts.filter_map(|start| zone.indices(PfnRange::new(start, start + order.pages())));
+        runs.filter(|run| zone.frames[run.clone()].iter().all(|&frame| frame == Frame::Free))
+            .count() as u64
     }
 }

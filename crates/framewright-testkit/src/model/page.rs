@@ -1,7 +1,9 @@
 //! The firmware intake, page by page: what each byte is, hence each page, whose it is, and in which zone.
 
 use framewright::firmware::{MapRange, MemoryAffinity, MemoryKind, NodeRange};
-use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
+use framewright::units::{
+    NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange,
+};
 use std::collections::BTreeMap;
 
 /// What was told, in the order in which it was told.
@@ -84,8 +86,15 @@ impl PageModel {
     ///
     /// # Errors
     /// A node that claims some of the same addresses; nothing has then changed.
-    pub fn claim(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), NodeId> {
-        let overlaps = |other: &&MemoryAffinity| !other.range.intersection(range).is_empty() && other.node != node;
+    pub fn claim(
+        &mut self,
+        range: PhysRange,
+        node: NodeId,
+        hot_pluggable: bool,
+    ) -> Result<(), NodeId> {
+        let overlaps = |other: &&MemoryAffinity| {
+            !other.range.intersection(range).is_empty() && other.node != node
+        };
         if let Some(other) = self.claims.iter().find(overlaps) {
             return Err(other.node);
         }
@@ -102,7 +111,9 @@ impl PageModel {
                 Told::Range(range, new) if range.start <= address && address < range.end => {
                     kind = Some(kind.map_or(new, |old| old.max(new)));
                 }
-                Told::Limit(limit) if address >= limit => kind = kind.filter(|kind| !kind.shrinks()),
+                Told::Limit(limit) if address >= limit => {
+                    kind = kind.filter(|kind| !kind.shrinks())
+                }
                 _ => {}
             }
         }
@@ -142,7 +153,8 @@ impl PageModel {
         let claims = self.claims.iter().flat_map(|claim| [claim.range.start, claim.range.end]);
         let fixed = [0, PAGE_SIZE, 0xa_0000, 0x10_0000, 0x100_0000, 0x1_0000_0000];
         let around = |edge: u64| [edge / PAGE_SIZE, edge / PAGE_SIZE + 1];
-        let mut pages: Vec<u64> = self.edges().chain(claims).chain(fixed).flat_map(around).collect();
+        let mut pages: Vec<u64> =
+            self.edges().chain(claims).chain(fixed).flat_map(around).collect();
         pages.retain(|&page| page < PHYSICAL_ADDRESS_END / PAGE_SIZE);
         pages.sort_unstable();
         pages.dedup();
@@ -177,13 +189,20 @@ impl PageModel {
     pub fn owner(&self, page: Pfn) -> PageOwner {
         let at = page.address();
         // Where claims of one node overlap, the first to come says whether the memory may be taken out.
-        let direct = self.claims.iter().find(|claim| claim.range.start <= at && at < claim.range.end);
+        let direct =
+            self.claims.iter().find(|claim| claim.range.start <= at && at < claim.range.end);
         if let Some(claim) = direct {
-            return PageOwner { node: claim.node, hot_pluggable: claim.hot_pluggable, claimed: true };
+            return PageOwner {
+                node: claim.node,
+                hot_pluggable: claim.hot_pluggable,
+                claimed: true,
+            };
         }
         let claims = || self.claims.iter().filter(|claim| !claim.range.is_empty());
-        let below = claims().filter(|claim| claim.range.end <= at).max_by_key(|claim| claim.range.end);
-        let above = claims().filter(|claim| claim.range.start > at).min_by_key(|claim| claim.range.start);
+        let below =
+            claims().filter(|claim| claim.range.end <= at).max_by_key(|claim| claim.range.end);
+        let above =
+            claims().filter(|claim| claim.range.start > at).min_by_key(|claim| claim.range.start);
         let node = below.or(above).map_or(NodeId::ZERO, |claim| claim.node);
         PageOwner { node, hot_pluggable: false, claimed: claims().next().is_none() }
     }
@@ -194,7 +213,11 @@ impl PageModel {
         let runs = self.runs(|page| {
             let kind = self.page_kind(page).filter(|kind| kind.is_present())?;
             let owner = self.owner(page);
-            let least = if owner.hot_pluggable { MemoryKind::HotPluggable } else { MemoryKind::Conventional };
+            let least = if owner.hot_pluggable {
+                MemoryKind::HotPluggable
+            } else {
+                MemoryKind::Conventional
+            };
             Some((kind.max(least), owner.node, owner.claimed))
         });
         let range = |(range, (kind, node, claimed))| NodeRange { range, kind, node, claimed };
@@ -207,7 +230,8 @@ impl PageModel {
         let mut votes: BTreeMap<(NodeId, ZoneKind), u64> = BTreeMap::new();
         for page in block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK {
             if self.page_kind(Pfn(page)).is_some_and(MemoryKind::is_present) {
-                *votes.entry((self.owner(Pfn(page)).node, ZoneKind::of(Pfn(page)))).or_default() += 1;
+                *votes.entry((self.owner(Pfn(page)).node, ZoneKind::of(Pfn(page)))).or_default() +=
+                    1;
             }
         }
         let most = votes.values().copied().max()?;

@@ -51,7 +51,11 @@ impl ReferenceModel {
     /// When the outcome is wrong.
     pub fn got(&mut self, pfn: Pfn, succeeded: bool) {
         let references = self.references(pfn);
-        assert_eq!(succeeded, references != 0, "getting one more of {references} references to {pfn:?}");
+        assert_eq!(
+            succeeded,
+            references != 0,
+            "getting one more of {references} references to {pfn:?}"
+        );
         if let Some(count) = self.count(pfn).filter(|_| succeeded) {
             *count += 1;
         }
@@ -78,7 +82,11 @@ impl ReferenceModel {
     /// When the outcome is wrong.
     pub fn froze(&mut self, pfn: Pfn, expected: u32, succeeded: bool) {
         let references = self.references(pfn);
-        assert_eq!(succeeded, references == expected && expected != 0, "freezing {references} at {expected}");
+        assert_eq!(
+            succeeded,
+            references == expected && expected != 0,
+            "freezing {references} at {expected}"
+        );
         if let Some(count) = self.count(pfn).filter(|_| succeeded) {
             *count = 0;
         }

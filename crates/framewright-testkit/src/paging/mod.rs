@@ -13,7 +13,8 @@ pub use framewright_stress::map_space::AccessFault;
 use crate::frames::{FrameLedger, lock};
 use crate::machine::FakeMachine;
 use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
+    OutOfFrames, Unflushed,
 };
 use framewright::units::{Order, Pfn, PfnRange};
 use std::collections::BTreeMap;
@@ -136,7 +137,10 @@ impl FakePaging {
         let inside = (offset % SECTION_BYTES) as u64;
         let mut state = lock(&self.state);
         let state = &mut *state;
-        let tlb = state.tlbs.get_mut(cpu as usize).unwrap_or_else(|| panic!("the machine has no CPU {cpu}"));
+        let tlb = state
+            .tlbs
+            .get_mut(cpu as usize)
+            .unwrap_or_else(|| panic!("the machine has no CPU {cpu}"));
         let upper = state.sections.get(&section).copied().unwrap_or(Entry::table(self.absent.0));
         let place = tlb::Place { cpu, address, section, page: inside / 4096 };
         let entry = tlb.translate(place, upper, self.machine, &self.ledger)?;
@@ -218,7 +222,11 @@ impl Tables<'_> {
 
     /// A present section's table, or nothing when all of it is absent.
     fn own_table(&self, section: u32) -> Option<Table> {
-        self.state.sections.get(&section).filter(|upper| !upper.is_large()).map(|upper| Table(upper.frame()))
+        self.state
+            .sections
+            .get(&section)
+            .filter(|upper| !upper.is_large())
+            .map(|upper| Table(upper.frame()))
     }
 
     fn populate(
@@ -297,7 +305,12 @@ impl Tables<'_> {
         Ok(())
     }
 
-    fn evict(&mut self, section: u32, blocks: std::ops::Range<u64>, unflushed: &mut Unflushed) -> u32 {
+    fn evict(
+        &mut self,
+        section: u32,
+        blocks: std::ops::Range<u64>,
+        unflushed: &mut Unflushed,
+    ) -> u32 {
         let upper = self.upper(section);
         if upper.is_large() {
             let start = upper.frame();
@@ -326,7 +339,8 @@ impl Tables<'_> {
             }
             self.state.counts.evicted_pages += MAP_PAGES_PER_BLOCK;
         }
-        let all_absent = (0..u64::from(BLOCKS_PER_CALL)).all(|block| !self.is_present(table, block));
+        let all_absent =
+            (0..u64::from(BLOCKS_PER_CALL)).all(|block| !self.is_present(table, block));
         if all_absent && unflushed.push(PfnRange::new(table.0.0, table.0.0 + 1)) {
             self.state.sections.remove(&section);
         }
@@ -334,14 +348,23 @@ impl Tables<'_> {
     }
 
     /// In place only: fake tables move nothing.
-    fn merge(&mut self, section: u32, blocks: &std::ops::Range<u64>, unflushed: &mut Unflushed) -> bool {
+    fn merge(
+        &mut self,
+        section: u32,
+        blocks: &std::ops::Range<u64>,
+        unflushed: &mut Unflushed,
+    ) -> bool {
         if self.upper(section).is_large() {
             return is_whole(blocks);
         }
-        let Some(table) = self.own_table(section).filter(|_| is_whole(blocks)) else { return false };
+        let Some(table) = self.own_table(section).filter(|_| is_whole(blocks)) else {
+            return false;
+        };
         let start = table.get(self.paging.machine, 0).frame();
-        let follows =
-            |index: u64| table.get(self.paging.machine, index) == Entry::writable(Pfn(start.0.wrapping_add(index)));
+        let follows = |index: u64| {
+            table.get(self.paging.machine, index)
+                == Entry::writable(Pfn(start.0.wrapping_add(index)))
+        };
         let mergeable = start.is_aligned(Order::BLOCK) && (0..ENTRIES).all(follows);
         if !mergeable || !unflushed.push(PfnRange::new(table.0.0, table.0.0 + 1)) {
             return false;

@@ -56,7 +56,12 @@ impl Tlb {
         }
         let upper = check(place, cached, ledger)?;
         let entry = Table(upper.frame()).get(machine, place.page);
-        assert!(entry.is_present(), "the table in frame {} has no entry {}", upper.frame(), place.page);
+        assert!(
+            entry.is_present(),
+            "the table in frame {} has no entry {}",
+            upper.frame(),
+            place.page
+        );
         check(place, *self.pages.entry(page).or_insert_with(|| cache(entry, ledger)), ledger)
     }
 }

@@ -82,9 +82,11 @@ mod tests {
     fn the_first_entry_of_a_cpu_counts_and_too_little_room_is_said() {
         let listed = [(7, 1), (3, 2), (7, 3), (3, 4)];
         let mut bytes = [0; 48];
-        let domains = Domains::sort(listed.into_iter(), &mut Storage::new(&mut bytes)).expect("room");
+        let domains =
+            Domains::sort(listed.into_iter(), &mut Storage::new(&mut bytes)).expect("room");
         assert_eq!([3, 7, 5].map(|cpu| domains.find(cpu)), [Some(2), Some(1), None]);
-        let refused = Domains::sort(listed.into_iter(), &mut Storage::new(&mut bytes[..47])).map(|_| ());
+        let refused =
+            Domains::sort(listed.into_iter(), &mut Storage::new(&mut bytes[..47])).map(|_| ());
         assert_eq!(refused, Err(48));
     }
 }

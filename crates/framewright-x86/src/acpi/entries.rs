@@ -23,7 +23,8 @@ impl Entry<'_> {
             return Ok(());
         }
         let left = self.table.bytes.len() - self.offset;
-        let fault = Fault::WrongEntryLength { kind: self.kind, length: self.bytes.len(), least, left };
+        let fault =
+            Fault::WrongEntryLength { kind: self.kind, length: self.bytes.len(), least, left };
         Err(self.table.error(self.offset, fault))
     }
 

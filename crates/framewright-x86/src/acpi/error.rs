@@ -132,7 +132,10 @@ impl fmt::Display for AcpiError {
                 write!(f, "a length of {length} bytes cannot be (it must be {least} to {most})")
             }
             Fault::WrongEntryLength { kind, length, least, left } => {
-                write!(f, "an entry of kind {kind} has {length} bytes (it must have {least} to {left})")
+                write!(
+                    f,
+                    "an entry of kind {kind} has {length} bytes (it must have {least} to {left})"
+                )
             }
             Fault::TooManyEntries { most } => write!(f, "more than {most} entries of one sort"),
             Fault::MemoryWraps { start, size_bytes } => {

@@ -25,12 +25,15 @@ pub struct Cpu {
 ///
 /// # Errors
 /// The table is too short; malformed entries are the iterator's.
-pub fn cpus<'a>(table: Table<'a>) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
+pub fn cpus<'a>(
+    table: Table<'a>,
+) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
     let entries = Entries::new(table, FIRST_ENTRY)?;
     // Some firmware lists CPUs below 255 both ways; then the 8-bit entries are the ones to believe, as in Linux.
     let twice = entries.clone().any(|entry| {
         entry.is_ok_and(|entry| {
-            entry.kind == LOCAL_APIC && decode(&entry).is_ok_and(|cpu| cpu.is_some_and(|cpu| cpu.enabled))
+            entry.kind == LOCAL_APIC
+                && decode(&entry).is_ok_and(|cpu| cpu.is_some_and(|cpu| cpu.enabled))
         })
     });
     Ok(entries.filter_map(move |entry| {

@@ -23,11 +23,15 @@ impl<'a> Slit<'a> {
         table.at_least(FIRST_DISTANCE)?;
         let claimed = u64_at(table.bytes, COUNT).unwrap_or(0);
         let rest = &table.bytes[FIRST_DISTANCE..];
-        let square = usize::try_from(claimed).ok().and_then(|count| Some((count, count.checked_mul(count)?)));
+        let square = usize::try_from(claimed)
+            .ok()
+            .and_then(|count| Some((count, count.checked_mul(count)?)));
         match square.and_then(|(localities, square)| Some((localities, rest.get(..square)?))) {
             Some((localities, distances)) => Ok(Self { localities, distances }),
             None => {
-                let least = square.and_then(|(_, square)| square.checked_add(FIRST_DISTANCE)).unwrap_or(usize::MAX);
+                let least = square
+                    .and_then(|(_, square)| square.checked_add(FIRST_DISTANCE))
+                    .unwrap_or(usize::MAX);
                 let length = table.bytes.len() as u64;
                 Err(table.error(COUNT, Fault::WrongLength { length, least, most: MAX_TABLE_BYTES }))
             }

@@ -63,14 +63,17 @@ pub fn affinities<'a>(
         }
         let affinity = match entry.kind {
             CPU => {
-                let domain = u32::from_le_bytes([entry.u8(2), entry.u8(9), entry.u8(10), entry.u8(11)]);
+                let domain =
+                    u32::from_le_bytes([entry.u8(2), entry.u8(9), entry.u8(10), entry.u8(11)]);
                 Affinity::Cpu { apic_id: u32::from(entry.u8(3)), domain: narrow(domain) }
             }
             X2APIC_CPU => Affinity::Cpu { apic_id: entry.u32(8), domain: entry.u32(4) },
             _ => {
                 let (start, size_bytes) = (entry.u64(8), entry.u64(16));
                 if start.checked_add(size_bytes).is_none() {
-                    return Some(Err(table.error(entry.offset, Fault::MemoryWraps { start, size_bytes })));
+                    return Some(Err(
+                        table.error(entry.offset, Fault::MemoryWraps { start, size_bytes })
+                    ));
                 }
                 let hot_pluggable = flags & HOT_PLUGGABLE != 0;
                 Affinity::Memory { start, size_bytes, domain: narrow(entry.u32(2)), hot_pluggable }

@@ -14,7 +14,8 @@ const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
 /// The tables that are copied: all that anybody here reads.
-const COPIED: [Signature; 5] = [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
+const COPIED: [Signature; 5] =
+    [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
 
 /// What is kept of each entry of the root table: name, length (all ones where the header cannot be
 /// read), address.
@@ -48,14 +49,20 @@ impl<'a> Table<'a> {
         let error = |offset, fault| AcpiError { table: signature, address, offset, fault };
         let length = u32_at(header, 4).map_or(0, |length| length as usize);
         if !(HEADER_BYTES..=MAX_TABLE_BYTES).contains(&length) {
-            let fault = Fault::WrongLength { length: length as u64, least: HEADER_BYTES, most: MAX_TABLE_BYTES };
+            let fault = Fault::WrongLength {
+                length: length as u64,
+                least: HEADER_BYTES,
+                most: MAX_TABLE_BYTES,
+            };
             return Err(error(4, fault));
         }
         let left = storage.left();
         let bytes = storage.take(length).ok_or(error(0, Fault::NoRoom { length, left }))?;
         let (first, rest) = bytes.split_at_mut(HEADER_BYTES);
         first.copy_from_slice(header);
-        let is_read = address.checked_add(HEADER_BYTES as u64).is_some_and(|address| memory.copy(address, rest));
+        let is_read = address
+            .checked_add(HEADER_BYTES as u64)
+            .is_some_and(|address| memory.copy(address, rest));
         if !is_read {
             return Err(error(0, Fault::Unreadable { length }));
         }
@@ -83,7 +90,8 @@ impl<'a> Table<'a> {
         if length >= least {
             return Ok(());
         }
-        Err(self.error(4, Fault::WrongLength { length: length as u64, least, most: MAX_TABLE_BYTES }))
+        Err(self
+            .error(4, Fault::WrongLength { length: length as u64, least, most: MAX_TABLE_BYTES }))
     }
 }
 
@@ -110,11 +118,16 @@ impl<'a> Tables<'a> {
     /// # Errors
     /// Whatever is wrong with root pointer or root table, too little room for the latter included. What is wrong with another table is
     /// [`find`](Self::find)'s error.
-    pub fn open(memory: &impl PhysicalMemory, rsdp: u64, storage: &'a mut [u8]) -> Result<Self, AcpiError> {
+    pub fn open(
+        memory: &impl PhysicalMemory,
+        rsdp: u64,
+        storage: &'a mut [u8],
+    ) -> Result<Self, AcpiError> {
         let mut storage = Storage::new(storage);
         let (rsdp, signature, address) = read_root_pointer(memory, &mut storage, rsdp)?;
         let error = |fault| AcpiError { table: signature, address, offset: 0, fault };
-        let header = read_header(memory, address).ok_or(error(Fault::Unreadable { length: HEADER_BYTES }))?;
+        let header = read_header(memory, address)
+            .ok_or(error(Fault::Unreadable { length: HEADER_BYTES }))?;
         if !header.starts_with(&signature.0) {
             return Err(error(Fault::WrongSignature));
         }
@@ -127,13 +140,17 @@ impl<'a> Tables<'a> {
         let mut copies = [None; COPIED.len()];
         for (index, (entry, record)) in entries.zip(records.iter_mut()).enumerate() {
             let address = u64_at(entry, 0).or(u32_at(entry, 0).map(u64::from)).unwrap_or(0);
-            let header = if address == 0 { Some([0; HEADER_BYTES]) } else { read_header(memory, address) };
+            let header =
+                if address == 0 { Some([0; HEADER_BYTES]) } else { read_header(memory, address) };
             let name = header.map_or([0; 4], |header| [header[0], header[1], header[2], header[3]]);
-            let length = header.map_or(UNREADABLE, |header| u64::from(u32_at(&header, 4).unwrap_or(0)));
+            let length =
+                header.map_or(UNREADABLE, |header| u64::from(u32_at(&header, 4).unwrap_or(0)));
             record[..RECORD_LENGTH].copy_from_slice(&name);
             record[RECORD_LENGTH..RECORD_ADDRESS].copy_from_slice(&length.to_le_bytes());
             record[RECORD_ADDRESS..].copy_from_slice(&address.to_le_bytes());
-            for (copy, signature) in copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none()) {
+            for (copy, signature) in
+                copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none())
+            {
                 match &header {
                     // What comes behind an entry that leads nowhere is not believed.
                     None => *copy = Some(Err(unreadable(root, index, address_bytes))),
@@ -161,7 +178,9 @@ impl<'a> Tables<'a> {
             Ok(domains) => self.domains = domains,
             Err(length) => {
                 let refused = Err(srat.error(0, Fault::NoRoom { length, left }));
-                for (copy, _) in self.copies.iter_mut().zip(COPIED).filter(|(_, name)| *name == Signature::SRAT) {
+                for (copy, _) in
+                    self.copies.iter_mut().zip(COPIED).filter(|(_, name)| *name == Signature::SRAT)
+                {
                     *copy = Some(refused);
                 }
             }
@@ -182,7 +201,8 @@ impl<'a> Tables<'a> {
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
         let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
         self.records.iter().enumerate().filter_map(move |(index, record)| {
-            let (length, address) = (u64_at(record, RECORD_LENGTH)?, u64_at(record, RECORD_ADDRESS)?);
+            let (length, address) =
+                (u64_at(record, RECORD_LENGTH)?, u64_at(record, RECORD_ADDRESS)?);
             if address == 0 {
                 return None;
             }
@@ -224,8 +244,9 @@ fn read_root_pointer(
     let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
     let unreadable = |length| error(0, Fault::Unreadable { length });
     // Each part is read once, and no more than the part before says that there is.
-    let read =
-        |offset: usize, to: &mut [u8]| rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to));
+    let read = |offset: usize, to: &mut [u8]| {
+        rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to))
+    };
     let mut pointer = [0; RSDP_2_BYTES];
     let (first, second) = pointer.split_at_mut(RSDP_BYTES);
     if !read(0, first) {
@@ -235,7 +256,9 @@ fn read_root_pointer(
         return Err(error(0, Fault::WrongSignature));
     }
     // The first checksum covers what version 1 had, the second one everything.
-    let check = |sum, offset| if sum == 0 { Ok(()) } else { Err(error(offset, Fault::WrongChecksum { sum })) };
+    let check = |sum, offset| {
+        if sum == 0 { Ok(()) } else { Err(error(offset, Fault::WrongChecksum { sum })) }
+    };
     check(sum(first), 8)?;
     let mut size = RSDP_BYTES;
     let mut wide_address = 0;

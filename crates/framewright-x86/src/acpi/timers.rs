@@ -27,7 +27,8 @@ pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
 pub fn power_timer(tables: &Tables<'_>) -> Result<Option<PowerTimer>, AcpiError> {
     let Some(table) = tables.find(Signature::FADT)? else { return Ok(None) };
     table.at_least(92)?;
-    let port = u16_at(table.bytes, 76).filter(|_| u32_at(table.bytes, 76).is_some_and(|port| port <= 0xffff));
+    let port = u16_at(table.bytes, 76)
+        .filter(|_| u32_at(table.bytes, 76).is_some_and(|port| port <= 0xffff));
     let length = u8_at(table.bytes, 91);
     Ok(port.filter(|&port| port != 0 && length == Some(4)).map(|port| PowerTimer { port }))
 }

@@ -64,7 +64,11 @@ fn check_cpus(madt: Table<'_>) -> Result<(), AcpiError> {
     for cpu in cpus(madt)? {
         enabled += usize::from(cpu?.enabled);
     }
-    if enabled > MAX_CPUS { Err(madt.error(0, Fault::TooManyEntries { most: MAX_CPUS })) } else { Ok(()) }
+    if enabled > MAX_CPUS {
+        Err(madt.error(0, Fault::TooManyEntries { most: MAX_CPUS }))
+    } else {
+        Ok(())
+    }
 }
 
 /// Declares all nodes and claims all memory.
@@ -77,7 +81,9 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
             if cpu_count > MAX_CPUS {
                 return Err(srat.error(offset, Fault::TooManyEntries { most: MAX_CPUS }));
             }
-            topology.node_of_domain(domain).map_err(|error| srat.error(offset, Fault::Contradiction(error)))?;
+            topology
+                .node_of_domain(domain)
+                .map_err(|error| srat.error(offset, Fault::Contradiction(error)))?;
         }
     }
     for affinity in list {
@@ -113,7 +119,11 @@ fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(
 }
 
 /// Adds every enabled CPU to its node.
-fn place_cpus(madt: Table<'_>, domains: Domains<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
+fn place_cpus(
+    madt: Table<'_>,
+    domains: Domains<'_>,
+    topology: &mut Topology<'_>,
+) -> Result<(), AcpiError> {
     let mut added = false;
     for (_, domain) in with_domains(madt, domains)? {
         let node = domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO);
@@ -122,7 +132,9 @@ fn place_cpus(madt: Table<'_>, domains: Domains<'_>, topology: &mut Topology<'_>
     }
     if !added {
         // Somebody is executing this.
-        topology.add_cpu(NodeId::ZERO).map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
+        topology
+            .add_cpu(NodeId::ZERO)
+            .map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
     }
     Ok(())
 }
@@ -130,11 +142,18 @@ fn place_cpus(madt: Table<'_>, domains: Domains<'_>, topology: &mut Topology<'_>
 /// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt controller and its node. `topology` is as
 /// [`read_topology`] left it, or flattened since; the nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
 /// count, and without a table there is none. At most [`MAX_CPUS`] are visited.
-pub fn visit_cpus(tables: &Tables<'_>, topology: &Topology<'_>, visit: &mut dyn FnMut(u32, NodeId)) {
+pub fn visit_cpus(
+    tables: &Tables<'_>,
+    topology: &Topology<'_>,
+    visit: &mut dyn FnMut(u32, NodeId),
+) {
     let Some(madt) = tables.find(Signature::MADT).ok().flatten() else { return };
     let Ok(cpus) = with_domains(madt, tables.domains()) else { return };
     for (apic_id, domain) in cpus.take(MAX_CPUS) {
-        visit(apic_id, domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO));
+        visit(
+            apic_id,
+            domain.and_then(|domain| topology.find_domain(domain)).unwrap_or(NodeId::ZERO),
+        );
     }
 }
 

@@ -84,7 +84,8 @@ impl Table {
             *gate = encode_gate(stub as usize as u64, stack);
         }
         for (vector, entry) in interrupts::ENTRIES {
-            self.gates[usize::from(vector)] = encode_gate(entry as usize as u64, interrupts::INTERRUPT_STACK);
+            self.gates[usize::from(vector)] =
+                encode_gate(entry as usize as u64, interrupts::INTERRUPT_STACK);
         }
     }
 
@@ -94,10 +95,14 @@ impl Table {
     /// [`Segments::load`](super::segments::Segments::load) was called with at least four stacks, the table is filled, and the code runs at the
     /// highest privilege.
     pub unsafe fn load(&'static self) {
-        let pointer =
-            TablePointer { limit: table_limit::<[[u64; 2]; VECTORS]>(), base: self.gates.as_ptr().addr() as u64 };
+        let pointer = TablePointer {
+            limit: table_limit::<[[u64; 2]; VECTORS]>(),
+            base: self.gates.as_ptr().addr() as u64,
+        };
         // SAFETY: the table is static and whole, its entries name code that follows the CPU's convention, and the caller promises the stacks.
-        unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
+        unsafe {
+            asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
+        };
     }
 }
 
@@ -243,6 +248,9 @@ mod tests {
         assert_eq!(PageFaultCode(0).to_string(), "kernel read, no page is there");
         assert_eq!(PageFaultCode(3).to_string(), "kernel write, the page does not allow it");
         assert_eq!(PageFaultCode(0x15).to_string(), "user execution, the page does not allow it");
-        assert_eq!(PageFaultCode(0xb).to_string(), "kernel write, a table entry has reserved bits set");
+        assert_eq!(
+            PageFaultCode(0xb).to_string(),
+            "kernel write, a table entry has reserved bits set"
+        );
     }
 }

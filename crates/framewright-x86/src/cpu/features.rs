@@ -39,7 +39,11 @@ impl Features {
     pub fn read() -> Self {
         let highest = __cpuid(EXTENDED).eax;
         let extended = |number: u32| {
-            if highest >= EXTENDED + number { Some(__cpuid_count(EXTENDED + number, 0)) } else { None }
+            if highest >= EXTENDED + number {
+                Some(__cpuid_count(EXTENDED + number, 0))
+            } else {
+                None
+            }
         };
         let basic = __cpuid(1);
         let flags = extended(1).map_or(0, |leaf| leaf.edx);

@@ -61,8 +61,13 @@ pub unsafe fn wait() {
 }
 
 /// The entry of each vector that is used.
-pub(super) const ENTRIES: [(u8, unsafe extern "C" fn()); 5] =
-    [(TIMER, timer_entry), (CALL, call_entry), (WAKE, wake_entry), (ERROR, error_entry), (SPURIOUS, spurious_entry)];
+pub(super) const ENTRIES: [(u8, unsafe extern "C" fn()); 5] = [
+    (TIMER, timer_entry),
+    (CALL, call_entry),
+    (WAKE, wake_entry),
+    (ERROR, error_entry),
+    (SPURIOUS, spurious_entry),
+];
 
 /// Where all interrupts arrive. Called by `common_entry` alone.
 extern "C" fn dispatch(vector: u64) {

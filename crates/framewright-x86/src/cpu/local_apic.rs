@@ -307,6 +307,8 @@ mod tests {
         // SAFETY: as above.
         let wide = unsafe { LocalApic::new(Mode::X2Apic) };
         assert!(narrow.reaches(254) && !narrow.reaches(255) && !narrow.reaches(1000));
-        assert!(wide.reaches(254) && wide.reaches(255) && wide.reaches(1000) && !wide.reaches(u32::MAX));
+        assert!(
+            wide.reaches(254) && wide.reaches(255) && wide.reaches(1000) && !wide.reaches(u32::MAX)
+        );
     }
 }

@@ -22,7 +22,9 @@ impl Port {
     pub fn read_u8(self) -> u8 {
         let value;
         // SAFETY: whoever made the port promised that using it is harmless.
-        unsafe { asm!("in al, dx", in("dx") self.0, out("al") value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("in al, dx", in("dx") self.0, out("al") value, options(nomem, nostack, preserves_flags))
+        };
         value
     }
 
@@ -31,19 +33,25 @@ impl Port {
     pub fn read_u32(self) -> u32 {
         let value;
         // SAFETY: as above.
-        unsafe { asm!("in eax, dx", in("dx") self.0, out("eax") value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("in eax, dx", in("dx") self.0, out("eax") value, options(nomem, nostack, preserves_flags))
+        };
         value
     }
 
     /// Writes 8 bits.
     pub fn write_u8(self, value: u8) {
         // SAFETY: as above.
-        unsafe { asm!("out dx, al", in("dx") self.0, in("al") value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("out dx, al", in("dx") self.0, in("al") value, options(nomem, nostack, preserves_flags))
+        };
     }
 
     /// Writes 32 bits.
     pub fn write_u32(self, value: u32) {
         // SAFETY: as above.
-        unsafe { asm!("out dx, eax", in("dx") self.0, in("eax") value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("out dx, eax", in("dx") self.0, in("eax") value, options(nomem, nostack, preserves_flags))
+        };
     }
 }

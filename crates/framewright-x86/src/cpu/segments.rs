@@ -71,8 +71,12 @@ impl Segments {
             *slot = top;
         }
         self.task.interrupt_stacks = tops;
-        [self.descriptors[3], self.descriptors[4]] = task_descriptor((&raw const self.task).addr() as u64);
-        let pointer = TablePointer { limit: table_limit::<[u64; 5]>(), base: self.descriptors.as_ptr().addr() as u64 };
+        [self.descriptors[3], self.descriptors[4]] =
+            task_descriptor((&raw const self.task).addr() as u64);
+        let pointer = TablePointer {
+            limit: table_limit::<[u64; 5]>(),
+            base: self.descriptors.as_ptr().addr() as u64,
+        };
         // SAFETY: the table is static and never changes again except for the busy bit that `ltr` sets; the far return loads the code
         // selector, the moves flat data selectors, so that addresses mean what they meant.
         unsafe {

@@ -23,7 +23,9 @@ impl LocalTlb {
     /// Does to this CPU what `request` asks; `global` as in [`new`](Self::new). For those who carry requests to other CPUs.
     pub fn forget(request: FlushRequest<'_>, global: bool) {
         match Self::means(request, global, has_contexts()) {
-            Means::Pages(ranges) => ranges.iter().flat_map(|range| range.addresses()).for_each(forget_page),
+            Means::Pages(ranges) => {
+                ranges.iter().flat_map(|range| range.addresses()).for_each(forget_page)
+            }
             Means::NotGlobal => forget_what_is_not_global(),
             Means::Everything => forget_everything(),
         }
@@ -104,7 +106,9 @@ fn forget_everything() {
         forget_what_is_not_global();
     } else {
         // SAFETY: a change of this bit forgets everything and means nothing else. It is set back before anybody else runs on this CPU.
-        unsafe { asm!("mov cr4, {}", in(reg) control ^ GLOBAL_PAGES, options(nostack, preserves_flags)) };
+        unsafe {
+            asm!("mov cr4, {}", in(reg) control ^ GLOBAL_PAGES, options(nostack, preserves_flags))
+        };
         // SAFETY: the value from before.
         unsafe { asm!("mov cr4, {}", in(reg) control, options(nostack, preserves_flags)) };
     }

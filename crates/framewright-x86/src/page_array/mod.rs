@@ -38,7 +38,8 @@ use core::ptr::NonNull;
 use counts::{Counters, add};
 use framewright::Platform;
 use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameList, FrameSource, MapSpace, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameList, FrameSource, MapSpace, OutOfFrames,
+    Unflushed,
 };
 use framewright::units::{Order, PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_BITS, Pfn};
 use section::Section;
@@ -89,9 +90,15 @@ impl fmt::Display for ArrayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadPlace(place) => {
-                write!(f, "no page array of frames below {} fits at {:#x}", place.frames_end, place.base)
+                write!(
+                    f,
+                    "no page array of frames below {} fits at {:#x}",
+                    place.frames_end, place.base
+                )
             }
-            Self::Occupied { address } => write!(f, "virtual address {address:#x} of the page array is mapped already"),
+            Self::Occupied { address } => {
+                write!(f, "virtual address {address:#x} of the page array is mapped already")
+            }
             Self::OutOfFrames => f.write_str("no frame left for the page array's upper tables"),
         }
     }
@@ -130,7 +137,8 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         frames: &mut dyn FrameSource,
     ) -> Result<Self, ArrayError> {
         let half_end = (place.base | 0xffff_8000_0000_0000).wrapping_neg();
-        let bytes = (place.frames_end.0.clamp(1, FRAMES_END) * 64).next_multiple_of(PageSize::Large.bytes());
+        let bytes = (place.frames_end.0.clamp(1, FRAMES_END) * 64)
+            .next_multiple_of(PageSize::Large.bytes());
         let canonical = matches!(place.base >> 47, 0 | 0x1_ffff);
         let fits = canonical && place.base.is_multiple_of(ROOT_ENTRY_BYTES) && bytes <= half_end;
         if !fits || place.frames_end.0 > FRAMES_END {
@@ -154,10 +162,12 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         let mut next = || taken.pop().map(|(frame, _)| frame).ok_or(ArrayError::OutOfFrames);
         let (zero, absent) = (next()?, next()?);
         // BLOCKS_PER_CALL blocks of the array fill a directory's entry.
-        let sections = u32::try_from(bytes / SECTION_BYTES).map_err(|_| ArrayError::BadPlace(place))?;
+        let sections =
+            u32::try_from(bytes / SECTION_BYTES).map_err(|_| ArrayError::BadPlace(place))?;
         let counters = Counters::new();
         let ranged_flush_pages = RANGED_FLUSH_PAGES;
-        let array = Self { platform, tlb, place, sections, zero, absent, ranged_flush_pages, counters };
+        let array =
+            Self { platform, tlb, place, sections, zero, absent, ranged_flush_pages, counters };
         array.table(zero).fill(|_| Entry(0));
         array.table(absent).fill(|_| array.zero_entry());
         for number in 0..pointers {
@@ -169,7 +179,10 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
                 array.table(directory).fill(|_| array.absent_entry());
                 array.table(frame).set(index, Entry::table(directory.address()));
             }
-            root.set(index_of(place.base + number * ROOT_ENTRY_BYTES, 4), Entry::table(frame.address()));
+            root.set(
+                index_of(place.base + number * ROOT_ENTRY_BYTES, 4),
+                Entry::table(frame.address()),
+            );
         }
         Ok(array)
     }
@@ -269,12 +282,16 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         for level in [4, 3] {
             table = self.table(Pfn::containing(table.get(index_of(address, level)).address()));
         }
-        Some((Section::new(self, number, table, index_of(address, 2)), first as usize..end as usize))
+        Some((
+            Section::new(self, number, table, index_of(address, 2)),
+            first as usize..end as usize,
+        ))
     }
 
     /// The part of the array that describes `blocks`.
     fn addresses(&self, blocks: BlockRange) -> VirtualRange {
-        let address = |block: BlockNumber| self.place.base.wrapping_add(u64::from(block.0) * BLOCK_BYTES);
+        let address =
+            |block: BlockNumber| self.place.base.wrapping_add(u64::from(block.0) * BLOCK_BYTES);
         VirtualRange { start: address(blocks.start), end: address(blocks.end) }
     }
 
@@ -283,11 +300,16 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         let mut ranges = [VirtualRange::default(); MAX_RANGES];
         let mut few = None;
         if let Some(blocks) = changed {
-            ranges.iter_mut().zip(blocks).for_each(|(range, blocks)| *range = self.addresses(*blocks));
+            ranges
+                .iter_mut()
+                .zip(blocks)
+                .for_each(|(range, blocks)| *range = self.addresses(*blocks));
             few = ranges.get(..blocks.len());
         }
         let pages = |ranges: &[VirtualRange]| ranges.iter().map(|range| range.pages()).sum::<u64>();
-        let tell = |request| if has_tables { self.tlb.flush(request) } else { self.tlb.flush_pages(request) };
+        let tell = |request| {
+            if has_tables { self.tlb.flush(request) } else { self.tlb.flush_pages(request) }
+        };
         match few.filter(|ranges| pages(ranges) <= self.ranged_flush_pages) {
             Some(ranges) => {
                 tell(FlushRequest::Ranges(ranges));
@@ -306,7 +328,10 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
 
 impl<P: Platform, F> fmt::Debug for PageArray<P, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PageArray").field("place", &self.place).field("counts", &self.counters.read()).finish()
+        f.debug_struct("PageArray")
+            .field("place", &self.place)
+            .field("counts", &self.counters.read())
+            .finish()
     }
 }
 

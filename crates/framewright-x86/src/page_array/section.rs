@@ -7,7 +7,9 @@ use super::{FlushTlb, PageArray};
 use crate::page_table::Entry;
 use core::ops::Range;
 use framewright::Platform;
-use framewright::map_space::{BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed};
+use framewright::map_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
+};
 use framewright::units::{Order, Pfn, PfnRange};
 
 const BLOCKS: usize = BLOCKS_PER_CALL as usize;
@@ -60,7 +62,12 @@ fn section_run(start: Pfn) -> PfnRange {
 
 impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     /// Section `number`, mapped by entry `index` of `directory`.
-    pub(super) fn new(array: &'a PageArray<P, F>, number: u32, directory: Table<'a>, index: usize) -> Self {
+    pub(super) fn new(
+        array: &'a PageArray<P, F>,
+        number: u32,
+        directory: Table<'a>,
+        index: usize,
+    ) -> Self {
         Self { array, first_block: number * BLOCKS_PER_CALL, directory, index }
     }
 
@@ -103,7 +110,8 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
 
     /// Some blocks of it, by their numbers.
     fn numbers(&self, blocks: &Range<usize>) -> BlockRange {
-        let number = |block: usize| self.first_block + u32::try_from(block).unwrap_or(BLOCKS_PER_CALL);
+        let number =
+            |block: usize| self.first_block + u32::try_from(block).unwrap_or(BLOCKS_PER_CALL);
         BlockRange::new(number(blocks.start), number(blocks.end))
     }
 
@@ -126,7 +134,10 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             Form::Absent => None,
             Form::Own(own) => Some(own),
         };
-        let wanted = blocks.clone().filter(|&block| own.is_none_or(|own| !self.is_present(own, block))).count();
+        let wanted = blocks
+            .clone()
+            .filter(|&block| own.is_none_or(|own| !self.is_present(own, block)))
+            .count();
         if wanted == 0 {
             return Ok(());
         }
@@ -156,8 +167,10 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     ) -> Result<(), OutOfFrames> {
         let mut taken = Taken::new(self.array.platform, frames);
         // What is taken last comes out first: the table, then the parts, from the last to the first.
-        let all = (0..wanted).all(|_| taken.take_part()) && (own.is_some() || taken.take(Order::PAGE));
-        let new = if all && own.is_none() { taken.pop().map(|(frame, _)| self.own(frame)) } else { None };
+        let all =
+            (0..wanted).all(|_| taken.take_part()) && (own.is_some() || taken.take(Order::PAGE));
+        let new =
+            if all && own.is_none() { taken.pop().map(|(frame, _)| self.own(frame)) } else { None };
         let Some(table) = own.or(new).filter(|_| all) else {
             taken.put_back();
             return Err(OutOfFrames);
@@ -167,7 +180,9 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         }
         for block in blocks.clone().rev().filter(|&block| !self.is_present(table, block)) {
             let first = block * PAGES_PER_BLOCK;
-            taken.pop_part(|page, frame| table.entries.set(first + page, self.array.page_entry(frame)));
+            taken.pop_part(|page, frame| {
+                table.entries.set(first + page, self.array.page_entry(frame))
+            });
         }
         if let Some(new) = new {
             self.set_form(Form::Own(new));
@@ -210,8 +225,14 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         }
     }
 
-    fn evict_from(&self, own: OwnTable<'a>, blocks: &Range<usize>, unflushed: &mut Unflushed) -> u32 {
-        let is_needed = (0..BLOCKS).any(|block| !blocks.contains(&block) && self.is_present(own, block));
+    fn evict_from(
+        &self,
+        own: OwnTable<'a>,
+        blocks: &Range<usize>,
+        unflushed: &mut Unflushed,
+    ) -> u32 {
+        let is_needed =
+            (0..BLOCKS).any(|block| !blocks.contains(&block) && self.is_present(own, block));
         if !is_needed && self.runs(own, 0..ENTRIES) < unflushed.room() {
             self.evict_whole(own, blocks, unflushed);
             return 0;
@@ -244,7 +265,8 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
             count += 1;
         }
-        let _fits = unflushed.push_table_from(self.numbers(&(asked.start..asked.start + 1)), own.frame);
+        let _fits =
+            unflushed.push_table_from(self.numbers(&(asked.start..asked.start + 1)), own.frame);
         self.count_evicted(count, true);
     }
 
@@ -261,7 +283,11 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         add(&self.array.counters.evicted_sections, u64::from(at_once && blocks > 0));
     }
 
-    pub(super) fn merge(&self, frames: &mut dyn FrameSource, unflushed: &mut Unflushed) -> Result<bool, OutOfFrames> {
+    pub(super) fn merge(
+        &self,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<bool, OutOfFrames> {
         let own = match self.form() {
             Form::Absent => return Ok(false),
             Form::Large(_) => return Ok(true),

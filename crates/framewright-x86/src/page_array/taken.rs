@@ -64,7 +64,8 @@ impl<'a, P: Platform> Taken<'a, P> {
             && let Some((start, order)) = self.pop()
         {
             left = left.saturating_sub(order.pages());
-            (0..order.pages()).for_each(|page| each(usize::try_from(left + page).unwrap_or(0), start.add(page)));
+            (0..order.pages())
+                .for_each(|page| each(usize::try_from(left + page).unwrap_or(0), start.add(page)));
         }
     }
 

@@ -44,8 +44,12 @@ pub enum MapFault {
 impl fmt::Display for MapFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfFrames { address } => write!(f, "no frame for a page table that maps {address:#x}"),
-            Self::Occupied { address } => write!(f, "virtual address {address:#x} is mapped already"),
+            Self::OutOfFrames { address } => {
+                write!(f, "no frame for a page table that maps {address:#x}")
+            }
+            Self::Occupied { address } => {
+                write!(f, "virtual address {address:#x} is mapped already")
+            }
             Self::BadRange { address, range } => write!(f, "cannot map {range} at {address:#x}"),
         }
     }
@@ -126,7 +130,11 @@ impl PageTable {
         let offset = address & (HALF_BYTES - 1);
         let canonical = matches!(address >> 47, 0 | 0x1_ffff);
         let aligned = (address | range.start | range.end).is_multiple_of(PAGE_SIZE);
-        if !canonical || !aligned || range.end > PHYSICAL_ADDRESS_END || range.size() > HALF_BYTES - offset {
+        if !canonical
+            || !aligned
+            || range.end > PHYSICAL_ADDRESS_END
+            || range.size() > HALF_BYTES - offset
+        {
             return Err(MapFault::BadRange { address, range });
         }
         let (mut virtual_address, mut physical) = (address, range.start);
@@ -135,7 +143,9 @@ impl PageTable {
             let table = self.table_for(memory, virtual_address, size.level(), mapped)?;
             // As many pages of this size as follow one another in this table.
             let mut index = index_of(virtual_address, size.level());
-            while index < ENTRIES && self.page_size(virtual_address, physical, range.end - physical) == size {
+            while index < ENTRIES
+                && self.page_size(virtual_address, physical, range.end - physical) == size
+            {
                 if memory.read(table, index).is_present() {
                     return Err(MapFault::Occupied { address: virtual_address });
                 }
@@ -156,7 +166,9 @@ impl PageTable {
     /// The largest page that begins at both addresses and is no longer than `left`.
     fn page_size(&self, virtual_address: u64, physical: u64, left: u64) -> PageSize {
         let fits = |size: &PageSize| {
-            *size <= self.largest && left >= size.bytes() && (virtual_address | physical).is_multiple_of(size.bytes())
+            *size <= self.largest
+                && left >= size.bytes()
+                && (virtual_address | physical).is_multiple_of(size.bytes())
         };
         PageSize::DESCENDING.into_iter().find(fits).unwrap_or(PageSize::Small)
     }

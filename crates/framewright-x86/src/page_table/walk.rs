@@ -9,7 +9,11 @@ const ANYTHING: Access = Access { write: true, execute: true, global: true, devi
 
 /// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there, which is what
 /// every entry on the way allows.
-pub fn translate(memory: &impl TableMemory, root: u64, address: u64) -> Option<(u64, PageSize, Access)> {
+pub fn translate(
+    memory: &impl TableMemory,
+    root: u64,
+    address: u64,
+) -> Option<(u64, PageSize, Access)> {
     let mut table = root;
     let mut allowed = ANYTHING;
     for level in (1..=ROOT_LEVEL).rev() {
@@ -88,7 +92,11 @@ fn visit(memory: &impl TableMemory, place: Place, visitor: &mut impl Visitor) {
             // An entry of the lowest level is a page, so this ends.
             None if visitor.table(address, place.level - 1, entry.address()) => {
                 let allowed = place.allowed.and(allowed_below(entry));
-                visit(memory, Place { table: entry.address(), level: place.level - 1, address, allowed }, visitor);
+                visit(
+                    memory,
+                    Place { table: entry.address(), level: place.level - 1, address, allowed },
+                    visitor,
+                );
             }
             None => {}
         }

@@ -83,7 +83,8 @@ pub fn firmware(root: Root, tables: &[Vec<u8>]) -> Memory {
             fix_checksum(&mut rsdp, 8);
         }
         Root::Xsdt => {
-            let body: Vec<u8> = addresses.iter().flat_map(|address| address.to_le_bytes()).collect();
+            let body: Vec<u8> =
+                addresses.iter().flat_map(|address| address.to_le_bytes()).collect();
             memory.pieces.insert(next, table(b"XSDT", 1, &body));
             rsdp.push(2);
             rsdp.extend(narrow(0));
@@ -112,7 +113,8 @@ pub fn local_apic(apic_id: u8, flags: u32) -> Vec<u8> {
 
 /// MADT entry: a local x2APIC.
 pub fn local_x2apic(apic_id: u32, flags: u32) -> Vec<u8> {
-    [&[9, 16, 0, 0][..], &apic_id.to_le_bytes(), &flags.to_le_bytes(), &apic_id.to_le_bytes()].concat()
+    [&[9, 16, 0, 0][..], &apic_id.to_le_bytes(), &flags.to_le_bytes(), &apic_id.to_le_bytes()]
+        .concat()
 }
 
 /// MADT entry of a kind that nobody here reads.

@@ -39,6 +39,10 @@ fn the_cheapest_means_is_enough_and_no_more() {
         (FlushRequest::Everything, false, true, Means::Everything),
         (FlushRequest::Everything, true, true, Means::Everything),
     ] {
-        assert_eq!(LocalTlb::means(request, global, contexts), means, "{request:?}, {global}, {contexts}");
+        assert_eq!(
+            LocalTlb::means(request, global, contexts),
+            means,
+            "{request:?}, {global}, {contexts}"
+        );
     }
 }

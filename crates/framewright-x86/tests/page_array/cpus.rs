@@ -134,9 +134,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl SoftwareCpus {
     /// All CPUs of the machine, on the tables at `root`.
-    pub fn new(machine: &'static FakeMachine, ledger: FrameLedger, root: u64, forgets: Forgets) -> Self {
+    pub fn new(
+        machine: &'static FakeMachine,
+        ledger: FrameLedger,
+        root: u64,
+        forgets: Forgets,
+    ) -> Self {
         let cpus = Mutex::new((0..machine.cpus()).map(|_| Cpu::new(1)).collect());
-        Self { memory: Memory(machine), ledger, root, forgets, contexts: 1, cpus, asked: Mutex::default() }
+        Self {
+            memory: Memory(machine),
+            ledger,
+            root,
+            forgets,
+            contexts: 1,
+            cpus,
+            asked: Mutex::default(),
+        }
     }
 
     /// The same CPUs with so many contexts each, which forget as [`LocalTlb`] has them forget.
@@ -173,7 +186,13 @@ impl SoftwareCpus {
         self.ledger.generation(frame).unwrap_or(0)
     }
 
-    fn check(&self, cpu: u32, address: usize, frame: Pfn, generation: u64) -> Result<(), AccessFault> {
+    fn check(
+        &self,
+        cpu: u32,
+        address: usize,
+        frame: Pfn,
+        generation: u64,
+    ) -> Result<(), AccessFault> {
         if self.ledger.generation(frame) == Some(generation) {
             return Ok(());
         }
@@ -215,7 +234,8 @@ impl SoftwareCpus {
             let (entry, write) = self.directory_entry(cpu, address)?;
             let frame = Pfn::containing(entry.address());
             if entry.is_page(2) {
-                let pages: Vec<Page> = (0..512).map(|offset| self.page(frame.add(offset), write)).collect();
+                let pages: Vec<Page> =
+                    (0..512).map(|offset| self.page(frame.add(offset), write)).collect();
                 let page = pages[index_of(virtual_address, 1)];
                 if cpu.is_multiple_of(2) {
                     tlb.large.insert(section, pages);
@@ -229,7 +249,8 @@ impl SoftwareCpus {
             step
         };
         self.check(cpu, address, step.table, step.generation)?;
-        let entry = self.read(step.table.address(), index_of(virtual_address, 1), 1, cpu, address)?;
+        let entry =
+            self.read(step.table.address(), index_of(virtual_address, 1), 1, cpu, address)?;
         let page = self.page(Pfn::containing(entry.address()), step.write && entry.access().write);
         tlb.pages.insert(virtual_address, page);
         Ok(page)
@@ -243,24 +264,49 @@ impl SoftwareCpus {
             assert!(!entry.is_page(level), "a page of level {level} at {address:#x}");
             write &= entry.access().write;
             table = entry.address();
-            assert!(self.ledger.generation(Pfn::containing(table)).is_some(), "an upper table was freed");
+            assert!(
+                self.ledger.generation(Pfn::containing(table)).is_some(),
+                "an upper table was freed"
+            );
         }
         let entry = self.read(table, index_of(address as u64, 2), 2, cpu, address)?;
         Ok((entry, write && entry.access().write))
     }
 
     /// An entry as the CPU demands it: no reserved bit, and marked as used already, so that the CPU need not write.
-    fn read(&self, table: u64, index: usize, level: u32, cpu: u32, address: usize) -> Result<Entry, AccessFault> {
+    fn read(
+        &self,
+        table: u64,
+        index: usize,
+        level: u32,
+        cpu: u32,
+        address: usize,
+    ) -> Result<Entry, AccessFault> {
         let entry = self.memory.read(table, index);
         if !entry.is_present() {
             return Err(AccessFault::Beyond { cpu, address });
         }
-        assert_eq!(entry.0 & !KNOWN, 0, "{entry:?} of level {level} has bits that are reserved or unknown");
-        assert_ne!(entry.0 & ACCESSED, 0, "{entry:?} of level {level} would be written by a CPU that uses it");
+        assert_eq!(
+            entry.0 & !KNOWN,
+            0,
+            "{entry:?} of level {level} has bits that are reserved or unknown"
+        );
+        assert_ne!(
+            entry.0 & ACCESSED,
+            0,
+            "{entry:?} of level {level} would be written by a CPU that uses it"
+        );
         if entry.is_page(level) {
             assert_ne!(entry.0 & NO_EXECUTE, 0, "{entry:?}: descriptors are no code");
-            assert_eq!(entry.0 & DIRTY != 0, entry.access().write, "{entry:?}: dirty is for what may be written");
-            assert!(level == 1 || entry.address().is_multiple_of(SECTION), "{entry:?}: a large page is aligned");
+            assert_eq!(
+                entry.0 & DIRTY != 0,
+                entry.access().write,
+                "{entry:?}: dirty is for what may be written"
+            );
+            assert!(
+                level == 1 || entry.address().is_multiple_of(SECTION),
+                "{entry:?}: a large page is aligned"
+            );
         }
         Ok(entry)
     }
@@ -278,7 +324,8 @@ impl SoftwareCpus {
                 let tlb = &mut cpu.tlbs[0];
                 for range in ranges {
                     let skipped = if self.forgets == Forgets::LastPage { PAGE_SIZE } else { 0 };
-                    for address in range.addresses().filter(|address| address + skipped < range.end) {
+                    for address in range.addresses().filter(|address| address + skipped < range.end)
+                    {
                         tlb.forget_page(address);
                         // One page forgotten is all steps forgotten.
                         if self.forgets != Forgets::Steps {
@@ -312,7 +359,9 @@ impl SoftwareCpus {
         }
         lock(&self.asked).push(match request {
             FlushRequest::Everything => Asked::Everything,
-            FlushRequest::Ranges(ranges) => Asked::Ranges(ranges.len(), ranges.iter().map(|range| range.pages()).sum()),
+            FlushRequest::Ranges(ranges) => {
+                Asked::Ranges(ranges.len(), ranges.iter().map(|range| range.pages()).sum())
+            }
         });
     }
 
@@ -321,7 +370,11 @@ impl SoftwareCpus {
         let sleeping = cpus.iter().filter(|cpu| cpu.is_behind).flat_map(|cpu| &cpu.tlbs);
         for step in sleeping.flat_map(|tlb| tlb.steps.values()) {
             let generation = self.ledger.generation(step.table);
-            assert_eq!(generation, Some(step.generation), "a sleeping CPU walks a table that was given away");
+            assert_eq!(
+                generation,
+                Some(step.generation),
+                "a sleeping CPU walks a table that was given away"
+            );
         }
     }
 }

@@ -61,7 +61,8 @@ impl Fixture {
     fn of(pool: FramePool, cpus: SoftwareCpus, place: ArrayPlace, ranged_flush_pages: u64) -> Self {
         let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
         // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all that look there.
-        let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames for the array");
+        let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }
+            .expect("frames for the array");
         let resting = pool.outstanding();
         let array = array.with_ranged_flush_pages(ranged_flush_pages);
         Self { array, cpus, pool, resting }

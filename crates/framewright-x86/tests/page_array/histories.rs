@@ -62,7 +62,8 @@ fn list(blocks: BlockRange) -> impl Iterator<Item = u32> {
 
 impl Run {
     fn address(block: u32) -> usize {
-        usize::try_from(BASE + u64::from(block) * BLOCK_BYTES + 5 * PAGE_SIZE + 16).expect("64 bits")
+        usize::try_from(BASE + u64::from(block) * BLOCK_BYTES + 5 * PAGE_SIZE + 16)
+            .expect("64 bits")
     }
 
     fn flush(&mut self) {
@@ -78,7 +79,8 @@ impl Run {
         let mut small_sections = HashSet::new();
         for page in 0..u64::from(64 * SECTIONS + 64) * 8 {
             let block = u32::try_from(page / 8).expect("few");
-            let (physical, size, access) = fixture.translate(BASE + page * PAGE_SIZE).expect("the array has no hole");
+            let (physical, size, access) =
+                fixture.translate(BASE + page * PAGE_SIZE).expect("the array has no hole");
             assert!(!access.execute && !access.global);
             if self.present.contains_key(&block) {
                 assert!(access.write, "page {page} of present block {block} is read-only");
@@ -87,19 +89,31 @@ impl Run {
                     small_sections.insert(block / 64);
                 }
             } else {
-                assert_eq!(physical, array.zero_frame().address(), "page {page} of absent block {block}");
+                assert_eq!(
+                    physical,
+                    array.zero_frame().address(),
+                    "page {page} of absent block {block}"
+                );
                 assert!(!access.write, "page {page} of absent block {block} may be written");
             }
         }
         let counts = array.counts();
         // A table may outlive its last block where there was no room for it.
         assert!(counts.tables >= small_sections.len() as u64, "{counts:?}");
-        let expected = fixture.resting + frames.len() + usize::try_from(counts.tables).expect("few") + self.waiting;
+        let expected = fixture.resting
+            + frames.len()
+            + usize::try_from(counts.tables).expect("few")
+            + self.waiting;
         assert_eq!(fixture.pool.outstanding(), expected, "{counts:?}");
         assert_eq!(counts.populated_pages - counts.evicted_pages, frames.len() as u64);
     }
 
-    fn take(&mut self, call: u8, blocks: BlockRange, frames: Option<u64>) -> Result<(), OutOfFrames> {
+    fn take(
+        &mut self,
+        call: u8,
+        blocks: BlockRange,
+        frames: Option<u64>,
+    ) -> Result<(), OutOfFrames> {
         let pool = &self.fixture.pool;
         let array = &self.fixture.array;
         let mut source = match frames {
@@ -107,7 +121,8 @@ impl Run {
             None => FaultyFrames::new(pool),
         };
         let before = self.fixture.pool.outstanding();
-        let (room, tables, outside) = (self.unflushed.room(), array.counts().tables, array.counts().merges);
+        let (room, tables, outside) =
+            (self.unflushed.room(), array.counts().tables, array.counts().merges);
         let result = match call {
             0 => self.fixture.trial().populate(blocks, &mut source, &mut self.unflushed),
             1 => self.fixture.trial().prepare(blocks, &mut source, &mut self.unflushed),
@@ -152,13 +167,19 @@ impl Run {
                         stored.expect("present");
                         *known = Some(value);
                     }
-                    None => assert!(matches!(stored, Err(AccessFault::ReadOnly { .. })), "block {block}: {stored:?}"),
+                    None => assert!(
+                        matches!(stored, Err(AccessFault::ReadOnly { .. })),
+                        "block {block}: {stored:?}"
+                    ),
                 }
             }
             Step::Load(cpu, block) => {
                 let clean = !self.unflushed.is_stale();
-                let seen =
-                    self.fixture.cpus.load(cpu, Self::address(block)).expect("nothing is freed before its flush");
+                let seen = self
+                    .fixture
+                    .cpus
+                    .load(cpu, Self::address(block))
+                    .expect("nothing is freed before its flush");
                 match self.present.get(&block) {
                     Some(&Some(value)) if clean => assert_eq!(seen, value, "block {block}"),
                     None if clean => assert_eq!(seen, 0, "block {block}"),
@@ -174,17 +195,21 @@ impl Run {
     /// What is left is what was not prepared, or does not fit; the tables say which.
     fn evict(&mut self, blocks: BlockRange) {
         let fixture = &self.fixture;
-        let (tables, evicted) = (fixture.array.counts().tables, fixture.array.counts().evicted_pages);
+        let (tables, evicted) =
+            (fixture.array.counts().tables, fixture.array.counts().evicted_pages);
         let was_large = list(blocks).any(|block| {
-            let size = fixture.translate(BASE + u64::from(block) * BLOCK_BYTES).map(|(_, size, _)| size);
+            let size =
+                fixture.translate(BASE + u64::from(block) * BLOCK_BYTES).map(|(_, size, _)| size);
             size == Some(PageSize::Medium)
         });
         let left = fixture.trial().evict(blocks, &mut self.unflushed) as usize;
         let counts = fixture.array.counts();
-        self.waiting += usize::try_from(counts.evicted_pages - evicted + (tables - counts.tables)).expect("few");
+        self.waiting += usize::try_from(counts.evicted_pages - evicted + (tables - counts.tables))
+            .expect("few");
         let is_present = |block: u32| {
-            let (physical, ..) =
-                fixture.translate(BASE + u64::from(block) * BLOCK_BYTES).expect("the array has no hole");
+            let (physical, ..) = fixture
+                .translate(BASE + u64::from(block) * BLOCK_BYTES)
+                .expect("the array has no hole");
             physical != fixture.array.zero_frame().address()
         };
         let mut still = 0;
@@ -198,7 +223,10 @@ impl Run {
         assert_eq!(still, left, "evict did not say what it left");
         let is_whole = blocks.blocks() == 64;
         let full = self.unflushed.room() < 8;
-        assert!(left == 0 || full || was_large && !is_whole, "{left} of {blocks:?} were left without a reason");
+        assert!(
+            left == 0 || full || was_large && !is_whole,
+            "{left} of {blocks:?} were left without a reason"
+        );
     }
 }
 

@@ -44,7 +44,9 @@ fn the_contract_holds_without_large_mappings() {
 #[test]
 fn the_contract_holds_in_fragmented_memory() {
     for limit in LIMITS {
-        map_space_contract(|| Fixture::with(contract_pool(Order::MAX).fragmented(), limit, Forgets::Nothing));
+        map_space_contract(|| {
+            Fixture::with(contract_pool(Order::MAX).fragmented(), limit, Forgets::Nothing)
+        });
     }
 }
 
@@ -61,21 +63,42 @@ fn cpus_that_are_not_told_are_found() {
 #[test]
 fn a_history_without_a_heap_agrees_with_its_model() {
     for seed in 0..6 {
-        for pool in [contract_pool(Order::MAX), contract_pool(order(3)), contract_pool(Order::MAX).fragmented()] {
+        for pool in [
+            contract_pool(Order::MAX),
+            contract_pool(order(3)),
+            contract_pool(Order::MAX).fragmented(),
+        ] {
             map_space_history(&Fixture::new(pool), seed, 80);
         }
     }
-    for forgets in [Forgets::Everything, Forgets::OtherCpus, Forgets::LastPage, Forgets::Steps, Forgets::Sleepers] {
+    for forgets in [
+        Forgets::Everything,
+        Forgets::OtherCpus,
+        Forgets::LastPage,
+        Forgets::Steps,
+        Forgets::Sleepers,
+    ] {
         let outcome = std::panic::catch_unwind(|| {
-            (0..9).for_each(|seed| map_space_history(&Fixture::with(contract_pool(order(3)), 80, forgets), seed, 80));
+            (0..9).for_each(|seed| {
+                map_space_history(&Fixture::with(contract_pool(order(3)), 80, forgets), seed, 80)
+            });
         });
         assert!(outcome.is_err(), "{forgets:?} went unnoticed");
     }
 }
 
 /// Makes an array with so many frames.
-fn make(place: ArrayPlace, frames: u64, pool: &framewright_testkit::FramePool) -> Result<(), ArrayError> {
-    let cpus = cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), place.root, Forgets::Nothing);
+fn make(
+    place: ArrayPlace,
+    frames: u64,
+    pool: &framewright_testkit::FramePool,
+) -> Result<(), ArrayError> {
+    let cpus = cpus::SoftwareCpus::new(
+        pool.machine(),
+        pool.ledger().clone(),
+        place.root,
+        Forgets::Nothing,
+    );
     let cpus = Box::leak(Box::new(cpus));
     let mut frames = FaultyFrames::fail_after(pool, frames);
     // SAFETY: the root is this test's, and nobody else maps anything.
@@ -86,7 +109,8 @@ fn make(place: ArrayPlace, frames: u64, pool: &framewright_testkit::FramePool) -
 fn places_that_cannot_be_are_refused() {
     let pool = contract_pool(Order::MAX);
     let root = root(&pool);
-    let place = |base, frames_end| ArrayPlace { root, base, frames_end: Pfn(frames_end), global: true };
+    let place =
+        |base, frames_end| ArrayPlace { root, base, frames_end: Pfn(frames_end), global: true };
     let bad = [
         place(BASE + 4096, 1),
         place(BASE + (1 << 30), 1),
@@ -127,7 +151,8 @@ fn without_frames_for_the_upper_tables_nothing_changes() {
 fn the_last_section_of_a_large_machine_works() {
     let pool = contract_pool(Order::MAX);
     let root = root(&pool);
-    let cpus = cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
+    let cpus =
+        cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
     let cpus: &'static _ = Box::leak(Box::new(cpus));
     let place = ArrayPlace { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
     // SAFETY: the root is this test's, and nobody else maps anything.
@@ -161,7 +186,10 @@ fn a_whole_section_comes_and_goes_by_one_store_without_a_table() {
     let address = BASE + 128 * BLOCK_BYTES;
     fixture.populate(whole);
     let (_, size, access) = fixture.translate(address).expect("mapped");
-    assert_eq!((size, access.write, access.execute, access.global), (PageSize::Medium, true, false, false));
+    assert_eq!(
+        (size, access.write, access.execute, access.global),
+        (PageSize::Medium, true, false, false)
+    );
     assert_eq!(fixture.pool.outstanding(), fixture.resting + 512);
     fixture.prepare(whole);
     assert_eq!(fixture.evict(whole), 512);
@@ -187,7 +215,9 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     let memory = Memory(fixture.pool.machine());
     let root = fixture.array.place().root;
     let upper = |level: u32, table: u64| {
-        memory.read(table, framewright_x86::page_table::index_of(BASE + 128 * BLOCK_BYTES, level)).address()
+        memory
+            .read(table, framewright_x86::page_table::index_of(BASE + 128 * BLOCK_BYTES, level))
+            .address()
     };
     let table = upper(2, upper(3, upper(4, root)));
     let entries = || (0..512).map(|index| memory.read(table, index)).collect::<Vec<Entry>>();
@@ -224,7 +254,8 @@ fn a_section_is_merged_where_it_is_or_moves() {
     fixture.prepare(BlockRange::new(128, 129));
     assert_eq!(fixture.evict(BlockRange::new(128, 129)), 8);
     // Somebody else takes what came, so that the block gets others.
-    let _taken = framewright::map_space::FrameSource::take(&mut &fixture.pool, order(3)).expect("frames");
+    let _taken =
+        framewright::map_space::FrameSource::take(&mut &fixture.pool, order(3)).expect("frames");
     fixture.populate(BlockRange::new(128, 129));
     assert_eq!(merge(), 513, "all frames and the table");
     let moved = fixture.translate(address).expect("mapped");
@@ -268,7 +299,9 @@ fn sections_come_and_go_on_several_cpus_at_once() {
             scope.spawn(move || {
                 let whole = BlockRange::new(64 * (cpu + 1), 64 * (cpu + 2));
                 let part = BlockRange::new(whole.start.0 + 5, whole.start.0 + 9);
-                let address = |block: u32| usize::try_from(BASE + u64::from(block) * BLOCK_BYTES).expect("64 bits");
+                let address = |block: u32| {
+                    usize::try_from(BASE + u64::from(block) * BLOCK_BYTES).expect("64 bits")
+                };
                 for round in 0..30 {
                     fixture.populate(whole);
                     fixture.cpus.store(cpu, address(whole.start.0), round).expect("present");
@@ -294,7 +327,10 @@ fn counts_have_names_of_their_own() {
     fixture.populate(BlockRange::new(0, 64));
     let counts: Vec<_> = fixture.array.counts().vmstat().collect();
     assert_eq!(counts.iter().map(|&(name, _)| name).collect::<HashSet<_>>().len(), counts.len());
-    assert!(counts.contains(&("nr_memmap_large", 1)) && counts.contains(&("memmap_populated", 512)), "{counts:?}");
+    assert!(
+        counts.contains(&("nr_memmap_large", 1)) && counts.contains(&("memmap_populated", 512)),
+        "{counts:?}"
+    );
 }
 
 /// Everything that a walk meets.
@@ -341,8 +377,12 @@ fn a_walk_meets_every_page_and_no_frame_is_writable_twice() {
 fn an_array_of_global_pages_says_so() {
     let pool = contract_pool(Order::MAX);
     let root = root(&pool);
-    let cpus: &'static _ =
-        Box::leak(Box::new(cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing)));
+    let cpus: &'static _ = Box::leak(Box::new(cpus::SoftwareCpus::new(
+        pool.machine(),
+        pool.ledger().clone(),
+        root,
+        Forgets::Nothing,
+    )));
     let place = ArrayPlace { root, base: BASE, frames_end: Pfn(1), global: true };
     // SAFETY: the root is this test's, and nobody else maps anything.
     let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames");

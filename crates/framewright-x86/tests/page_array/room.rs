@@ -65,7 +65,9 @@ impl Fixture {
 
     fn populate_small(&self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
-        self.trial().populate(blocks, &mut UpTo(&self.pool, order(3)), &mut unflushed).expect("frames");
+        self.trial()
+            .populate(blocks, &mut UpTo(&self.pool, order(3)), &mut unflushed)
+            .expect("frames");
         flush(self, unflushed);
     }
 
@@ -130,7 +132,10 @@ fn a_split_is_flushed_although_every_page_stays_where_it_is() {
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate(WHOLE);
     let mut unflushed = Unflushed::new();
-    fixture.trial().prepare(BlockRange::new(130, 131), &mut &fixture.pool, &mut unflushed).expect("a frame");
+    fixture
+        .trial()
+        .prepare(BlockRange::new(130, 131), &mut &fixture.pool, &mut unflushed)
+        .expect("a frame");
     assert_eq!(unflushed.changed(), Some(&[WHOLE][..]));
     flush(&fixture, unflushed);
 }
@@ -141,7 +146,11 @@ fn one_run_that_is_not_aligned_moves_when_it_is_merged() {
     fixture.populate_small(WHOLE);
     let first = fixture.translate(ADDRESS).expect("mapped").0;
     let last = fixture.translate(ADDRESS + 511 * 4096).expect("mapped").0;
-    assert_eq!((last - first, first.is_multiple_of(2 << 20)), (511 * 4096, false), "the pool gives one run");
+    assert_eq!(
+        (last - first, first.is_multiple_of(2 << 20)),
+        (511 * 4096, false),
+        "the pool gives one run"
+    );
     let mut unflushed = Unflushed::new();
     assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
     assert_eq!(flush(&fixture, unflushed), 513);

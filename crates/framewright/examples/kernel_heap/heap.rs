@@ -42,7 +42,8 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
     /// Room for `count` values.
     #[expect(clippy::mut_from_ref, reason = "every call returns other memory")]
     pub fn slice<T>(&self, count: usize) -> Result<&mut [MaybeUninit<T>], AllocateError> {
-        let layout = Layout::array::<T>(count).map_err(|_| AllocateError::BadSize { pages: u64::MAX })?;
+        let layout =
+            Layout::array::<T>(count).map_err(|_| AllocateError::BadSize { pages: u64::MAX })?;
         let place = self.raw(layout)?.cast::<MaybeUninit<T>>();
         // SAFETY: `raw` gave memory of this layout to nobody else, and it stays until `reset`, which needs the heap for itself; content that
         // was never written is what MaybeUninit is for.
@@ -63,7 +64,11 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
         let chunk = self.newest.get()?;
         // SAFETY: `newest` is a chunk that was not given back, and its header was written.
         let bytes = bytes_of(unsafe { chunk.as_ref() }.range);
-        let start = chunk.addr().get().checked_add(self.used.get())?.checked_next_multiple_of(layout.align())?;
+        let start = chunk
+            .addr()
+            .get()
+            .checked_add(self.used.get())?
+            .checked_next_multiple_of(layout.align())?;
         let offset = start - chunk.addr().get();
         let end = offset.checked_add(layout.size()).filter(|&end| end <= bytes)?;
         self.used.set(end);
@@ -79,7 +84,11 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
         // What the direct map does not show yet, the heap cannot use.
         let max_address = self.manager.platform().direct_limit();
         let migrate_type = MigrateType::Unmovable;
-        let range = self.manager.allocate(&Request { migrate_type, max_address, ..Request::pages(pages) })?;
+        let range = self.manager.allocate(&Request {
+            migrate_type,
+            max_address,
+            ..Request::pages(pages)
+        })?;
         let chunk = self.manager.platform().direct(range.start.address()).cast::<Chunk>();
         // SAFETY: the frames are ours alone, and writable below the direct limit (invariant 1); a page is aligned enough for a header.
         unsafe { chunk.write(Chunk { range, previous: self.newest.get() }) };

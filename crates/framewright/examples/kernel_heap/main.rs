@@ -100,7 +100,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("and a frame buffer:       {} chunks, {} pages", heap.chunks(), used(&manager));
 
     // What does not fit is refused, and nothing is lost.
-    let refusal = heap.raw(Layout::from_size_align(RAM_BYTES, 1)?).expect_err("all of RAM is more than there is");
+    let refusal = heap
+        .raw(Layout::from_size_align(RAM_BYTES, 1)?)
+        .expect_err("all of RAM is more than there is");
     println!("all of RAM:               {refusal}");
 
     heap.reset();

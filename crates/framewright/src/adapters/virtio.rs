@@ -124,7 +124,11 @@ impl<'a, P: Platform> Dma<'a, P> {
     fn request(&self, pages: usize) -> Request {
         Request {
             migrate_type: MigrateType::Unmovable,
-            zone: if self.max_address <= LIMIT_32_BITS { ZoneKind::Dma32 } else { ZoneKind::Normal },
+            zone: if self.max_address <= LIMIT_32_BITS {
+                ZoneKind::Dma32
+            } else {
+                ZoneKind::Normal
+            },
             max_address: self.max_address.min(self.manager.platform().direct_limit()),
             zeroed: true,
             ..Request::pages(pages as u64)

@@ -48,7 +48,11 @@ unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
         if start.add(order.pages()).address() > limit {
             // SAFETY: allocated just now, and nobody else knows of it (invariant 42). So this cannot fail either.
             let _ = unsafe { self.free_order(start, order) };
-            let request = Request { migrate_type: MigrateType::Unmovable, max_address: limit, ..Request::new(order) };
+            let request = Request {
+                migrate_type: MigrateType::Unmovable,
+                max_address: limit,
+                ..Request::new(order)
+            };
             start = self.allocate(&request).ok()?.start;
         }
         Some(PhysFrame::containing_address(PhysAddr::new(start.address())))

@@ -203,22 +203,32 @@ mod tests {
     fn words_of_members_over_dirty_memory_behave_as_a_set() {
         for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
             let count = BitSets::<2>::words_for(blocks);
-            let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
+            let words: Vec<AtomicU64> =
+                (0..count).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
             let sets = BitSets::<2>::new(words.leak(), blocks);
             let mut model: BTreeSet<u32> = BTreeSet::new();
             let mut seed = 1_u64;
             for _ in 0..2000 {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let base = u32::try_from((seed >> 33) % blocks as u64).expect("small") & !63;
                 let inside = (blocks as u64 - u64::from(base)).min(64);
                 let bits = (seed.rotate_left(17) & seed) & (u64::MAX >> (64 - inside));
                 let before = sets.members(1, base);
                 let near: Vec<u32> = model.range(base..base + 64).copied().collect();
-                assert!((0..64).filter(|bit| before >> bit & 1 != 0).map(|bit| base + bit).eq(near.iter().copied()));
+                assert!(
+                    (0..64)
+                        .filter(|bit| before >> bit & 1 != 0)
+                        .map(|bit| base + bit)
+                        .eq(near.iter().copied())
+                );
                 if bits == 0 {
                     continue;
                 }
-                let named = |bits: u64| (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| base + bit);
+                let named = |bits: u64| {
+                    (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| base + bit)
+                };
                 if seed >> 20 & 1 == 0 || model.is_empty() {
                     assert_eq!(sets.insert_members(1, (base, bits)), before);
                     model.extend(named(bits));

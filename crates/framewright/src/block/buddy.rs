@@ -30,7 +30,12 @@ fn higher(order: Order) -> Option<Order> {
 
 /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
 #[inline]
-pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
+pub(crate) fn take(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    order: Order,
+    migrate_type: MigrateType,
+) -> Option<u32> {
     if order == Order::BLOCK && migrate_type == MigrateType::Movable {
         if lists.loose.is_empty() {
             tear(lists, table);
@@ -47,8 +52,11 @@ pub(crate) fn take(lists: &mut FreeLists, table: &BlockTable, order: Order, migr
 fn tear(lists: &mut FreeLists, table: &BlockTable) {
     if !lists.marks.are_kept()
         && lists.loosens()
-        && lists.smallest(MigrateType::Movable, Order::BLOCK).is_some_and(|(smallest, _)| smallest >= TORN)
-        && let Some((index, _)) = take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
+        && lists
+            .smallest(MigrateType::Movable, Order::BLOCK)
+            .is_some_and(|(smallest, _)| smallest >= TORN)
+        && let Some((index, _)) =
+            take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
     {
         shatter_whole(table, index, TORN);
         lists.loose.insert(neighbours(index, blocks_of(TORN)));
@@ -73,7 +81,8 @@ pub(crate) fn take_some(
     }
     let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
     let (smallest, reported) = lists.smallest(migrate_type, Order::BLOCK)?;
-    let largest = if reported { Order::BLOCK } else { Order::new(BLOCK_ORDER + level).unwrap_or(smallest) };
+    let largest =
+        if reported { Order::BLOCK } else { Order::new(BLOCK_ORDER + level).unwrap_or(smallest) };
     let order = smallest.min(largest);
     if (order < smallest || reported) && !may_tear {
         return None;
@@ -98,7 +107,12 @@ fn take_loose(lists: &mut FreeLists) -> Option<u32> {
     Some(index)
 }
 
-fn take_listed(lists: &mut FreeLists, table: &BlockTable, order: Order, migrate_type: MigrateType) -> Option<u32> {
+fn take_listed(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    order: Order,
+    migrate_type: MigrateType,
+) -> Option<u32> {
     if let Some((index, _)) = take_up_to(lists, table, (order, order), migrate_type, migrate_type) {
         return Some(index);
     }
@@ -132,7 +146,12 @@ pub(crate) fn take_up_to(
 
 /// Takes a piece that was chosen.
 #[inline]
-fn take_place(lists: &mut FreeLists, table: &BlockTable, place: Place, migrate_type: MigrateType) -> u32 {
+fn take_place(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    place: Place,
+    migrate_type: MigrateType,
+) -> u32 {
     let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
     lists.end_marks(index, place.order, !place.reported);
     index
@@ -162,7 +181,12 @@ struct Place {
 }
 
 /// The piece that is taken next, of blocks of one type: the smallest head of `order` or more, or `most` of it.
-fn choose(lists: &mut FreeLists, migrate_type: MigrateType, order: Order, most: Order) -> Option<Place> {
+fn choose(
+    lists: &mut FreeLists,
+    migrate_type: MigrateType,
+    order: Order,
+    most: Order,
+) -> Option<Place> {
     let (found, reported) = lists.smallest(migrate_type, order)?;
     let order = found.min(most);
     let head = lists.next(migrate_type, found, reported);
@@ -213,7 +237,8 @@ fn cut(
         };
         // A foreign block larger than the claim keeps its type where we do not reach.
         let rest_type = if have >= claimed { state.migrate_type() } else { migrate_type };
-        let rest_type = if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
+        let rest_type =
+            if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
         lists.insert(table, rest, have, rest_type, Position::Head);
     }
     table.set_state(start, BlockState::head(State::Whole, order, migrate_type));
@@ -259,8 +284,15 @@ pub(crate) fn free(
         }
         order = next;
     }
-    let tail = position == Position::Tail || order == lists.largest && order != Order::MAX && lists.chance.coin();
-    lists.insert(table, index, order, migrate_type, if tail { Position::Tail } else { Position::Head });
+    let tail = position == Position::Tail
+        || order == lists.largest && order != Order::MAX && lists.chance.coin();
+    lists.insert(
+        table,
+        index,
+        order,
+        migrate_type,
+        if tail { Position::Tail } else { Position::Head },
+    );
     order
 }
 
@@ -293,7 +325,13 @@ fn free_in_pieces(
     let largest = lists.largest;
     for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
         let tail = position == Position::Tail || lists.chance.coin();
-        lists.insert(table, piece, largest, migrate_type, if tail { Position::Tail } else { Position::Head });
+        lists.insert(
+            table,
+            piece,
+            largest,
+            migrate_type,
+            if tail { Position::Tail } else { Position::Head },
+        );
     }
     largest
 }

@@ -41,7 +41,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never again.
     pub(crate) fn paint(&self, frames: core::ops::Range<usize>, free: bool) {
         let paint = if free { u64::MAX } else { 0 };
-        let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else { return };
+        let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else {
+            return;
+        };
         let mut mask = u64::MAX << (frames.start % 64);
         let mut left = frames.end - frames.start / 64 * 64;
         for word in words {
@@ -79,7 +81,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
 
     fn first(&self, start: usize, end: usize, wanted: impl Fn(u64) -> u64) -> Option<usize> {
         (start / 64..end.div_ceil(64)).find_map(|index| {
-            let found = wanted(self.words[index].load(Ordering::Relaxed)) & mask(start, end, index * 64);
+            let found =
+                wanted(self.words[index].load(Ordering::Relaxed)) & mask(start, end, index * 64);
             (found != 0).then(|| index * 64 + found.trailing_zeros() as usize)
         })
     }
@@ -160,7 +163,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             let word = &self.words[index];
             word.store(word.load(Ordering::Relaxed) & !run_mask(start, order), Ordering::Relaxed);
         } else {
-            self.words[index..index + (1 << (order - 6))].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.words[index..index + (1 << (order - 6))]
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
 
@@ -172,7 +177,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             let run = run_mask(start, order);
             return self.words[index].load(Ordering::Relaxed) & run == run;
         }
-        self.words[index..index + (1 << (order - 6))].iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
+        self.words[index..index + (1 << (order - 6))]
+            .iter()
+            .all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 
     /// The lowest aligned run of 2^`order` free frames.
@@ -181,7 +188,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     pub fn find(&self, order: u8) -> Option<usize> {
         if order >= 6 {
             let words = 1_usize << (order - 6);
-            return (0..WORDS * 64).step_by(words * 64).find(|&start| self.is_run_free(start, order));
+            return (0..WORDS * 64)
+                .step_by(words * 64)
+                .find(|&start| self.is_run_free(start, order));
         }
         // Without a branch per word: where the first run is cannot be guessed, and a wrong guess costs more than all eight words.
         let which = |has_run: fn(u64, u8) -> bool| {
@@ -189,8 +198,11 @@ impl<const WORDS: usize> FreeMap<WORDS> {
                 found | u64::from(has_run(word.load(Ordering::Relaxed), order)) << index
             })
         };
-        let with_runs =
-            if order == 0 { which(|word, _| word != 0) } else { which(|word, order| runs(word, order) != 0) };
+        let with_runs = if order == 0 {
+            which(|word, _| word != 0)
+        } else {
+            which(|word, order| runs(word, order) != 0)
+        };
         let index = with_runs.trailing_zeros() as usize;
         let word = self.words.get(index)?;
         Some(index * 64 + runs(word.load(Ordering::Relaxed), order).trailing_zeros() as usize)
@@ -254,7 +266,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             *full = word == u64::MAX;
         }
         for (order, count) in aligned.iter_mut().enumerate().skip(6).take(4) {
-            let runs = full.chunks_exact(1 << (order - 6)).filter(|run| run.iter().all(|&full| full));
+            let runs =
+                full.chunks_exact(1 << (order - 6)).filter(|run| run.iter().all(|&full| full));
             *count = u32::try_from(runs.count()).unwrap_or(0);
         }
         core::array::from_fn(|order| aligned[order] - 2 * aligned[order + 1])
@@ -269,7 +282,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// Whether frame `index` is free; false beyond the end.
     #[must_use]
     pub fn is_free(&self, index: usize) -> bool {
-        self.words.get(index / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
+        self.words
+            .get(index / 64)
+            .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
     }
 }
 
@@ -340,12 +355,18 @@ mod tests {
 
     #[test]
     fn ranges_set_exactly_their_bits() {
-        for (start, end) in [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)] {
+        for (start, end) in
+            [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)]
+        {
             let map = empty();
             assert_eq!(map.set_range(start, end), (end - start) as u64);
             assert_eq!(map.count(), (end - start) as u64);
             for frame in 0..512 {
-                assert_eq!(map.is_free(frame), (start..end).contains(&frame), "{start}..{end} at {frame}");
+                assert_eq!(
+                    map.is_free(frame),
+                    (start..end).contains(&frame),
+                    "{start}..{end} at {frame}"
+                );
             }
             assert_eq!(map.set_range(0, 512), 512 - (end - start) as u64);
         }
@@ -354,7 +375,9 @@ mod tests {
 
     #[test]
     fn frames_are_painted_free_and_not_free_and_no_others() {
-        for (start, end) in [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)] {
+        for (start, end) in
+            [(0, 0), (0, 1), (0, 512), (63, 65), (1, 64), (64, 128), (5, 500), (511, 512), (7, 7)]
+        {
             for free in [false, true] {
                 for others in [false, true] {
                     let map = empty();
@@ -362,7 +385,11 @@ mod tests {
                     map.paint(start..end, free);
                     for frame in 0..512 {
                         let expected = if (start..end).contains(&frame) { free } else { others };
-                        assert_eq!(map.is_free(frame), expected, "{start}..{end} {free} in {others} at {frame}");
+                        assert_eq!(
+                            map.is_free(frame),
+                            expected,
+                            "{start}..{end} {free} in {others} at {frame}"
+                        );
                     }
                 }
             }
@@ -379,15 +406,23 @@ mod tests {
             for _ in 0..50 {
                 let map = empty();
                 for frame in 0..512 {
-                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     if !(seed >> 33).is_multiple_of(density) || density == 1 && frame != 300 {
                         map.set_range(frame, frame + 1);
                     }
                 }
-                let free = |start: usize, size: usize| (start..start + size).all(|frame| map.is_free(frame));
+                let free = |start: usize, size: usize| {
+                    (start..start + size).all(|frame| map.is_free(frame))
+                };
                 let largest = |order: usize| {
-                    let inside = |start: usize| order < 9 && free(start & !((2 << order) - 1), 2 << order);
-                    (0..512).step_by(1 << order).filter(|&start| free(start, 1 << order) && !inside(start)).count()
+                    let inside =
+                        |start: usize| order < 9 && free(start & !((2 << order) - 1), 2 << order);
+                    (0..512)
+                        .step_by(1 << order)
+                        .filter(|&start| free(start, 1 << order) && !inside(start))
+                        .count()
                 };
                 for (order, runs) in map.largest_runs().into_iter().enumerate() {
                     assert_eq!(runs as usize, largest(order), "{order}");
@@ -400,11 +435,17 @@ mod tests {
                         "order {order}"
                     );
                 }
-                assert_eq!(map.largest_order(), (0..=9).rev().find(|&order| map.find(order).is_some()));
+                assert_eq!(
+                    map.largest_order(),
+                    (0..=9).rev().find(|&order| map.find(order).is_some())
+                );
                 for frame in (0..512).filter(|&frame| map.is_free(frame)) {
-                    let order = (0..=8_u8).rev().find(|&order| frame % (1 << order) == 0 && free(frame, 1 << order));
+                    let order = (0..=8_u8)
+                        .rev()
+                        .find(|&order| frame % (1 << order) == 0 && free(frame, 1 << order));
                     let order = order.expect("the frame is free");
-                    let naive = (0..=9_u8).rev().find(|&order| free(frame >> order << order, 1 << order));
+                    let naive =
+                        (0..=9_u8).rev().find(|&order| free(frame >> order << order, 1 << order));
                     assert!(map.is_run_free(frame, order));
                     assert!(!map.give_run(frame, order), "it is free already");
                     map.take_run(frame, order);
@@ -417,7 +458,11 @@ mod tests {
                     let Some(start) = map.find(order) else { continue };
                     let (base, starts) = map.take_word(start, order, 64);
                     assert_eq!(before - map.count(), u64::from(starts.count_ones()) << order);
-                    assert!((0..64).filter(|bit| starts >> bit & 1 != 0).all(|bit| bit % (1 << order) == 0));
+                    assert!(
+                        (0..64)
+                            .filter(|bit| starts >> bit & 1 != 0)
+                            .all(|bit| bit % (1 << order) == 0)
+                    );
                     for bit in (0..64).filter(|bit| starts >> bit & 1 != 0) {
                         assert!(map.give_run(base + bit, order));
                     }
@@ -426,8 +471,11 @@ mod tests {
                 for order in 0..=8_u8 {
                     let Some(start) = map.find(order) else { continue };
                     let (before, mut out) = (map.count(), [0; 20]);
-                    let naive: Vec<usize> =
-                        (0..512).step_by(1 << order).filter(|&run| free(run, 1 << order)).take(20).collect();
+                    let naive: Vec<usize> = (0..512)
+                        .step_by(1 << order)
+                        .filter(|&run| free(run, 1 << order))
+                        .take(20)
+                        .collect();
                     let taken = map.take_runs(start, order, &mut out);
                     assert_eq!(&out[..taken], naive);
                     assert_eq!(before - map.count(), (taken as u64) << order);

@@ -49,7 +49,12 @@ impl List {
 
     /// `entry_of` finds the entry of another head in the list.
     #[inline]
-    fn link_first<'t>(&mut self, entry_of: impl FnOnce(u32) -> &'t BlockEntry, entry: &BlockEntry, index: u32) {
+    fn link_first<'t>(
+        &mut self,
+        entry_of: impl FnOnce(u32) -> &'t BlockEntry,
+        entry: &BlockEntry,
+        index: u32,
+    ) {
         entry.set_links(NONE, self.first);
         match self.first {
             NONE => self.last = index,
@@ -61,7 +66,12 @@ impl List {
 
     /// The same at the other end.
     #[inline]
-    fn link_last<'t>(&mut self, entry_of: impl FnOnce(u32) -> &'t BlockEntry, entry: &BlockEntry, index: u32) {
+    fn link_last<'t>(
+        &mut self,
+        entry_of: impl FnOnce(u32) -> &'t BlockEntry,
+        entry: &BlockEntry,
+        index: u32,
+    ) {
         entry.set_links(self.last, NONE);
         match self.last {
             NONE => self.first = index,
@@ -237,7 +247,11 @@ impl FreeLists {
     /// The smallest order from `order` up that has a free block of `migrate_type` with something in it that was not reported; or, when there is none, that has a reported
     /// one, which the second value says.
     #[inline]
-    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<(Order, bool)> {
+    pub(crate) fn smallest(
+        &self,
+        migrate_type: MigrateType,
+        order: Order,
+    ) -> Option<(Order, bool)> {
         let masks = self.occupied.map(|occupied| occupied[migrate_type as usize] >> slot(order));
         let (mask, reported) = if masks[0] != 0 { (masks[0], false) } else { (masks[1], true) };
         #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
@@ -252,8 +266,12 @@ impl FreeLists {
         if migrate_type == MigrateType::Movable && order == Order::BLOCK && !self.loose.is_empty() {
             return false;
         }
-        let mut types = core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
-        self.marks.are_kept() && types.find_map(|from| self.smallest(from, order)).is_some_and(|(_, reported)| reported)
+        let mut types =
+            core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
+        self.marks.are_kept()
+            && types
+                .find_map(|from| self.smallest(from, order))
+                .is_some_and(|(_, reported)| reported)
     }
 
     /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was something that was not reported.
@@ -267,7 +285,11 @@ impl FreeLists {
     /// The same for a block that stays free for others than this zone: what was reported of it, if anything was.
     #[inline]
     pub(crate) fn move_marks(&mut self, index: u32, order: Order) -> Option<Moved> {
-        if self.marks.are_kept() { self.marks.move_out(index, order, self.block_pages()) } else { None }
+        if self.marks.are_kept() {
+            self.marks.move_out(index, order, self.block_pages())
+        } else {
+            None
+        }
     }
 
     /// Writes the head and links it.
@@ -296,10 +318,18 @@ impl FreeLists {
     /// Takes the first block of the largest order and makes it an allocated one; also says how many frames are free then. Nothing when there is none in the list, or when more is to be
     /// done than to unlink it.
     #[inline(always)]
-    pub(crate) fn take_largest(&mut self, table: &BlockTable, migrate_type: MigrateType) -> Option<(u32, u64)> {
+    pub(crate) fn take_largest(
+        &mut self,
+        table: &BlockTable,
+        migrate_type: MigrateType,
+    ) -> Option<(u32, u64)> {
         let list = &mut self.lists[0][migrate_type as usize][slot(Order::MAX)];
         let index = list.first;
-        if index == NONE || self.marks.are_kept() || self.placement.is_random() || !self.loose.is_empty() {
+        if index == NONE
+            || self.marks.are_kept()
+            || self.placement.is_random()
+            || !self.loose.is_empty()
+        {
             return None;
         }
         let pages = self.pages - Order::MAX.pages();
@@ -326,7 +356,11 @@ impl FreeLists {
         const WHOLE: BlockState = BlockState::head(State::Whole, Order::MAX, MigrateType::Movable);
         const FREE: BlockState = BlockState::head(State::Free, Order::MAX, MigrateType::Movable);
         let entry = table.group(index);
-        if entry.state() != WHOLE || self.marks.are_kept() || self.placement.is_random() || self.largest != Order::MAX {
+        if entry.state() != WHOLE
+            || self.marks.are_kept()
+            || self.placement.is_random()
+            || self.largest != Order::MAX
+        {
             return None;
         }
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
@@ -344,8 +378,17 @@ impl FreeLists {
     /// Puts a movable block, whose entry says already that it is free, at the end of its list at bring-up, when nothing is reported yet and placement is not left to chance:
     /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs what it is long.
     #[inline]
-    pub(crate) fn append(&mut self, table: &BlockTable, entry: &BlockEntry, index: u32, order: Order) {
-        debug_assert!(!self.marks.are_kept(), "there are devices for reports before there is memory");
+    pub(crate) fn append(
+        &mut self,
+        table: &BlockTable,
+        entry: &BlockEntry,
+        index: u32,
+        order: Order,
+    ) {
+        debug_assert!(
+            !self.marks.are_kept(),
+            "there are devices for reports before there is memory"
+        );
         let slot = slot(order).min(BLOCK_ORDERS - 1);
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
         list.link_last(|other| table.cold_entry(other), entry, index);

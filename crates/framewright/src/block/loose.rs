@@ -16,7 +16,8 @@ use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
 /// What the entry of each loose block says, so that nobody has to write it there.
-pub(crate) const LOOSE: BlockState = BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
+pub(crate) const LOOSE: BlockState =
+    BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
 
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct Loose {
@@ -130,7 +131,13 @@ impl FreeLists {
     /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries say [`LOOSE`]. False, and nothing is changed, when one of them is free already, or
     /// when they have to be freed by [`buddy::free`].
     #[inline]
-    pub(crate) fn loosen(&mut self, table: &BlockTable, segment: &Range<u32>, index: u32, blocks: u32) -> bool {
+    pub(crate) fn loosen(
+        &mut self,
+        table: &BlockTable,
+        segment: &Range<u32>,
+        index: u32,
+        blocks: u32,
+    ) -> bool {
         if !self.loosens() {
             return false;
         }
@@ -144,7 +151,12 @@ impl FreeLists {
 
     /// The same for one block.
     #[inline]
-    pub(crate) fn loosen_one(&mut self, table: &BlockTable, segment: &Range<u32>, index: u32) -> bool {
+    pub(crate) fn loosen_one(
+        &mut self,
+        table: &BlockTable,
+        segment: &Range<u32>,
+        index: u32,
+    ) -> bool {
         if !self.loosens() {
             return false;
         }
@@ -182,13 +194,22 @@ impl FreeLists {
 }
 
 /// Frees blocks whose entries say [`LOOSE`], in pieces as large as they make together.
-fn free_neighbours(lists: &mut FreeLists, table: &BlockTable, segment: &Range<u32>, base: u32, bits: u64) {
+fn free_neighbours(
+    lists: &mut FreeLists,
+    table: &BlockTable,
+    segment: &Range<u32>,
+    base: u32,
+    bits: u64,
+) {
     let mut bits = bits;
     while bits != 0 {
         let start = bits.trailing_zeros();
         let run = (bits >> start).trailing_ones();
         let level = run.ilog2().min(if start == 0 { 6 } else { start.trailing_zeros() });
-        let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level)).unwrap_or(Order::BLOCK);
+        let order = u8::try_from(level)
+            .ok()
+            .and_then(|level| Order::new(BLOCK_ORDER + level))
+            .unwrap_or(Order::BLOCK);
         buddy::free_shattered(lists, table, segment, base + start, order, MigrateType::Movable);
         bits &= !neighbours(start, blocks_of(order)).1;
     }

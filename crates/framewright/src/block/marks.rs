@@ -37,7 +37,9 @@ impl Moved {
     /// Whether all of the 2^`order` pages were that begin with block `from`.
     pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
         let (first, count, mask) = place(from, order);
-        self.0.get(first..first + count).is_some_and(|words| words.iter().all(|word| word & mask == mask))
+        self.0
+            .get(first..first + count)
+            .is_some_and(|words| words.iter().all(|word| word & mask == mask))
     }
 }
 
@@ -58,7 +60,11 @@ pub(crate) struct Marks {
 #[inline]
 const fn place(index: u32, order: Order) -> (usize, usize, u64) {
     let (word, blocks) = (index as usize / 64, blocks_of(order));
-    if blocks < 64 { (word, 1, ((1 << blocks) - 1) << (index % 64)) } else { (word, blocks as usize / 64, u64::MAX) }
+    if blocks < 64 {
+        (word, 1, ((1 << blocks) - 1) << (index % 64))
+    } else {
+        (word, blocks as usize / 64, u64::MAX)
+    }
 }
 
 /// The lowest set bit of word `number`.
@@ -142,13 +148,19 @@ impl Marks {
     #[inline(never)]
     fn are_all_reported(&self, index: u32, order: Order) -> bool {
         let (first, count, mask) = place(index, order);
-        self.reported[first..first + count].iter().all(|word| word.load(Ordering::Relaxed) & mask == mask)
+        self.reported[first..first + count]
+            .iter()
+            .all(|word| word.load(Ordering::Relaxed) & mask == mask)
     }
 
     /// How many blocks of a head are reported, and how many zero.
     pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
         let place = place(index, order);
-        if self.kept { (Self::count(self.reported, place), Self::count(self.zero, place)) } else { (0, 0) }
+        if self.kept {
+            (Self::count(self.reported, place), Self::count(self.zero, place))
+        } else {
+            (0, 0)
+        }
     }
 
     /// Blocks that are reported, and that are zero.
@@ -179,7 +191,8 @@ impl Marks {
     #[inline(never)]
     pub(crate) fn take(&mut self, index: u32, order: Order, free_pages: u64, early: bool) -> Taken {
         let place = place(index, order);
-        let (reported, zero) = (Self::write(self.reported, place, false), Self::write(self.zero, place, false));
+        let (reported, zero) =
+            (Self::write(self.reported, place, false), Self::write(self.zero, place, false));
         self.reported_blocks -= reported;
         self.zero_blocks -= zero;
         self.reused_blocks += reported;
@@ -214,14 +227,16 @@ impl Marks {
     /// Whether the free frames of a split block that is swept are zero.
     #[inline]
     pub(crate) fn is_zero(&self, index: u32) -> bool {
-        self.zero_blocks != 0 && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
+        self.zero_blocks != 0
+            && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
     }
 
     /// The free frames of a split block are zero, as they were when it was whole; or nothing is known of them any more.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
         if self.kept {
             let changed = Self::write(self.zero, place(index, Order::BLOCK), zero);
-            self.zero_blocks = if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
+            self.zero_blocks =
+                if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
         }
     }
 
@@ -235,13 +250,18 @@ impl Marks {
         let clear = |number: usize| !self.reported[first + number].load(Ordering::Relaxed) & mask;
         let piece = blocks_of(order);
         let (even, any) = if piece < 64 {
-            let even = (0..count).find_map(|number| bit(aligned_runs(clear(number), piece), number));
+            let even =
+                (0..count).find_map(|number| bit(aligned_runs(clear(number), piece), number));
             (even, (0..count).find_map(|number| bit(clear(number), number)))
         } else {
             let words = piece as usize / 64;
-            let even =
-                (0..count).step_by(words).find(|&number| (number..number + words).all(|word| clear(word) == u64::MAX));
-            (even.map(|number| number * 64), (0..count).find(|&number| clear(number) != 0).map(|number| number * 64))
+            let even = (0..count)
+                .step_by(words)
+                .find(|&number| (number..number + words).all(|word| clear(word) == u64::MAX));
+            (
+                even.map(|number| number * 64),
+                (0..count).find(|&number| clear(number) != 0).map(|number| number * 64),
+            )
         };
         let found = even.or(any).and_then(|offset| u32::try_from(first * 64 + offset).ok());
         found.map_or(head, |index| index & !(piece - 1))
@@ -257,10 +277,12 @@ impl Marks {
         })?;
         let index = u32::try_from(index).ok()?;
         let is_clear = |order: Order| {
-            let inside = index.is_multiple_of(blocks_of(order)) && index + blocks_of(order) <= head + blocks_of(have);
+            let inside = index.is_multiple_of(blocks_of(order))
+                && index + blocks_of(order) <= head + blocks_of(have);
             inside && Self::count(self.reported, place(index, order)) == 0
         };
-        let larger = (BLOCK_ORDER + 1..=MAX_ORDER).filter_map(Order::new).take_while(|&order| order <= most);
+        let larger =
+            (BLOCK_ORDER + 1..=MAX_ORDER).filter_map(Order::new).take_while(|&order| order <= most);
         let order = larger.take_while(|&order| is_clear(order)).last();
         Some((index, order.unwrap_or(Order::BLOCK)))
     }
@@ -288,7 +310,9 @@ mod tests {
         let (mut reported, mut zero) = ([false; 1024], [false; 1024]);
         let mut seed = 3_u64;
         for _ in 0..4000 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let of = order(9 + u8::try_from((seed >> 60) % 10).expect("small"));
             let blocks = blocks_of(of);
             let index = u32::try_from(seed >> 33).expect("31 bits") % 1024 / blocks * blocks;
@@ -311,7 +335,10 @@ mod tests {
             assert_eq!(marks.totals(), (count(&reported), count(&zero)));
             let head = index & !511;
             let all = head as usize..head as usize + 512;
-            assert_eq!(marks.is_reported(head, Order::MAX), reported[all.clone()].iter().all(|&bit| bit));
+            assert_eq!(
+                marks.is_reported(head, Order::MAX),
+                reported[all.clone()].iter().all(|&bit| bit)
+            );
             let first = reported[all].iter().position(|&bit| !bit);
             let found = marks.unreported(head, Order::MAX, order(12));
             assert_eq!(found.map(|(index, _)| (index - head) as usize), first);
@@ -323,7 +350,10 @@ mod tests {
                 };
                 assert!(is_clear(size) && (of == order(12) || !is_clear(size * 2)));
                 let piece = marks.choose(head, Order::MAX, of);
-                assert!(!reported[piece as usize..piece as usize + size].contains(&true), "{piece}");
+                assert!(
+                    !reported[piece as usize..piece as usize + size].contains(&true),
+                    "{piece}"
+                );
             }
         }
     }
@@ -336,12 +366,21 @@ mod tests {
         }
         let before = marks.reused_pages();
         let moved = marks.move_out(512 + 2, order(10), 0).expect("one was");
-        assert!(moved.has_all(1, order(9)) && !moved.has_all(0, order(9)) && !moved.has_all(0, order(10)));
+        assert!(
+            moved.has_all(1, order(9))
+                && !moved.has_all(0, order(9))
+                && !moved.has_all(0, order(10))
+        );
         assert!(marks.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
         let moved = marks.move_out(512, Order::MAX, 0).expect("three were");
-        let expected = |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
+        let expected =
+            |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
         assert!((0..512).all(|block| moved.has_all(block, order(9)) == expected(block)));
-        assert!(moved.has_all(64, order(15)) && moved.has_all(256, order(16)) && !moved.has_all(256, order(17)));
+        assert!(
+            moved.has_all(64, order(15))
+                && moved.has_all(256, order(16))
+                && !moved.has_all(256, order(17))
+        );
         assert_eq!((marks.totals(), marks.reused_pages()), ((0, 0), before), "nobody has them");
     }
 

@@ -48,7 +48,9 @@ impl Outside {
     /// A run is back. Returns whether it was out, and whether more of its block is.
     pub(crate) fn remove(&mut self, index: u32, start: usize) -> (bool, bool) {
         let out = &self.runs[..self.count];
-        let Some(place) = out.iter().position(|run| run.index == index && usize::from(run.start) == start) else {
+        let Some(place) =
+            out.iter().position(|run| run.index == index && usize::from(run.start) == start)
+        else {
             return (false, self.pages_of(index) != 0);
         };
         self.count -= 1;
@@ -58,12 +60,17 @@ impl Outside {
 
     /// Pages of a block that are out.
     pub(crate) fn pages_of(&self, index: u32) -> u64 {
-        self.runs[..self.count].iter().filter(|run| run.index == index).map(|run| 1_u64 << run.order).sum()
+        self.runs[..self.count]
+            .iter()
+            .filter(|run| run.index == index)
+            .map(|run| 1_u64 << run.order)
+            .sum()
     }
 
     /// The first frame of `range` in a block that is out.
     pub(crate) fn first_in(&self, index: u32, range: &Range<usize>) -> Option<usize> {
-        let runs = self.runs[..self.count].iter().filter(|run| run.index == index).map(|run| run.frames());
+        let runs =
+            self.runs[..self.count].iter().filter(|run| run.index == index).map(|run| run.frames());
         runs.filter(|frames| frames.start < range.end && range.start < frames.end)
             .map(|frames| frames.start.max(range.start))
             .min()

@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn bases_keep_buddies() {
-        for (start, blocks) in [(0, 1), (8, 120), (2048, 1024), (2056, 5000), (3, 2), (700, 511), (700, 512)] {
+        for (start, blocks) in
+            [(0, 1), (8, 120), (2048, 1024), (2056, 5000), (3, 2), (700, 511), (700, 512)]
+        {
             let segment = Segment { start: BlockNumber(start), blocks, ..Segment::EMPTY };
             for next in [0, 1, 5, 511, 512, 1000] {
                 let base = segment.base_from(next);
@@ -89,15 +91,29 @@ mod tests {
 
     #[test]
     fn the_directory_finds_blocks_and_holes() {
-        let segment = |start, blocks, index| Segment { start: BlockNumber(start), blocks, index, zone: 0 };
+        let segment =
+            |start, blocks, index| Segment { start: BlockNumber(start), blocks, index, zone: 0 };
         let all = [segment(0, 8, 0), segment(100, 50, 12), segment(150, 1, 70)];
-        for (block, found) in
-            [(0, Some(0)), (7, Some(0)), (8, None), (99, None), (149, Some(1)), (150, Some(2)), (151, None)]
-        {
-            assert_eq!(find(&all, BlockNumber(block)), found.map(|index: usize| &all[index]), "{block}");
+        for (block, found) in [
+            (0, Some(0)),
+            (7, Some(0)),
+            (8, None),
+            (99, None),
+            (149, Some(1)),
+            (150, Some(2)),
+            (151, None),
+        ] {
+            assert_eq!(
+                find(&all, BlockNumber(block)),
+                found.map(|index: usize| &all[index]),
+                "{block}"
+            );
         }
         assert_eq!(find_index(&all, 11), None);
-        assert_eq!(find_index(&all, 12).map(|segment| segment.block_of(13)), Some(BlockNumber(101)));
+        assert_eq!(
+            find_index(&all, 12).map(|segment| segment.block_of(13)),
+            Some(BlockNumber(101))
+        );
         assert_eq!(find(&[], BlockNumber(1)), None);
     }
 }

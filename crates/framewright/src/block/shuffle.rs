@@ -113,8 +113,9 @@ pub(crate) fn shuffle_list(
     let head = BlockState::head(State::Free, SHUFFLE_ORDER, migrate_type);
     let head = if reported { head.with(BlockState::REPORTED) } else { head };
     // Positions are aligned as blocks are: buddies are computed on indices. In the order of the table, as the list's own would be a miss each.
-    let places =
-        segments.flat_map(|segment| (segment.start.next_multiple_of(STEP)..segment.end).step_by(STEP as usize));
+    let places = segments.flat_map(|segment| {
+        (segment.start.next_multiple_of(STEP)..segment.end).step_by(STEP as usize)
+    });
     let mut found = 0;
     for index in places {
         if found < blocks && table.is_ready(index) && table.state(index) == head {
@@ -190,7 +191,8 @@ mod tests {
         let heads: Vec<BlockEntry> = (0..groups).map(|_| entry()).collect();
         let entries: Vec<BlockEntry> = (0..blocks).map(|_| entry()).collect();
         let maps: Vec<FreeMap> = (0..blocks).map(|_| FreeMap::new()).collect();
-        let ready: Vec<AtomicU64> = (0..groups.div_ceil(64)).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let ready: Vec<AtomicU64> =
+            (0..groups.div_ceil(64)).map(|_| AtomicU64::new(u64::MAX)).collect();
         BlockTable::new(heads.leak(), entries.leak(), maps.leak(), ready.leak())
     }
 
@@ -245,7 +247,13 @@ mod tests {
         let mut orders = Vec::new();
         let scratch: Vec<AtomicU64> = (0..1024).map(AtomicU64::new).collect();
         let little = &scratch[..blocks.len() / 2 - 1];
-        assert!(!shuffle_list(&mut lists, &table, core::iter::once(0..2048), little, (MigrateType::Movable, false)));
+        assert!(!shuffle_list(
+            &mut lists,
+            &table,
+            core::iter::once(0..2048),
+            little,
+            (MigrateType::Movable, false)
+        ));
         assert_eq!(order_of(&lists, &table), blocks, "too little room");
         for _ in 0..3 {
             assert!(shuffle_list(

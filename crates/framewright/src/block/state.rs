@@ -95,8 +95,14 @@ impl MigrateType {
     /// How many there are.
     pub const COUNT: usize = 6;
     /// All, in order.
-    pub const ALL: [Self; Self::COUNT] =
-        [Self::Unmovable, Self::Movable, Self::Reclaimable, Self::HighAtomic, Self::Cma, Self::Isolate];
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Unmovable,
+        Self::Movable,
+        Self::Reclaimable,
+        Self::HighAtomic,
+        Self::Cma,
+        Self::Isolate,
+    ];
 
     /// Linux's name, as `/proc/pagetypeinfo` prints it.
     #[must_use]
@@ -211,7 +217,11 @@ impl BlockState {
     /// A head of `order` (9..=18).
     #[must_use]
     pub const fn head(state: State, order: Order, migrate_type: MigrateType) -> Self {
-        Self(state as u64 | (order.get() as u64) << ORDER_SHIFT | (migrate_type as u64) << TYPE_SHIFT)
+        Self(
+            state as u64
+                | (order.get() as u64) << ORDER_SHIFT
+                | (migrate_type as u64) << TYPE_SHIFT,
+        )
     }
 
     /// A split block none of whose frames is free, managed or known to be present yet.
@@ -307,8 +317,13 @@ impl BlockState {
     /// A split block whose descriptors are inside it, from frame `first` on.
     #[must_use]
     pub const fn with_map(self, first: usize, scattered: bool) -> Self {
-        let place = (first as u64 & MAP_BITS) << MAP_SHIFT | if scattered { Self::SCATTERED } else { 0 };
-        Self(self.without_map().0 & !Self::UNDESCRIBED | (MapForm::Inside as u64) << FORM_SHIFT | place)
+        let place =
+            (first as u64 & MAP_BITS) << MAP_SHIFT | if scattered { Self::SCATTERED } else { 0 };
+        Self(
+            self.without_map().0 & !Self::UNDESCRIBED
+                | (MapForm::Inside as u64) << FORM_SHIFT
+                | place,
+        )
     }
 
     /// A split block whose descriptors are in the array.
@@ -386,8 +401,11 @@ impl BlockState {
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
-        const LOOKED_AT: u64 =
-            STATE_BITS | 3 << FORM_SHIFT | COUNT_BITS << MANAGED_SHIFT | BlockState::HELD_BACK | BlockState::REPORTING;
+        const LOOKED_AT: u64 = STATE_BITS
+            | 3 << FORM_SHIFT
+            | COUNT_BITS << MANAGED_SHIFT
+            | BlockState::HELD_BACK
+            | BlockState::REPORTING;
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
@@ -407,8 +425,14 @@ impl BlockState {
     /// The same with the three counts of a split block replaced.
     #[must_use]
     pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
-        let mask = COUNT_BITS << FREE_SHIFT | COUNT_BITS << MANAGED_SHIFT | COUNT_BITS << PRESENT_SHIFT;
-        Self(self.0 & !mask | free << FREE_SHIFT | managed << MANAGED_SHIFT | present << PRESENT_SHIFT)
+        let mask =
+            COUNT_BITS << FREE_SHIFT | COUNT_BITS << MANAGED_SHIFT | COUNT_BITS << PRESENT_SHIFT;
+        Self(
+            self.0 & !mask
+                | free << FREE_SHIFT
+                | managed << MANAGED_SHIFT
+                | present << PRESENT_SHIFT,
+        )
     }
 }
 
@@ -438,9 +462,13 @@ mod tests {
         for order in 9..=18 {
             let order = Order::new(order).unwrap_or(Order::MAX);
             for migrate_type in MigrateType::ALL {
-                let word = BlockState::head(State::Split, order, migrate_type).with_pages(512, 511, 510);
+                let word =
+                    BlockState::head(State::Split, order, migrate_type).with_pages(512, 511, 510);
                 assert_eq!((word.order(), word.migrate_type()), (order, migrate_type));
-                assert_eq!((word.free_pages(), word.managed_pages(), word.present_pages()), (512, 511, 510));
+                assert_eq!(
+                    (word.free_pages(), word.managed_pages(), word.present_pages()),
+                    (512, 511, 510)
+                );
                 assert!(word.is(State::Split));
                 let flags = BlockState::ISOLATED
                     | BlockState::REPORTING
@@ -449,9 +477,15 @@ mod tests {
                     | BlockState::SWEPT;
                 assert_eq!(word.word() & flags, 0);
                 let whole = BlockState::head(State::Whole, order, migrate_type);
-                let marked = whole.with(BlockState::KEPT).with(BlockState::COUNTED).with(BlockState::ISOLATED);
+                let marked = whole
+                    .with(BlockState::KEPT)
+                    .with(BlockState::COUNTED)
+                    .with(BlockState::ISOLATED);
                 assert!(marked.is_nobodys() && !marked.without(BlockState::KEPT).is_nobodys());
-                assert!((marked.order(), marked.migrate_type()) == (order, migrate_type) && marked.is(State::Whole));
+                assert!(
+                    (marked.order(), marked.migrate_type()) == (order, migrate_type)
+                        && marked.is(State::Whole)
+                );
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
                 assert_eq!(word.room(), None);
                 for room in 0..=9 {
@@ -461,8 +495,14 @@ mod tests {
                     assert!(exact.is_exact() && !word.is_exact() && exact.room() == Some(room));
                     assert_eq!(exact.with_exact(false).with_room(None), word);
                 }
-                assert_eq!(word.with_migrate_type(MigrateType::Cma).migrate_type(), MigrateType::Cma);
-                assert_eq!(word.with_pages(0, 0, 0), BlockState::head(State::Split, order, migrate_type));
+                assert_eq!(
+                    word.with_migrate_type(MigrateType::Cma).migrate_type(),
+                    MigrateType::Cma
+                );
+                assert_eq!(
+                    word.with_pages(0, 0, 0),
+                    BlockState::head(State::Split, order, migrate_type)
+                );
                 assert_eq!(word.with_order(Order::PAGE).with_order(order), word);
                 assert!(word.with(BlockState::UNDESCRIBED).is_held_back() && !word.is_held_back());
                 for (first, scattered) in [(0, false), (504, false), (511, true), (7, true)] {

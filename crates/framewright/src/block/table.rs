@@ -117,7 +117,11 @@ impl BlockTable {
     /// Where the entry at `index` is, whether or not it may be read.
     #[inline]
     fn place(&self, index: u32) -> &BlockEntry {
-        if index.is_multiple_of(GROUP) { &self.heads[(index / GROUP) as usize] } else { &self.entries[index as usize] }
+        if index.is_multiple_of(GROUP) {
+            &self.heads[(index / GROUP) as usize]
+        } else {
+            &self.entries[index as usize]
+        }
     }
 
     /// The same for the first of a group, as every head of the largest order is.
@@ -268,7 +272,8 @@ impl BlockTable {
             let candidate = index & !((1 << level) - 1);
             let state = self.state(candidate);
             if !state.is(State::Inner) {
-                return (index - candidate < blocks_of(state.order())).then_some((candidate, state));
+                return (index - candidate < blocks_of(state.order()))
+                    .then_some((candidate, state));
             }
         }
         None

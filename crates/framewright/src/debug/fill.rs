@@ -19,7 +19,11 @@ pub(crate) fn fill<P: Platform>(platform: &P, frames: PfnRange, byte: u8) {
 }
 
 /// The first byte in frames that is not `byte`, as its address and what it is. The same frames as for [`fill`].
-pub(crate) fn first_other<P: Platform>(platform: &P, frames: PfnRange, byte: u8) -> Option<(u64, u8)> {
+pub(crate) fn first_other<P: Platform>(
+    platform: &P,
+    frames: PfnRange,
+    byte: u8,
+) -> Option<(u64, u8)> {
     let pattern = u64::from_ne_bytes([byte; 8]);
     for pfn in frames.start.0..frames.end.0 {
         let page = pfn * PAGE_SIZE;

@@ -47,7 +47,9 @@ mod tests {
         for page in 0..512 {
             filled.set(page);
         }
-        for (range, expected) in [(63..65, 63..65), (60..70, 60..63), (64..128, 70..128), (510..512, 510..512)] {
+        for (range, expected) in
+            [(63..65, 63..65), (60..70, 60..63), (64..128, 70..128), (510..512, 510..512)]
+        {
             let mut taken = Vec::new();
             filled.take(range.clone(), |page| taken.push(page));
             if range == (60..70) {

@@ -63,7 +63,11 @@ pub struct Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, found, history } = self;
-        write!(f, "free memory was written to at {address:#x}: {found:#04x} in place of {:#04x}", super::POISON)?;
+        write!(
+            f,
+            "free memory was written to at {address:#x}: {found:#04x} in place of {:#04x}",
+            super::POISON
+        )?;
         history.map_or(Ok(()), |history| write!(f, "; the page was {history}"))
     }
 }

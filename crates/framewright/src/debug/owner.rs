@@ -121,7 +121,12 @@ impl Owners {
 
     /// Notes pages as freed: all or none. All must be allocated, and belong to one allocation, or with `neighbours` to several that one place
     /// made.
-    pub(crate) fn free(&self, pages: Range<usize>, neighbours: bool, event: &Event) -> Result<(), Misuse> {
+    pub(crate) fn free(
+        &self,
+        pages: Range<usize>,
+        neighbours: bool,
+        event: &Event,
+    ) -> Result<(), Misuse> {
         let records = self.of(pages.clone());
         let first = records.first().map_or(0, |record| record.allocation.load(Ordering::Relaxed));
         for (index, record) in records.iter().enumerate() {
@@ -142,7 +147,9 @@ impl Owners {
                 return Err(Misuse::NotAllocated(pages.start + index));
             }
         }
-        let word = u64::from(self.places.number(event.place)) | cpu_bits(event.cpu) << 16 | Self::time(event.now_ns);
+        let word = u64::from(self.places.number(event.place))
+            | cpu_bits(event.cpu) << 16
+            | Self::time(event.now_ns);
         for record in records {
             record.event.store(word, Ordering::Relaxed);
         }
@@ -152,7 +159,8 @@ impl Owners {
     /// What is known of a page; nothing when it was never allocated.
     pub(crate) fn history(&self, page: usize) -> Option<PageHistory> {
         let record = self.records.get(page)?;
-        let (word, event) = (record.allocation.load(Ordering::Relaxed), record.event.load(Ordering::Relaxed));
+        let (word, event) =
+            (record.allocation.load(Ordering::Relaxed), record.event.load(Ordering::Relaxed));
         if word == 0 {
             return None;
         }

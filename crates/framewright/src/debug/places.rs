@@ -27,7 +27,12 @@ impl Places {
         for probe in 0..PROBES.min(self.0.len()) {
             let index = (hash + probe) % self.0.len();
             let slot = &self.0[index];
-            let found = match slot.compare_exchange(ptr::null_mut(), wanted, Ordering::Relaxed, Ordering::Relaxed) {
+            let found = match slot.compare_exchange(
+                ptr::null_mut(),
+                wanted,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => wanted,
                 Err(found) => found,
             };

@@ -41,10 +41,15 @@ impl<P: Platform> EarlyAllocator<'_, P> {
 
     /// Allocates memory for a table of `node`: at an edge where tables go there and one has room, else as
     /// [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it count for the edge.
-    pub(crate) fn allocate_table(&mut self, request: &EarlyRequest, node: NodeId) -> Result<PhysRange, EarlyError> {
+    pub(crate) fn allocate_table(
+        &mut self,
+        request: &EarlyRequest,
+        node: NodeId,
+    ) -> Result<PhysRange, EarlyError> {
         self.check_live()?;
         let topology = self.topology;
-        let mut nodes: [NodeId; MAX_NODES] = core::array::from_fn(|index| NodeId::new(index).unwrap_or(NodeId::ZERO));
+        let mut nodes: [NodeId; MAX_NODES] =
+            core::array::from_fn(|index| NodeId::new(index).unwrap_or(NodeId::ZERO));
         let nodes = match self.tables {
             Tables::High => &mut nodes[..0],
             Tables::Edges => {
@@ -61,7 +66,10 @@ impl<P: Platform> EarlyAllocator<'_, P> {
             let query = Query {
                 size: request.size_bytes,
                 align: request.align_bytes,
-                window: PhysRange::new(LOW_END, self.platform.direct_limit().min(PHYSICAL_ADDRESS_END)),
+                window: PhysRange::new(
+                    LOW_END,
+                    self.platform.direct_limit().min(PHYSICAL_ADDRESS_END),
+                ),
                 node: Some(near),
                 hot_pluggable: !self.movable_node,
                 bottom_up: self.bottom_up,

@@ -14,7 +14,8 @@ impl<P: Platform> EarlyAllocator<'_, P> {
     /// What [`for_each_free`](Self::for_each_free) and [`discard`](Self::discard) give, in one ascending walk that can be repeated until the latter. The walk reads
     /// the arrays, so `sink` must not write into the frames that it gets. The allocator allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
-        let mut arrays = [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());
+        let mut arrays =
+            [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());
         if arrays.iter().all(|array| array.is_empty()) {
             return self.for_each_free(sink);
         }
@@ -24,7 +25,8 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         let mut arrays = arrays.into_iter().filter(|array| !array.is_empty()).peekable();
         let node_of = |frames: PfnRange| {
             let regions = self.memory();
-            let after = regions.partition_point(|region| region.range.start <= frames.start.address());
+            let after =
+                regions.partition_point(|region| region.range.start <= frames.start.address());
             regions[..after].last().and_then(|region| region.node).unwrap_or(NodeId::ZERO)
         };
         self.for_each_free(&mut |run, node| {

@@ -25,7 +25,8 @@ impl<P: Platform> EarlyAllocator<'_, P> {
     ) -> Result<(), EarlyError> {
         let memory_capacity = self.memory.capacity_to_grow_to(memory_extra);
         let for_array = if memory_capacity.is_some() { REGIONS_FOR_AN_ARRAY } else { 0 };
-        let reserved_capacity = self.reserved.capacity_to_grow_to(reserved_extra.saturating_add(for_array));
+        let reserved_capacity =
+            self.reserved.capacity_to_grow_to(reserved_extra.saturating_add(for_array));
 
         let memory_array = match memory_capacity {
             Some(capacity) => Some(self.find_array(SetName::Memory, capacity, &[avoid])?),
@@ -33,7 +34,8 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         };
         let reserved_array = match reserved_capacity {
             Some(capacity) => {
-                let memory_range = memory_array.as_ref().map_or(PhysRange::default(), |array| array.range);
+                let memory_range =
+                    memory_array.as_ref().map_or(PhysRange::default(), |array| array.range);
                 Some(self.find_array(SetName::Reserved, capacity, &[avoid, &[memory_range]])?)
             }
             None => None,
@@ -92,9 +94,15 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         }
     }
 
-    fn find_array(&self, set: SetName, capacity: usize, avoid: &[&[PhysRange]]) -> Result<GrownArray, EarlyError> {
+    fn find_array(
+        &self,
+        set: SetName,
+        capacity: usize,
+        avoid: &[&[PhysRange]],
+    ) -> Result<GrownArray, EarlyError> {
         let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
-        let place = self.array_queries(capacity).find_map(|query| query.find(memory, reserved, avoid));
+        let place =
+            self.array_queries(capacity).find_map(|query| query.find(memory, reserved, avoid));
         self.array_in(set, place, capacity)
     }
 }

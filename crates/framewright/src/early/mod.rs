@@ -154,7 +154,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
 
     /// Knows no memory yet, and nothing reserved but frame 0.
     #[must_use]
-    pub fn empty(platform: &'static P, storage: &'a mut EarlyStorage, topology: &'a Topology<'a>) -> Self {
+    pub fn empty(
+        platform: &'static P,
+        storage: &'a mut EarlyStorage,
+        topology: &'a Topology<'a>,
+    ) -> Self {
         let memory = RegionSet::new(&mut storage.memory);
         let mut reserved = RegionSet::new(&mut storage.reserved);
         reserved.cover(&reservation(FRAME_ZERO));
@@ -177,7 +181,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     ///
     /// # Errors
     /// As there, and [`EarlyError::AlreadyStarted`] or [`EarlyError::Discarded`] when it is not empty.
-    pub unsafe fn start(&mut self, map: MemoryMap<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
+    pub unsafe fn start(
+        &mut self,
+        map: MemoryMap<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<(), EarlyError> {
         self.check_live()?;
         let frame_zero = reservation(FRAME_ZERO);
         if !self.memory.regions().is_empty() || self.reserved.regions() != [frame_zero] {
@@ -197,8 +205,9 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
             // The set does not know its memory yet, so the place for its array is sought in the map, range by range.
             let place = self.array_queries(capacity).find_map(|query| {
-                let mut places = node_ranges(map, topology)
-                    .filter_map(|range| query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved]));
+                let mut places = node_ranges(map, topology).filter_map(|range| {
+                    query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved])
+                });
                 if self.bottom_up { places.next() } else { places.last() }
             });
             let array = self.array_in(SetName::Memory, place, capacity)?;
@@ -220,7 +229,12 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     /// # Errors
     /// [`EarlyError::UnknownNode`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
     /// [`EarlyError::Discarded`].
-    pub unsafe fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), EarlyError> {
+    pub unsafe fn add_memory(
+        &mut self,
+        range: PhysRange,
+        node: NodeId,
+        hot_pluggable: bool,
+    ) -> Result<(), EarlyError> {
         self.check_live()?;
         let nodes = self.topology.node_count();
         if node.index() >= nodes {
@@ -244,7 +258,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     }
 
     /// Reserves `range`; an array that this needs goes outside all of `avoid`.
-    fn reserve_avoiding(&mut self, range: PhysRange, avoid: &[PhysRange]) -> Result<(), EarlyError> {
+    fn reserve_avoiding(
+        &mut self,
+        range: PhysRange,
+        avoid: &[PhysRange],
+    ) -> Result<(), EarlyError> {
         let new = reservation(clip(range));
         self.make_room(0, self.reserved.extra_to_cover(&new), avoid)?;
         // Where one of our arrays lies in the range, the bytes have two owners from now on.
@@ -275,7 +293,11 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     }
 
     /// Makes a place that was just found an allocation.
-    fn reserve_place(&mut self, place: &Place, request: &EarlyRequest) -> Result<PhysRange, EarlyError> {
+    fn reserve_place(
+        &mut self,
+        place: &Place,
+        request: &EarlyRequest,
+    ) -> Result<PhysRange, EarlyError> {
         let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
         let new = Region { range: place.range(), node: place.node(), flags };
         self.make_room(0, self.reserved.extra_to_cover(&new), &[new.range])?;
@@ -358,7 +380,9 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
             return Err(EarlyError::FrameZero);
         }
         // Giving our own arrays away would let somebody else write into them (invariant 3).
-        if let Some(&storage) = self.storage().iter().find(|storage| !storage.intersection(range).is_empty()) {
+        if let Some(&storage) =
+            self.storage().iter().find(|storage| !storage.intersection(range).is_empty())
+        {
             return Err(EarlyError::OwnStorage { storage });
         }
         if !self.reserved.touches(range) {

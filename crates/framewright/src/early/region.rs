@@ -68,7 +68,8 @@ pub struct Region {
 
 impl Region {
     /// Filler for entries that are not in use.
-    pub(super) const EMPTY: Self = Self { range: PhysRange::new(0, 0), node: None, flags: RegionFlags::NONE };
+    pub(super) const EMPTY: Self =
+        Self { range: PhysRange::new(0, 0), node: None, flags: RegionFlags::NONE };
 
     /// Whether the two would be one region if they touched.
     pub(super) fn is_like(&self, other: &Self) -> bool {

@@ -36,6 +36,10 @@ impl Iterator for MemoryRuns<'_> {
         } else {
             MemoryKind::Conventional
         };
-        Some(MemoryRun { range: region.range.whole_frames(), node: region.node.unwrap_or(NodeId::ZERO), kind })
+        Some(MemoryRun {
+            range: region.range.whole_frames(),
+            node: region.node.unwrap_or(NodeId::ZERO),
+            kind,
+        })
     }
 }

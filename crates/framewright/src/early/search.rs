@@ -136,12 +136,20 @@ pub(super) struct Query {
 
 impl Query {
     /// The highest place (the lowest when `bottom_up`) that overlaps nothing in the lists of `avoid`.
-    pub fn find(&self, memory: &[Region], reserved: &[Region], avoid: &[&[PhysRange]]) -> Option<Place> {
+    pub fn find(
+        &self,
+        memory: &[Region],
+        reserved: &[Region],
+        avoid: &[&[PhysRange]],
+    ) -> Option<Place> {
         let mut query = *self;
         loop {
             let place = query.find_anywhere(memory, reserved)?;
-            let Some(blocker) =
-                avoid.iter().copied().flatten().find(|range| !range.intersection(place.range).is_empty())
+            let Some(blocker) = avoid
+                .iter()
+                .copied()
+                .flatten()
+                .find(|range| !range.intersection(place.range).is_empty())
             else {
                 return Some(place);
             };
@@ -163,7 +171,11 @@ impl Query {
     fn find_anywhere(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
         let mut runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
         let fit = |run: &Region| if self.edges { self.fit_edges(run) } else { self.fit(run) };
-        if self.bottom_up { runs.find_map(|run| fit(&run)) } else { runs.rev().find_map(|run| fit(&run)) }
+        if self.bottom_up {
+            runs.find_map(|run| fit(&run))
+        } else {
+            runs.rev().find_map(|run| fit(&run))
+        }
     }
 
     /// The best place before the first whole 1 GiB of `run` or after its last.
@@ -172,7 +184,10 @@ impl Query {
         if whole.is_empty() {
             return self.fit(run);
         }
-        let [low, high] = [PhysRange::new(run.range.start, whole.start), PhysRange::new(whole.end, run.range.end)];
+        let [low, high] = [
+            PhysRange::new(run.range.start, whole.start),
+            PhysRange::new(whole.end, run.range.end),
+        ];
         let edges = if self.bottom_up { [low, high] } else { [high, low] };
         edges.into_iter().find_map(|range| self.fit(&Region { range, ..*run }))
     }
@@ -187,7 +202,11 @@ impl Query {
     fn fit(&self, run: &Region) -> Option<Place> {
         let PhysRange { start, end } = run.range;
         let last = end.checked_sub(self.size)?;
-        let base = if self.bottom_up { start.checked_next_multiple_of(self.align)? } else { last & !(self.align - 1) };
+        let base = if self.bottom_up {
+            start.checked_next_multiple_of(self.align)?
+        } else {
+            last & !(self.align - 1)
+        };
         let fits = start <= base && base <= last;
         fits.then(|| Place { range: PhysRange::new(base, base + self.size), node: run.node })
     }

@@ -45,7 +45,10 @@ impl<'a> RegionSet<'a> {
 
     /// The same, but empty when the bytes stay reserved after the array.
     pub fn free_storage(&self) -> PhysRange {
-        self.grown.as_ref().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
+        self.grown
+            .as_ref()
+            .filter(|grown| !grown.kept)
+            .map_or(PhysRange::default(), |grown| grown.range)
     }
 
     /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay reserved after it.
@@ -80,7 +83,10 @@ impl<'a> RegionSet<'a> {
     /// Forgets everything. Returns the bytes of the array, empty when there was none or when they are not free to go.
     pub fn clear(&mut self) -> PhysRange {
         self.len = 0;
-        self.grown.take().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
+        self.grown
+            .take()
+            .filter(|grown| !grown.kept)
+            .map_or(PhysRange::default(), |grown| grown.range)
     }
 
     /// How many regions more there will be after [`Self::cover`] with the same arguments.
@@ -126,10 +132,9 @@ impl<'a> RegionSet<'a> {
     /// How many regions more there will be after [`Self::uncover`] with the same range: one when it cuts a hole.
     pub fn extra_to_uncover(&self, range: PhysRange) -> usize {
         let index = self.regions().partition_point(|region| region.range.end <= range.start);
-        let hole = self
-            .regions()
-            .get(index)
-            .filter(|region| !range.is_empty() && region.range.start < range.start && range.end < region.range.end);
+        let hole = self.regions().get(index).filter(|region| {
+            !range.is_empty() && region.range.start < range.start && range.end < region.range.end
+        });
         usize::from(hole.is_some())
     }
 
@@ -148,7 +153,10 @@ impl<'a> RegionSet<'a> {
         }
         if self.extra_to_uncover(range) > 0 {
             let whole = self.entries()[first];
-            self.insert(first + 1, Region { range: PhysRange::new(range.end, whole.range.end), ..whole });
+            self.insert(
+                first + 1,
+                Region { range: PhysRange::new(range.end, whole.range.end), ..whole },
+            );
             self.entries()[first].range.end = range.start;
             return;
         }
@@ -185,7 +193,9 @@ impl<'a> RegionSet<'a> {
         let below = index.checked_sub(1).and_then(|below| regions.get(below));
         (
             below.is_some_and(|below| below.range.end == gap.start && below.is_like(new)),
-            regions.get(index).is_some_and(|above| above.range.start == gap.end && above.is_like(new)),
+            regions
+                .get(index)
+                .is_some_and(|above| above.range.start == gap.end && above.is_like(new)),
         )
     }
 

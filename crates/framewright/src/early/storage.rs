@@ -26,7 +26,8 @@ impl GrownArray {
     /// Bytes in whole frames for `capacity` entries.
     pub fn bytes(capacity: usize) -> u64 {
         let bytes = capacity.saturating_mul(size_of::<Region>());
-        u64::try_from(bytes).map_or(u64::MAX, |bytes| bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX))
+        u64::try_from(bytes)
+            .map_or(u64::MAX, |bytes| bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX))
     }
 
     /// As many empty entries as fit in `place`, which was searched for below the direct limit, in whole frames. The caller
@@ -42,7 +43,8 @@ impl GrownArray {
         // (15), aligned as checked and long enough by division. It is free now and reserved before anything else can be given it, so
         // the slice has no alias until the owner drops it and only then frees the range (3). Any content will do:
         // entries are uninitialised until written below (4 does not hold for regions).
-        let raw: &'static mut [MaybeUninit<Region>] = unsafe { slice::from_raw_parts_mut(pointer.as_ptr(), capacity) };
+        let raw: &'static mut [MaybeUninit<Region>] =
+            unsafe { slice::from_raw_parts_mut(pointer.as_ptr(), capacity) };
         for entry in raw.iter_mut() {
             entry.write(Region::EMPTY);
         }

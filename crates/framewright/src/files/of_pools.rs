@@ -64,26 +64,37 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             |files, _, text| Ok(files.default_pool().set_overcommit(parse_number(text)?)?),
         ),
         File::read_only("/proc/vmstat", |files, _, out| files.vmstat(out)),
-        File::write_only("/sys/kernel/mm/hugepages/hugepages-*kB/demote", Self::demote).numbered(Self::gigantic),
+        File::write_only("/sys/kernel/mm/hugepages/hugepages-*kB/demote", Self::demote)
+            .numbered(Self::gigantic),
         File::read_write(
             "/sys/kernel/mm/hugepages/hugepages-*kB/demote_size",
             Self::demote_size,
             Self::set_demote_size,
         )
         .numbered(Self::gigantic),
-        File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/free_hugepages", Self::free).numbered(Self::sizes),
-        File::read_write("/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages", Self::nr, Self::set_nr)
+        File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/free_hugepages", Self::free)
             .numbered(Self::sizes),
+        File::read_write(
+            "/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages",
+            Self::nr,
+            Self::set_nr,
+        )
+        .numbered(Self::sizes),
         // Nobody has a memory policy here, so that all nodes are meant.
-        File::read_write("/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages_mempolicy", Self::nr, Self::set_nr)
-            .numbered(Self::sizes),
+        File::read_write(
+            "/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages_mempolicy",
+            Self::nr,
+            Self::set_nr,
+        )
+        .numbered(Self::sizes),
         File::read_write(
             "/sys/kernel/mm/hugepages/hugepages-*kB/nr_overcommit_hugepages",
             Self::overcommit,
             Self::set_overcommit,
         )
         .numbered(Self::sizes),
-        File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/resv_hugepages", Self::reserved).numbered(Self::sizes),
+        File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/resv_hugepages", Self::reserved)
+            .numbered(Self::sizes),
         File::read_only("/sys/kernel/mm/hugepages/hugepages-*kB/surplus_hugepages", Self::surplus)
             .numbered(Self::sizes),
         File::read_write(
@@ -99,21 +110,35 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
                 Ok(())
             },
         ),
-        File::read_only("/sys/devices/system/node/node*/meminfo", Self::node_meminfo).numbered(Self::nodes),
-        File::write_only("/sys/devices/system/node/node*/hugepages/hugepages-*kB/demote", Self::demote)
-            .numbered(Self::nodes_and_gigantic),
+        File::read_only("/sys/devices/system/node/node*/meminfo", Self::node_meminfo)
+            .numbered(Self::nodes),
+        File::write_only(
+            "/sys/devices/system/node/node*/hugepages/hugepages-*kB/demote",
+            Self::demote,
+        )
+        .numbered(Self::nodes_and_gigantic),
         File::read_write(
             "/sys/devices/system/node/node*/hugepages/hugepages-*kB/demote_size",
             Self::demote_size,
             Self::set_demote_size,
         )
         .numbered(Self::nodes_and_gigantic),
-        File::read_only("/sys/devices/system/node/node*/hugepages/hugepages-*kB/free_hugepages", Self::free)
-            .numbered(Self::nodes_and_sizes),
-        File::read_write("/sys/devices/system/node/node*/hugepages/hugepages-*kB/nr_hugepages", Self::nr, Self::set_nr)
-            .numbered(Self::nodes_and_sizes),
-        File::read_only("/sys/devices/system/node/node*/hugepages/hugepages-*kB/surplus_hugepages", Self::surplus)
-            .numbered(Self::nodes_and_sizes),
+        File::read_only(
+            "/sys/devices/system/node/node*/hugepages/hugepages-*kB/free_hugepages",
+            Self::free,
+        )
+        .numbered(Self::nodes_and_sizes),
+        File::read_write(
+            "/sys/devices/system/node/node*/hugepages/hugepages-*kB/nr_hugepages",
+            Self::nr,
+            Self::set_nr,
+        )
+        .numbered(Self::nodes_and_sizes),
+        File::read_only(
+            "/sys/devices/system/node/node*/hugepages/hugepages-*kB/surplus_hugepages",
+            Self::surplus,
+        )
+        .numbered(Self::nodes_and_sizes),
     ];
 
     /// The files, to be put into a [`FileSystem`](super::FileSystem) behind the manager's own, whose `meminfo` and `vmstat` they add to.
@@ -141,7 +166,9 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
     }
 
     fn nodes_and_gigantic(&self, visit: &mut dyn FnMut(&[u64])) {
-        numbers(self.manager, &mut |node| sizes_to_demote().for_each(|size| visit(&[node[0], size.kbytes()])));
+        numbers(self.manager, &mut |node| {
+            sizes_to_demote().for_each(|size| visit(&[node[0], size.kbytes()]))
+        });
     }
 
     fn default_pool(&self) -> Pool<'_, P> {
@@ -155,7 +182,8 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             [node, kbytes] => (Some(node_of(node)?), kbytes),
             _ => return Err(FileError::NotFound),
         };
-        let size = kbytes.checked_mul(1024).and_then(PoolSize::of_bytes).ok_or(FileError::NotFound)?;
+        let size =
+            kbytes.checked_mul(1024).and_then(PoolSize::of_bytes).ok_or(FileError::NotFound)?;
         Ok((self.manager.pool(size), node))
     }
 
@@ -230,7 +258,12 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         writeln!(out, "HugePages_Free:    {:5}", counts.all.free)?;
         writeln!(out, "HugePages_Rsvd:    {:5}", counts.reserved)?;
         writeln!(out, "HugePages_Surp:    {:5}", counts.all.surplus)?;
-        write_kib(out, format_args!(""), "Hugepagesize", self.manager.default_pool_size().kbytes())?;
+        write_kib(
+            out,
+            format_args!(""),
+            "Hugepagesize",
+            self.manager.default_pool_size().kbytes(),
+        )?;
         write_kib(out, format_args!(""), "Hugetlb", self.manager.hugetlb_kbytes())
     }
 
@@ -280,7 +313,10 @@ fn node_of(number: u64) -> Result<NodeId, FileError> {
     usize::try_from(number).ok().and_then(NodeId::new).ok_or(FileError::NotFound)
 }
 
-fn counts<P: Platform>(pool: &Pool<'_, P>, node: Option<NodeId>) -> Result<crate::pools::NodeCounts, FileError> {
+fn counts<P: Platform>(
+    pool: &Pool<'_, P>,
+    node: Option<NodeId>,
+) -> Result<crate::pools::NodeCounts, FileError> {
     Ok(match node {
         None => pool.counts().all,
         Some(node) => pool.node_counts(node)?,

@@ -69,8 +69,11 @@ pub(super) fn relation(path: &str, pattern: &str, mut numbers: &[u64]) -> Relati
     let mut rest = names(pattern).peekable();
     for name in names(path) {
         let Some(expected) = rest.next() else { return Relation::Below };
-        let same =
-            if expected.contains('*') { Name::new(expected, &mut numbers).as_str() == name } else { expected == name };
+        let same = if expected.contains('*') {
+            Name::new(expected, &mut numbers).as_str() == name
+        } else {
+            expected == name
+        };
         if !same {
             return Relation::Elsewhere;
         }

@@ -70,7 +70,9 @@ impl<'a> FileSystem<'a> {
                 *found = Ok(Kind::File { readable, writable });
             }
             (Relation::Above(..), found) => *found = Ok(Kind::Folder),
-            (Relation::Below, found @ Err(FileError::NotFound)) => *found = Err(FileError::NotFolder),
+            (Relation::Below, found @ Err(FileError::NotFound)) => {
+                *found = Err(FileError::NotFolder)
+            }
             _ => {}
         });
         if path.is_empty() { Err(FileError::NotFound) } else { found }
@@ -145,7 +147,9 @@ impl<'a> FileSystem<'a> {
             let kind = if is_file { Kind::File { readable, writable } } else { Kind::Folder };
             match &mut best {
                 Some((found, _)) if name.cmp(found).is_gt() => {}
-                Some((found, Kind::File { readable: read, writable: write })) if name.cmp(found).is_eq() => {
+                Some((found, Kind::File { readable: read, writable: write }))
+                    if name.cmp(found).is_eq() =>
+                {
                     *read |= readable;
                     *write |= writable;
                 }

@@ -94,7 +94,9 @@ impl<T: Sync> Source for Table<'_, T> {
     }
 
     fn access(&self, entry: usize) -> (bool, bool) {
-        self.files.get(entry).map_or((false, false), |file| (file.read.is_some(), file.write.is_some()))
+        self.files
+            .get(entry)
+            .map_or((false, false), |file| (file.read.is_some(), file.write.is_some()))
     }
 
     fn numbers(&self, entry: usize, visit: &mut dyn FnMut(&[u64])) {
@@ -104,12 +106,22 @@ impl<T: Sync> Source for Table<'_, T> {
     }
 
     fn read(&self, entry: usize, numbers: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
-        let read = self.files.get(entry).ok_or(FileError::NotFound)?.read.ok_or(FileError::NotPermitted)?;
+        let read = self
+            .files
+            .get(entry)
+            .ok_or(FileError::NotFound)?
+            .read
+            .ok_or(FileError::NotPermitted)?;
         read(self.owner, numbers, out)
     }
 
     fn write(&self, entry: usize, numbers: &[u64], text: &str) -> Result<(), FileError> {
-        let write = self.files.get(entry).ok_or(FileError::NotFound)?.write.ok_or(FileError::NotPermitted)?;
+        let write = self
+            .files
+            .get(entry)
+            .ok_or(FileError::NotFound)?
+            .write
+            .ok_or(FileError::NotPermitted)?;
         write(self.owner, numbers, text)
     }
 }

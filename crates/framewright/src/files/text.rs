@@ -46,7 +46,12 @@ pub fn parse_bool(text: &str) -> Result<bool, FileError> {
 ///
 /// # Errors
 /// [`FileError::Output`].
-pub fn write_kib(out: &mut dyn Write, prefix: core::fmt::Arguments<'_>, name: &str, kib: u64) -> Result<(), FileError> {
+pub fn write_kib(
+    out: &mut dyn Write,
+    prefix: core::fmt::Arguments<'_>,
+    name: &str,
+    kib: u64,
+) -> Result<(), FileError> {
     // The colon follows the name, so the padding follows both.
     let padding = 15_usize.saturating_sub(name.len());
     Ok(writeln!(out, "{prefix}{name}:{:padding$}{kib:>8} kB", "")?)
@@ -56,7 +61,10 @@ pub fn write_kib(out: &mut dyn Write, prefix: core::fmt::Arguments<'_>, name: &s
 ///
 /// # Errors
 /// [`FileError::Output`].
-pub fn write_cpu_list(out: &mut dyn Write, numbers: impl Iterator<Item = u32>) -> Result<(), FileError> {
+pub fn write_cpu_list(
+    out: &mut dyn Write,
+    numbers: impl Iterator<Item = u32>,
+) -> Result<(), FileError> {
     let mut numbers = numbers.peekable();
     let mut comma = "";
     while let Some(first) = numbers.next() {
@@ -80,12 +88,29 @@ mod tests {
 
     #[test]
     fn numbers_are_numbers_and_nothing_else() {
-        for (text, number) in [("0", 0), (" 12\n", 12), ("0x1F", 31), ("\t18446744073709551615", u64::MAX), ("007", 7)]
-        {
+        for (text, number) in [
+            ("0", 0),
+            (" 12\n", 12),
+            ("0x1F", 31),
+            ("\t18446744073709551615", u64::MAX),
+            ("007", 7),
+        ] {
             assert_eq!(parse_number(text), Ok(number), "{text:?}");
         }
-        for text in ["", "\n", "-1", "+1", "1 2", "0x", "0x+1", "12k", "1.5", "18446744073709551616", "\u{663}", "1\0"]
-        {
+        for text in [
+            "",
+            "\n",
+            "-1",
+            "+1",
+            "1 2",
+            "0x",
+            "0x+1",
+            "12k",
+            "1.5",
+            "18446744073709551616",
+            "\u{663}",
+            "1\0",
+        ] {
             assert_eq!(parse_number(text), Err(FileError::Invalid), "{text:?}");
         }
     }
@@ -101,7 +126,9 @@ mod tests {
 
     #[test]
     fn lists_and_lines_are_those_of_linux() {
-        for (numbers, expected) in [(&[][..], "\n"), (&[0], "0\n"), (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8\n")] {
+        for (numbers, expected) in
+            [(&[][..], "\n"), (&[0], "0\n"), (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8\n")]
+        {
             let mut text = String::new();
             assert_eq!(write_cpu_list(&mut text, numbers.iter().copied()), Ok(()));
             assert_eq!(text, expected);

@@ -54,9 +54,14 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the memory map is empty: firmware gave no range"),
-            Self::NoUsableMemory => f.write_str("the memory map holds no usable memory: not one whole frame is usable"),
+            Self::NoUsableMemory => {
+                f.write_str("the memory map holds no usable memory: not one whole frame is usable")
+            }
             Self::TooManyRanges { range, capacity } => {
-                write!(f, "the memory map has too many ranges: no room for {range} in {capacity} entries")
+                write!(
+                    f,
+                    "the memory map has too many ranges: no room for {range} in {capacity} entries"
+                )
             }
             Self::BeyondAddressSpace { start, size_bytes } => write!(
                 f,
@@ -155,7 +160,9 @@ impl<'a> MapBuilder<'a> {
             return Ok(());
         }
         self.settle();
-        self.cover(PhysRange::new(limit, PHYSICAL_ADDRESS_END), |old| old.filter(|kind| !kind.shrinks()))
+        self.cover(PhysRange::new(limit, PHYSICAL_ADDRESS_END), |old| {
+            old.filter(|kind| !kind.shrinks())
+        })
     }
 
     /// The ranges so far: sorted and disjoint, in bytes.
@@ -185,7 +192,11 @@ impl<'a> MapBuilder<'a> {
         self.settle();
         self.round_to_frames();
         let map = MemoryMap { ranges: &self.entries[..self.len] };
-        if map.ranges.iter().any(|entry| entry.kind.is_usable()) { Ok(map) } else { Err(MapError::NoUsableMemory) }
+        if map.ranges.iter().any(|entry| entry.kind.is_usable()) {
+            Ok(map)
+        } else {
+            Err(MapError::NoUsableMemory)
+        }
     }
 
     /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole. Nothing waits.
@@ -202,11 +213,16 @@ impl<'a> MapBuilder<'a> {
         let mut index = self.settled().partition_point(|entry| entry.range.end <= range.start);
         let mut position = range.start;
         while position < range.end {
-            let next = (index < self.len).then(|| self.entries[index].range).filter(|next| next.start < range.end);
+            let next = (index < self.len)
+                .then(|| self.entries[index].range)
+                .filter(|next| next.start < range.end);
             let hole_end = next.map_or(range.end, |next| next.start);
             if position < hole_end {
                 if let Some(kind) = change(None) {
-                    self.insert(index, MapRange { range: PhysRange::new(position, hole_end), kind });
+                    self.insert(
+                        index,
+                        MapRange { range: PhysRange::new(position, hole_end), kind },
+                    );
                     index += 1;
                 }
                 position = hole_end;
@@ -229,11 +245,15 @@ impl<'a> MapBuilder<'a> {
     /// `n` ranges never need more than the `2 * n - 1` intervals between their edges.
     fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
         self.steps.count(3 * self.len as u64);
-        let inside = |at: u64| self.settled().iter().any(|entry| entry.range.start < at && at < entry.range.end);
+        let inside = |at: u64| {
+            self.settled().iter().any(|entry| entry.range.start < at && at < entry.range.end)
+        };
         let mut needed = usize::from(inside(range.start)) + usize::from(inside(range.end));
         if fills_holes {
             let mut position = range.start;
-            for entry in self.settled().iter().filter(|entry| !entry.range.intersection(range).is_empty()) {
+            for entry in
+                self.settled().iter().filter(|entry| !entry.range.intersection(range).is_empty())
+            {
                 needed += usize::from(position < entry.range.start);
                 position = entry.range.end;
             }
@@ -248,7 +268,10 @@ impl<'a> MapBuilder<'a> {
         if index < self.len && self.entries[index].range.start < at {
             let whole = self.entries[index];
             self.entries[index].range.end = at;
-            self.insert(index + 1, MapRange { range: PhysRange::new(at, whole.range.end), ..whole });
+            self.insert(
+                index + 1,
+                MapRange { range: PhysRange::new(at, whole.range.end), ..whole },
+            );
         }
     }
 
@@ -349,13 +372,21 @@ impl<'a> MemoryMap<'a> {
     /// Bytes that zones will count as present.
     #[must_use]
     pub fn present_bytes(self) -> u64 {
-        self.ranges.iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range.size()).sum()
+        self.ranges
+            .iter()
+            .filter(|entry| entry.kind.is_present())
+            .map(|entry| entry.range.size())
+            .sum()
     }
 
     /// One past the highest present byte.
     #[must_use]
     pub fn present_end(self) -> u64 {
-        self.ranges.iter().rev().find(|entry| entry.kind.is_present()).map_or(0, |entry| entry.range.end)
+        self.ranges
+            .iter()
+            .rev()
+            .find(|entry| entry.kind.is_present())
+            .map_or(0, |entry| entry.range.end)
     }
 }
 
@@ -372,7 +403,8 @@ mod tests {
         let mut storage = vec![MapRange::EMPTY; capacity];
         let mut builder = MapBuilder::new(&mut storage);
         for number in 0..COUNT {
-            let kind = [MemoryKind::Conventional, MemoryKind::Reserved][usize::from(number % 3 == 0)];
+            let kind =
+                [MemoryKind::Conventional, MemoryKind::Reserved][usize::from(number % 3 == 0)];
             builder.add(start(number), 0x1800, kind).expect("there is room");
         }
         let ranges = builder.ranges().len();
@@ -387,7 +419,10 @@ mod tests {
         for (name, order) in [
             ("ascending", (|number| number) as fn(u64) -> u64),
             ("descending", |number| COUNT - 1 - number),
-            ("from both ends", |number| if number % 2 == 0 { number / 2 } else { COUNT - 1 - number / 2 }),
+            (
+                "from both ends",
+                |number| if number % 2 == 0 { number / 2 } else { COUNT - 1 - number / 2 },
+            ),
             ("mixed", |number| number * 7919 % COUNT),
         ] {
             let (steps, ranges) = steps_of(|number| at(order(number)), capacity);
@@ -407,16 +442,25 @@ mod tests {
     fn what_waits_makes_no_difference() {
         let mut seed = 3_u64;
         let mut random = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
         let mut refused = 0;
         for round in 0..2000 {
             let capacity = usize::try_from(random(24)).expect("small");
             let ranges: Vec<_> = (0..random(16))
-                .map(|_| (random(64), 1 + random(20), MemoryKind::ALL[usize::try_from(random(9)).expect("small")]))
+                .map(|_| {
+                    (
+                        random(64),
+                        1 + random(20),
+                        MemoryKind::ALL[usize::try_from(random(9)).expect("small")],
+                    )
+                })
                 .collect();
-            let (mut one, mut other) = (vec![MapRange::EMPTY; capacity], vec![MapRange::EMPTY; capacity]);
+            let (mut one, mut other) =
+                (vec![MapRange::EMPTY; capacity], vec![MapRange::EMPTY; capacity]);
             let (mut looked, mut waited) = (MapBuilder::new(&mut one), MapBuilder::new(&mut other));
             for &(start, size, kind) in &ranges {
                 let result = looked.add(start, size, kind);

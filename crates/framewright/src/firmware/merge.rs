@@ -34,7 +34,8 @@ impl Reach {
         let mut position = start;
         while position < end {
             steps.count(1);
-            let worst = MemoryKind::ALL.into_iter().rev().find(|&kind| self.0[kind as usize] > position);
+            let worst =
+                MemoryKind::ALL.into_iter().rev().find(|&kind| self.0[kind as usize] > position);
             let Some(kind) = worst else { return };
             let next = self.0[kind as usize].min(end);
             out.push(MapRange { range: PhysRange::new(position, next), kind });

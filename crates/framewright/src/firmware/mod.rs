@@ -14,5 +14,6 @@ pub use kind::MemoryKind;
 pub use map::{MapBuilder, MapError, MapRange, MemoryMap};
 pub use overlay::{MemoryRun, NodeRange, NodeRanges, node_ranges};
 pub use topology::{
-    LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError, UNREACHABLE_DISTANCE,
+    LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError,
+    UNREACHABLE_DISTANCE,
 };

@@ -83,7 +83,8 @@ impl Iterator for NodeRanges<'_> {
             match ahead.piece() {
                 Some(next)
                     if next.range.start == run.range.end
-                        && (next.kind, next.node, next.claimed) == (run.kind, run.node, run.claimed) =>
+                        && (next.kind, next.node, next.claimed)
+                            == (run.kind, run.node, run.claimed) =>
                 {
                     run.range.end = next.range.end;
                     *self = ahead;

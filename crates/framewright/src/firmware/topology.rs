@@ -23,7 +23,8 @@ pub struct MemoryAffinity {
 
 impl MemoryAffinity {
     /// A placeholder to fill storage with.
-    pub const EMPTY: Self = Self { range: PhysRange::new(0, 0), node: NodeId::ZERO, hot_pluggable: false };
+    pub const EMPTY: Self =
+        Self { range: PhysRange::new(0, 0), node: NodeId::ZERO, hot_pluggable: false };
 }
 
 /// Why the topology was refused.
@@ -70,9 +71,14 @@ impl fmt::Display for TopologyError {
             Self::OverlappingNodes { first, second, range } => {
                 write!(f, "nodes {first} and {second} both claim {range}")
             }
-            Self::NodeBeyondLimit { node } => write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes"),
+            Self::NodeBeyondLimit { node } => {
+                write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes")
+            }
             Self::TooManyDomains { domain } => {
-                write!(f, "proximity domain {domain} is one more than the limit of {MAX_NODES} nodes")
+                write!(
+                    f,
+                    "proximity domain {domain} is one more than the limit of {MAX_NODES} nodes"
+                )
             }
             Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
             Self::BadDistance { from, to, distance } => write!(
@@ -112,7 +118,14 @@ impl<'a> Topology<'a> {
     /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n` when none overlap.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
         let distances = unknown_distances();
-        Self { ranges: storage, len: 0, domains: [0; MAX_NODES], node_count: 0, cpus: [0; MAX_NODES], distances }
+        Self {
+            ranges: storage,
+            len: 0,
+            domains: [0; MAX_NODES],
+            node_count: 0,
+            cpus: [0; MAX_NODES],
+            distances,
+        }
     }
 
     /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse, nodes are dense and
@@ -133,7 +146,10 @@ impl<'a> Topology<'a> {
     /// The node of a domain that was seen before.
     #[must_use]
     pub fn find_domain(&self, domain: u32) -> Option<NodeId> {
-        self.domains[..self.node_count].iter().position(|&known| known == domain).and_then(NodeId::new)
+        self.domains[..self.node_count]
+            .iter()
+            .position(|&known| known == domain)
+            .and_then(NodeId::new)
     }
 
     /// Declares node `node` directly, without a domain, and every lower one with it.
@@ -144,7 +160,8 @@ impl<'a> Topology<'a> {
         let id = NodeId::new(node).ok_or(TopologyError::NodeBeyondLimit { node: node as u64 })?;
         while self.node_count <= node {
             // A machine speaks either of domains or of nodes; with nodes the domain is the node.
-            self.domains[self.node_count] = u32::from(u8::try_from(self.node_count).unwrap_or(u8::MAX));
+            self.domains[self.node_count] =
+                u32::from(u8::try_from(self.node_count).unwrap_or(u8::MAX));
             self.node_count += 1;
         }
         Ok(id)
@@ -154,7 +171,12 @@ impl<'a> Topology<'a> {
     ///
     /// # Errors
     /// [`TopologyError::OverlappingNodes`], [`TopologyError::TooManyRanges`]; nothing has then changed.
-    pub fn add_memory(&mut self, range: PhysRange, node: NodeId, hot_pluggable: bool) -> Result<(), TopologyError> {
+    pub fn add_memory(
+        &mut self,
+        range: PhysRange,
+        node: NodeId,
+        hot_pluggable: bool,
+    ) -> Result<(), TopologyError> {
         let range = range.intersection(PhysRange::new(0, PHYSICAL_ADDRESS_END));
         if range.is_empty() {
             return Ok(());
@@ -166,7 +188,11 @@ impl<'a> Topology<'a> {
         let met = &met[..met.partition_point(|known| known.range.start < range.end)];
         if let Some(known) = met.iter().find(|known| known.node != node) {
             let both = known.range.intersection(range);
-            return Err(TopologyError::OverlappingNodes { first: known.node, second: node, range: both });
+            return Err(TopologyError::OverlappingNodes {
+                first: known.node,
+                second: node,
+                range: both,
+            });
         }
         // Within one node, what is already claimed keeps its flag; only the uncovered parts are new.
         let mut parts = 0;
@@ -182,12 +208,16 @@ impl<'a> Topology<'a> {
         self.declare_node(node.index())?;
         let mut position = range.start;
         while position < range.end {
-            let index = self.ranges[..self.len].partition_point(|known| known.range.end <= position);
-            let next = self.ranges[..self.len].get(index).map_or(range.end, |known| known.range.start.max(position));
+            let index =
+                self.ranges[..self.len].partition_point(|known| known.range.end <= position);
+            let next = self.ranges[..self.len]
+                .get(index)
+                .map_or(range.end, |known| known.range.start.max(position));
             let end = next.min(range.end);
             if end > position {
                 self.ranges.copy_within(index..self.len, index + 1);
-                self.ranges[index] = MemoryAffinity { range: PhysRange::new(position, end), node, hot_pluggable };
+                self.ranges[index] =
+                    MemoryAffinity { range: PhysRange::new(position, end), node, hot_pluggable };
                 self.len += 1;
                 position = end;
             } else {
@@ -211,7 +241,12 @@ impl<'a> Topology<'a> {
     ///
     /// # Errors
     /// [`TopologyError::BadDistance`].
-    pub fn set_distance(&mut self, from: NodeId, to: NodeId, distance: u8) -> Result<(), TopologyError> {
+    pub fn set_distance(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        distance: u8,
+    ) -> Result<(), TopologyError> {
         let sane = if from == to { distance == LOCAL_DISTANCE } else { distance > LOCAL_DISTANCE };
         if !sane {
             return Err(TopologyError::BadDistance { from, to, distance });
@@ -280,11 +315,17 @@ impl<'a> Topology<'a> {
         let claims = self.memory();
         let index = claims.partition_point(|claim| claim.range.end <= address);
         match claims.get(index) {
-            Some(claim) if claim.range.start <= address => {
-                Owner { node: claim.node, hot_pluggable: claim.hot_pluggable, claimed: true, end: claim.range.end }
-            }
+            Some(claim) if claim.range.start <= address => Owner {
+                node: claim.node,
+                hot_pluggable: claim.hot_pluggable,
+                claimed: true,
+                end: claim.range.end,
+            },
             next => {
-                let node = index.checked_sub(1).map(|below| claims[below].node).or(next.map(|next| next.node));
+                let node = index
+                    .checked_sub(1)
+                    .map(|below| claims[below].node)
+                    .or(next.map(|next| next.node));
                 Owner {
                     node: node.unwrap_or(NodeId::ZERO),
                     hot_pluggable: false,

@@ -10,8 +10,8 @@ use super::{AllocateError, Manager};
 use crate::block::State;
 use crate::carve::{Carver, room};
 use crate::debug::{
-    Aids, Allocation, Damage, Event, Filled, Misuse, Owners, PLACES, POISON, PageHistory, PageRecord, Place, Places,
-    fill, first_other,
+    Aids, Allocation, Damage, Event, Filled, Misuse, Owners, PLACES, POISON, PageHistory,
+    PageRecord, Place, Places, fill, first_other,
 };
 use crate::map_space::BlockNumber;
 use crate::platform::Platform;
@@ -92,12 +92,14 @@ impl Debug {
         if size.bytes() == 0 {
             return Ok((debug, PhysRange::new(0, 0)));
         }
-        let range = memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
+        let range =
+            memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
         let mut records: &'static [PageRecord] = carver.any(count(size.recorded * PAGES_PER_BLOCK));
-        let mut marks: &'static [AtomicU64] = carver.any(count(size.marked * (PAGES_PER_BLOCK / 64)));
+        let mut marks: &'static [AtomicU64] =
+            carver.any(count(size.marked * (PAGES_PER_BLOCK / 64)));
         debug.segments = carver.values(directory.len(), |index| {
             let pages = count(u64::from(directory[index].blocks) * PAGES_PER_BLOCK);
             let (mine, others) = records.split_at(pages.min(records.len()));
@@ -123,7 +125,8 @@ impl<P: Platform> Manager<P> {
     /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that was never allocated.
     #[must_use]
     pub fn page_history(&self, pfn: Pfn) -> Option<PageHistory> {
-        let (segment, pages) = self.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
+        let (segment, pages) =
+            self.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
         self.debug.owners(segment).history(pages.start)
     }
 
@@ -137,7 +140,8 @@ impl<P: Platform> Manager<P> {
     /// What is kept of a range, which lies in one segment, with its pages counted from the segment's first block.
     fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
         let block = BlockNumber::containing(range.start);
-        let index = self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
+        let index =
+            self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
         let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
         let first = count(range.start.0 - segment.start.start().0);
         (block < segment.end()).then(|| (aids, first..first + count(range.pages())))
@@ -205,9 +209,12 @@ impl<P: Platform> Manager<P> {
             let event = self.event(place);
             for run in runs {
                 if let Some((segment, pages)) = self.aids_of(run) {
-                    let serial = self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                    let serial =
+                        self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
                     let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
-                    self.debug.owners(segment).allocate(pages, &Allocation { event, order, serial });
+                    self.debug
+                        .owners(segment)
+                        .allocate(pages, &Allocation { event, order, serial });
                 }
             }
         }
@@ -235,12 +242,18 @@ impl<P: Platform> Manager<P> {
 
     /// Looks at what is about to be freed, and fills it. An error leaves everything as it was.
     #[cold]
-    pub(super) fn before_free(&self, range: PfnRange, neighbours: bool, place: Place) -> Result<(), FreeError> {
+    pub(super) fn before_free(
+        &self,
+        range: PfnRange,
+        neighbours: bool,
+        place: Place,
+    ) -> Result<(), FreeError> {
         if !self.debug.aids.watch() {
             return Ok(());
         }
         let (zone, segment) = self.zone_of_range(range)?;
-        zone.check_allocated(self.platform, segment, range).map_err(|error| self.explained(error))?;
+        zone.check_allocated(self.platform, segment, range)
+            .map_err(|error| self.explained(error))?;
         if self.debug.aids.page_owner
             && let Some((segment, pages)) = self.aids_of(range)
         {
@@ -248,10 +261,14 @@ impl<P: Platform> Manager<P> {
             owners.free(pages, neighbours, &self.event(place)).map_err(|misuse| {
                 let pfn = |page: usize| range.start.add((page - first) as u64);
                 match misuse {
-                    Misuse::NotAllocated(page) => self.explained(FreeError::free_already(pfn(page))),
-                    Misuse::OtherAllocation(page) => {
-                        FreeError::WrongSize { range, allocation: owners.history(first), pfn: pfn(page) }
+                    Misuse::NotAllocated(page) => {
+                        self.explained(FreeError::free_already(pfn(page)))
                     }
+                    Misuse::OtherAllocation(page) => FreeError::WrongSize {
+                        range,
+                        allocation: owners.history(first),
+                        pfn: pfn(page),
+                    },
                 }
             })?;
         }
@@ -283,10 +300,12 @@ impl<P: Platform> Manager<P> {
     /// An error with what is known of the page that it names.
     pub(super) fn explained(&self, error: FreeError) -> FreeError {
         match error {
-            FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => match self.page_history(pfn) {
-                None if state == Some(State::Free) => FreeError::NeverAllocated(pfn),
-                history => FreeError::NotAllocated { pfn, state, history },
-            },
+            FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => {
+                match self.page_history(pfn) {
+                    None if state == Some(State::Free) => FreeError::NeverAllocated(pfn),
+                    history => FreeError::NotAllocated { pfn, state, history },
+                }
+            }
             other => other,
         }
     }

@@ -69,9 +69,13 @@ impl Request {
         let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
         let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
         // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a boundary smaller than the run is in the way.
-        let fits =
-            self.boundary_pages == 0 || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
-        if fits { Ok(order) } else { Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages }) }
+        let fits = self.boundary_pages == 0
+            || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
+        if fits {
+            Ok(order)
+        } else {
+            Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages })
+        }
     }
 }
 
@@ -90,7 +94,9 @@ pub(super) struct Search {
 /// Who wants it does not matter.
 impl PartialEq for Search {
     fn eq(&self, other: &Self) -> bool {
-        let key = |search: &Self| (search.first, search.exact, search.highest, search.max_address, search.migrate_type);
+        let key = |search: &Self| {
+            (search.first, search.exact, search.highest, search.max_address, search.migrate_type)
+        };
         key(self) == key(other)
     }
 }
@@ -161,15 +167,26 @@ impl fmt::Display for AllocateError {
                 write!(f, "out of memory: no run of {order:?} to be had where it was wanted")
             }
             Self::BadSize { pages } => {
-                write!(f, "cannot allocate {pages} pages in one run: 1 to {} are possible", Order::MAX.pages())
+                write!(
+                    f,
+                    "cannot allocate {pages} pages in one run: 1 to {} are possible",
+                    Order::MAX.pages()
+                )
             }
             Self::BadBoundary { boundary_pages } => {
-                write!(f, "cannot keep within {boundary_pages} pages: a power of two that holds the run is possible")
+                write!(
+                    f,
+                    "cannot keep within {boundary_pages} pages: a power of two that holds the run is possible"
+                )
             }
-            Self::NotAligned { start, order } => write!(f, "pfn {start} is not aligned to {order:?}"),
+            Self::NotAligned { start, order } => {
+                write!(f, "pfn {start} is not aligned to {order:?}")
+            }
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
-            Self::BadType(migrate_type) => write!(f, "no memory is kept for the migrate type {}", migrate_type.name()),
+            Self::BadType(migrate_type) => {
+                write!(f, "no memory is kept for the migrate type {}", migrate_type.name())
+            }
             Self::Damaged(damage) => damage.fmt(f),
         }
     }
@@ -194,9 +211,11 @@ impl Mark {
     /// Whether a run of `order` may leave a zone.
     pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
         // The block that is kept split gives back its descriptors' frames when a whole block is missing.
-        let of_spare = if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
+        let of_spare =
+            if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
         // What is withheld comes up when it is wanted.
-        let left = (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages());
+        let left =
+            (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages());
         left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
     }
 
@@ -241,7 +260,8 @@ impl<P: Platform> Manager<P> {
         let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
         let mut found = if hopeless { None } else { self.find(&search, order, ORDINARY) };
         if found.is_none() {
-            let mut attempt = |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
+            let mut attempt =
+                |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
             found = self.press(request, &search, order, hopeless, &mut attempt);
         }
         let (mut taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
@@ -272,7 +292,11 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
     #[track_caller]
-    pub fn allocate_bulk(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+    pub fn allocate_bulk(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
         let done = self.allocate_bulk_bare(request, pages)?;
         let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
         if self.pressure.quiet.wants_attention() {
@@ -283,9 +307,14 @@ impl<P: Platform> Manager<P> {
         Ok(done)
     }
 
-    fn allocate_bulk_bare(&self, request: &Request, pages: &mut [Pfn]) -> Result<usize, AllocateError> {
+    fn allocate_bulk_bare(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
         let search = self.search(request)?;
-        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
+        let hopeless =
+            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
         let mut done = 0;
         let mut attempt = |marks: &[Mark]| {
             done += self.fill(&search, marks, &mut pages[done..]);
@@ -309,7 +338,12 @@ impl<P: Platform> Manager<P> {
                 if zone.span().end.address() <= search.max_address {
                     let keep = mark.keeps(zone, search.highest);
                     loop {
-                        let got = zone.allocate_bulk(self.platform, search.migrate_type, keep, &mut pages[done..]);
+                        let got = zone.allocate_bulk(
+                            self.platform,
+                            search.migrate_type,
+                            keep,
+                            &mut pages[done..],
+                        );
                         self.note_node(zone, search, got as u64);
                         done += got;
                         let missing = (pages.len() - done) as u64;
@@ -344,8 +378,19 @@ impl<P: Platform> Manager<P> {
         }
         let Request { zone: highest, max_address, migrate_type, .. } = *request;
         // What cannot be reached cannot be cleared.
-        let max_address = if request.zeroed { max_address.min(self.platform.direct_limit()) } else { max_address };
-        Ok(Search { first, is_named: request.node != NodeChoice::Any, exact, highest, max_address, migrate_type })
+        let max_address = if request.zeroed {
+            max_address.min(self.platform.direct_limit())
+        } else {
+            max_address
+        };
+        Ok(Search {
+            first,
+            is_named: request.node != NodeChoice::Any,
+            exact,
+            highest,
+            max_address,
+            migrate_type,
+        })
     }
 
     /// Zones in the order in which they are asked.
@@ -354,14 +399,28 @@ impl<P: Platform> Manager<P> {
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
         let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
         let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
-        nodes.flat_map(move |&candidate| kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind)))
+        nodes.flat_map(move |&candidate| {
+            kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind))
+        })
     }
 
-    pub(super) fn try_zone(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<PfnRange> {
+    pub(super) fn try_zone(
+        &self,
+        zone: &Zone,
+        search: &Search,
+        order: Order,
+        mark: Mark,
+    ) -> Option<PfnRange> {
         self.try_zone_known(zone, search, order, mark).map(|(taken, _)| taken)
     }
 
-    fn try_zone_known(&self, zone: &Zone, search: &Search, order: Order, mark: Mark) -> Option<(PfnRange, bool)> {
+    fn try_zone_known(
+        &self,
+        zone: &Zone,
+        search: &Search,
+        order: Order,
+        mark: Mark,
+    ) -> Option<(PfnRange, bool)> {
         if !mark.allows(zone, search.highest, order) {
             return None;
         }
@@ -398,7 +457,12 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// See [`AllocateError`].
     #[track_caller]
-    pub fn allocate_at(&self, start: Pfn, order: Order, migrate_type: MigrateType) -> Result<PfnRange, AllocateError> {
+    pub fn allocate_at(
+        &self,
+        start: Pfn,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<PfnRange, AllocateError> {
         if !start.is_aligned(order) {
             return Err(AllocateError::NotAligned { start, order });
         }
@@ -468,12 +532,17 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The zone and the segment that hold all of a range, which is not empty.
-    pub(super) fn zone_of_range(&self, range: PfnRange) -> Result<(&'static Zone, &'static Segment), FreeError> {
+    pub(super) fn zone_of_range(
+        &self,
+        range: PfnRange,
+    ) -> Result<(&'static Zone, &'static Segment), FreeError> {
         let (start, last) = (block_number(range.start), block_number(Pfn(range.end.0 - 1)));
         let start = start.ok_or(FreeError::NotManaged(range.start))?;
         let last = last.ok_or(FreeError::NotManaged(Pfn(range.end.0 - 1)))?;
-        let segment = segment::find(self.directory, start).ok_or(FreeError::NotManaged(range.start))?;
-        let zone = self.zones.get(usize::from(segment.zone)).ok_or(FreeError::NotManaged(range.start))?;
+        let segment =
+            segment::find(self.directory, start).ok_or(FreeError::NotManaged(range.start))?;
+        let zone =
+            self.zones.get(usize::from(segment.zone)).ok_or(FreeError::NotManaged(range.start))?;
         if last >= segment.end() {
             let end = segment.end();
             return Err(match segment::find(self.directory, end) {
@@ -492,6 +561,7 @@ pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError
 
 /// The block of a frame, unless it lies beyond the address space.
 fn block_number(pfn: Pfn) -> Option<BlockNumber> {
-    (pfn.address() >> crate::units::PAGE_SHIFT == pfn.0 && pfn.address() < crate::units::PHYSICAL_ADDRESS_END)
+    (pfn.address() >> crate::units::PAGE_SHIFT == pfn.0
+        && pfn.address() < crate::units::PHYSICAL_ADDRESS_END)
         .then(|| BlockNumber::containing(pfn))
 }

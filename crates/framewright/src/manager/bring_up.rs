@@ -80,15 +80,24 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`BringUpError`]. Everything obtained was given back, and the early allocator comes back with the error.
-    #[expect(clippy::result_large_err, reason = "the manager is larger than what comes back with an error")]
-    pub fn bring_up<'a>(mut early: EarlyAllocator<'a, P>, input: &BringUp<'_>) -> Result<Self, BringUpFailed<'a, P>> {
+    #[expect(
+        clippy::result_large_err,
+        reason = "the manager is larger than what comes back with an error"
+    )]
+    pub fn bring_up<'a>(
+        mut early: EarlyAllocator<'a, P>,
+        input: &BringUp<'_>,
+    ) -> Result<Self, BringUpFailed<'a, P>> {
         match Self::bring_up_all(&mut early, input) {
             Ok(manager) => Ok(manager),
             Err(error) => Err(BringUpFailed { error, early }),
         }
     }
 
-    fn bring_up_all(early: &mut EarlyAllocator<'_, P>, input: &BringUp<'_>) -> Result<Self, BringUpError> {
+    fn bring_up_all(
+        early: &mut EarlyAllocator<'_, P>,
+        input: &BringUp<'_>,
+    ) -> Result<Self, BringUpError> {
         let platform = early.platform();
         check::check(platform, early)?;
         if input.parameters.movable_node {
@@ -106,14 +115,15 @@ impl<P: Platform> Manager<P> {
             return Err(error);
         }
         let aids = Aids::of(input.parameters);
-        let (debug, debug_range) = match Debug::allocate(platform, &mut memory, frame.directory, aids) {
-            Ok(done) => done,
-            Err(error) => {
-                give_tables_back(&mut memory, &frame);
-                memory.give_back(frame.range);
-                return Err(error);
-            }
-        };
+        let (debug, debug_range) =
+            match Debug::allocate(platform, &mut memory, frame.directory, aids) {
+                Ok(done) => done,
+                Err(error) => {
+                    give_tables_back(&mut memory, &frame);
+                    memory.give_back(frame.range);
+                    return Err(error);
+                }
+            };
         let map_state = if MapState::is_wanted(platform, input.parameters) {
             MapState::allocate(&mut memory, frame.zones).map(Some)
         } else {
@@ -158,7 +168,8 @@ impl<P: Platform> Manager<P> {
             zone.note_withheld();
             let (segments, array) = (zone.segments(), zone.array());
             let poison = aids.page_poison;
-            let descriptors = Descriptors::new(platform, readers, segments, are_wanted, array, poison);
+            let descriptors =
+                Descriptors::new(platform, readers, segments, are_wanted, array, poison);
             zone.furnish_descriptors(descriptors, &frame.pools.boot_pages);
         }
         clock.stop(frame.nodes);
@@ -175,7 +186,10 @@ impl<P: Platform> Manager<P> {
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
         let without_map = pools.boot_pages.blocks();
-        let same = caches.first().map(|cache| cache.zone).filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
+        let same = caches
+            .first()
+            .map(|cache| cache.zone)
+            .filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
         let zones: &'static [Zone] = zones;
         let mut manager = Self {
             platform,
@@ -192,7 +206,12 @@ impl<P: Platform> Manager<P> {
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
-            memory_map: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
+            memory_map: MapPolicy::new(
+                policy,
+                (map_bytes, without_map),
+                input.parameters,
+                started_ns,
+            ),
             section_locks: super::map_reclaim::SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,
@@ -278,7 +297,9 @@ impl Frame {
             readers: carver.values(readers, |_| Readers::new()),
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
-            caches: carver.values(platform.cpus() as usize, |_| CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)),
+            caches: carver.values(platform.cpus() as usize, |_| {
+                CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)
+            }),
         })
     }
 
@@ -323,7 +344,10 @@ impl Frame {
             *span = if span.is_empty() {
                 run.range
             } else {
-                PfnRange { start: span.start.min(run.range.start), end: span.end.max(run.range.end) }
+                PfnRange {
+                    start: span.start.min(run.range.start),
+                    end: span.end.max(run.range.end),
+                }
             };
         }
         let mut rest = core::mem::take(&mut self.fallback);
@@ -359,10 +383,18 @@ fn make_map<P: Platform>(
     state: Option<MapState>,
 ) -> (Policy, ArrayMemory) {
     let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
-    let (Some(space), Some(state)) = (platform.map_space(), state) else { return (Policy::OnDemand, array) };
+    let (Some(space), Some(state)) = (platform.map_space(), state) else {
+        return (Policy::OnDemand, array);
+    };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| memory_map::node_of(zones, segment);
-    choose_boot_pages(memory.early, input.parameters, directory, &node_of, &mut frame.pools.boot_pages);
+    choose_boot_pages(
+        memory.early,
+        input.parameters,
+        directory,
+        &node_of,
+        &mut frame.pools.boot_pages,
+    );
     array.obtain(memory.early, space, directory, &node_of, &frame.pools.boot_pages);
     if !any_free(memory.early, !array.covers_all()) {
         array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
@@ -370,10 +402,16 @@ fn make_map<P: Platform>(
     memory_map::note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
     let mut have = ZoneSet::default();
-    frame.zones.iter().filter(|zone| !zone.segments().is_empty()).for_each(|zone| have.insert(zone.id()));
+    frame
+        .zones
+        .iter()
+        .filter(|zone| !zone.segments().is_empty())
+        .for_each(|zone| have.insert(zone.id()));
     let fill = memory_map::first_value(input.parameters, space);
     state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => memory_map::withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
+        Policy::Deferred => {
+            memory_map::withheld(memory.early.runs(), &|zone| have.contains(zone), zone)
+        }
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
@@ -395,7 +433,12 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(span, segments, BlockTable::EMPTY, (Room::EMPTY, Loose::EMPTY, Marks::EMPTY));
+            frame.zones[slot].furnish(
+                span,
+                segments,
+                BlockTable::EMPTY,
+                (Room::EMPTY, Loose::EMPTY, Marks::EMPTY),
+            );
             continue;
         }
         let size = TableSize::of(segments);
@@ -453,11 +496,11 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
     let home = |node: NodeId| {
         let node = nodes.get(node.index()).or(nodes.first());
-        let near = node
-            .into_iter()
-            .flat_map(|node| node.fallback)
-            .flat_map(|&node| ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()]));
-        near.map(usize::from).find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
+        let near = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
+            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
+        });
+        near.map(usize::from)
+            .find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
     };
     // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
     let mut sharers = [0_u32; MAX_NODES];

@@ -35,7 +35,11 @@ impl<P: Platform> Manager<P> {
     /// See [`AllocateError`].
     #[inline]
     #[track_caller]
-    pub fn allocate_order(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    pub fn allocate_order(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Pfn, AllocateError> {
         // First, so that a request that is known to fail does nothing else. What is on at all is on from bring-up to the end.
         if self.pressure.quiet.wants_attention() {
             if self.pressure.is_lost(order, migrate_type) {
@@ -48,7 +52,11 @@ impl<P: Platform> Manager<P> {
 
     /// The same out of sight of debug aids.
     #[inline]
-    fn allocate_unseen(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    fn allocate_unseen(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Pfn, AllocateError> {
         if order > Order::BLOCK {
             return self.allocate_large(order, migrate_type);
         }
@@ -60,7 +68,11 @@ impl<P: Platform> Manager<P> {
 
     /// The same for what is in no cache.
     #[inline(never)]
-    fn allocate_large(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    fn allocate_large(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Pfn, AllocateError> {
         if order == Order::MAX
             && let Some(zone) = self.sole
             && let Some(start) = zone.take_largest(self.platform, migrate_type)
@@ -73,7 +85,9 @@ impl<P: Platform> Manager<P> {
     /// The zone that the calling CPU's cache keeps frames of.
     #[inline]
     fn near_zone(&self) -> Option<&'static Zone> {
-        self.pinned(|cpu| self.caches.get(cpu as usize).and_then(|cache| self.zones.get(cache.zone)))
+        self.pinned(|cpu| {
+            self.caches.get(cpu as usize).and_then(|cache| self.zones.get(cache.zone))
+        })
     }
 
     /// Calls `work` with the number of the CPU on which it then runs to its end.
@@ -112,7 +126,11 @@ impl<P: Platform> Manager<P> {
     /// From the near zone, above its low mark if it has that; then from the others; then by all other means.
     #[cold]
     #[inline(never)]
-    fn allocate_slowly(&self, order: Order, migrate_type: MigrateType) -> Result<Pfn, AllocateError> {
+    fn allocate_slowly(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Pfn, AllocateError> {
         // Here, as a search for a type that no memory is kept for would bring up all that is withheld.
         usable_type(migrate_type)?;
         let near = if order > Order::BLOCK {
@@ -125,7 +143,9 @@ impl<P: Platform> Manager<P> {
         };
         match near {
             Some(start) => Ok(start),
-            None => self.allocate_bare(&Request { migrate_type, ..Request::new(order) }).map(|range| range.start),
+            None => self
+                .allocate_bare(&Request { migrate_type, ..Request::new(order) })
+                .map(|range| range.start),
         }
     }
 
@@ -168,7 +188,11 @@ impl<P: Platform> Manager<P> {
             start = marks.find_map(|mark| {
                 self.zonelist(&search).find_map(|zone| {
                     let start = from(zone, mark, little)?;
-                    self.note_node(zone, &search, cache.pages().saturating_sub(cached) + order.pages());
+                    self.note_node(
+                        zone,
+                        &search,
+                        cache.pages().saturating_sub(cached) + order.pages(),
+                    );
                     Some(start)
                 })
             });
@@ -213,28 +237,47 @@ impl<P: Platform> Manager<P> {
             return self.free_large(start, order, Location::caller());
         }
         let put = self.inside(|cache| {
-            let usual = !self.pressure.quiet.wants_attention() && cache.keeps(start, order) && start.is_aligned(order);
+            let usual = !self.pressure.quiet.wants_attention()
+                && cache.keeps(start, order)
+                && start.is_aligned(order);
             if usual { cache.put(start, order) } else { Put::Full }
         });
-        if put == Some(Put::Kept) { Ok(()) } else { self.free_slowly(start, order, put, Location::caller()) }
+        if put == Some(Put::Kept) {
+            Ok(())
+        } else {
+            self.free_slowly(start, order, put, Location::caller())
+        }
     }
 
     /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
     #[cold]
     #[inline(never)]
-    fn free_slowly(&self, start: Pfn, order: Order, put: Option<Put>, place: Place) -> Result<(), FreeError> {
+    fn free_slowly(
+        &self,
+        start: Pfn,
+        order: Order,
+        put: Option<Put>,
+        place: Place,
+    ) -> Result<(), FreeError> {
         if put == Some(Put::Twice) {
             return Err(FreeError::free_already(start));
         }
         let mut told = false;
         let kept = self.inside(|cache| {
-            if !(cache.caches(order, MigrateType::Movable) && cache.keeps(start, order) && start.is_aligned(order)) {
+            if !(cache.caches(order, MigrateType::Movable)
+                && cache.keeps(start, order)
+                && start.is_aligned(order))
+            {
                 return None;
             }
             if self.pressure.quiet.wants_attention() {
                 self.pressure.quiet.stir();
                 told = true;
-                if let Err(error) = self.before_free(PfnRange { start, end: start.add(order.pages()) }, false, place) {
+                if let Err(error) = self.before_free(
+                    PfnRange { start, end: start.add(order.pages()) },
+                    false,
+                    place,
+                ) {
                     return Some(Err(error));
                 }
             }
@@ -285,7 +328,12 @@ impl<P: Platform> Manager<P> {
     }
 
     /// `place` is absent when those who want to know of every free have been told.
-    fn free_into_zone(&self, start: Pfn, order: Order, place: Option<Place>) -> Result<(), FreeError> {
+    fn free_into_zone(
+        &self,
+        start: Pfn,
+        order: Order,
+        place: Option<Place>,
+    ) -> Result<(), FreeError> {
         if !start.is_aligned(order) {
             return Err(FreeError::NotAligned { start, order });
         }
@@ -348,7 +396,12 @@ impl<P: Platform> Manager<P> {
         self.return_some::<MOST_RUNS>(cache, order, count)
     }
 
-    fn return_some<const MOST: usize>(&self, cache: &CpuCache, order: Order, count: usize) -> Result<(), FreeError> {
+    fn return_some<const MOST: usize>(
+        &self,
+        cache: &CpuCache,
+        order: Order,
+        count: usize,
+    ) -> Result<(), FreeError> {
         let (mut left, mut result) = (count, Ok(()));
         while left != 0 {
             let mut batch = [Runs::NONE; MOST];
@@ -474,7 +527,8 @@ impl<P: Platform> Manager<P> {
 fn whole_blocks(runs: &[Runs], count: usize) -> usize {
     let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
     let block = BlockNumber::containing(last.base);
-    let follow = runs[count..].iter().take_while(|runs| BlockNumber::containing(runs.base) == block).count();
+    let follow =
+        runs[count..].iter().take_while(|runs| BlockNumber::containing(runs.base) == block).count();
     if follow <= count / 2 { count + follow } else { count }
 }
 
@@ -492,7 +546,10 @@ mod tests {
     fn what_goes_back_ends_where_a_block_does_if_that_is_near() {
         let half = |number: u64| Runs::one(Pfn(number * 256));
         let odd: Vec<Runs> = (1..9).map(half).collect();
-        assert_eq!([0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)), [0, 1, 3, 3, 5, 7, 8]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)),
+            [0, 1, 3, 3, 5, 7, 8]
+        );
         // The rest of the block would be all that there is.
         let small: Vec<Runs> = (0..16).map(|number| Runs::one(Pfn(number * 16))).collect();
         assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);

@@ -59,7 +59,8 @@ impl<P: Platform> Manager<P> {
         let indices = indices(segment, range);
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         self.bring_up_withheld(zone, pages)?;
-        let blocks = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
+        let blocks =
+            self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
         {
             let mut isolations = self.isolations.lock(self.platform);
             let hull = isolations.hull;
@@ -84,7 +85,13 @@ impl<P: Platform> Manager<P> {
     /// See [`IsolateError`]. Nothing has then changed.
     pub fn unisolate(&self, range: BlockRange) -> Result<(), IsolateError> {
         let (zone, segment) = self.place_of_blocks(range)?;
-        match self.change_blocks(zone, segment, &indices(segment, range), Change::PutBack, Change::Isolate) {
+        match self.change_blocks(
+            zone,
+            segment,
+            &indices(segment, range),
+            Change::PutBack,
+            Change::Isolate,
+        ) {
             Ok(blocks) => {
                 self.forget(blocks);
                 Ok(())
@@ -120,7 +127,8 @@ impl<P: Platform> Manager<P> {
         if self.pressure.quiet.wants_attention() {
             let place: Place = Location::caller();
             if let Err(damage) = self.look_at_claimed(pages, place) {
-                let undone = self.change_blocks(zone, segment, &indices, Change::Unclaim, Change::Claim);
+                let undone =
+                    self.change_blocks(zone, segment, &indices, Change::Unclaim, Change::Claim);
                 debug_assert!(undone.is_ok(), "nobody else has them");
                 return Err(IsolateError::Damaged(damage));
             }
@@ -135,7 +143,8 @@ impl<P: Platform> Manager<P> {
             return Ok(());
         }
         self.grow_at(zone, pages);
-        let (start, last) = (BlockNumber::containing(pages.start), BlockNumber::containing(Pfn(pages.end.0 - 1)));
+        let (start, last) =
+            (BlockNumber::containing(pages.start), BlockNumber::containing(Pfn(pages.end.0 - 1)));
         for section in start.0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
             while zone.section_state(section) != SectionState::Done {
                 if !self.platform.can_wait() {
@@ -226,7 +235,10 @@ impl<P: Platform> Manager<P> {
         true
     }
 
-    fn place_of_blocks(&self, range: BlockRange) -> Result<(&'static Zone, &'static Segment), IsolateError> {
+    fn place_of_blocks(
+        &self,
+        range: BlockRange,
+    ) -> Result<(&'static Zone, &'static Segment), IsolateError> {
         if range.blocks() == 0 {
             return Err(IsolateError::Empty(range));
         }
@@ -242,5 +254,8 @@ fn indices(segment: &Segment, range: BlockRange) -> Range<u32> {
 
 fn slices(indices: &Range<u32>) -> impl Iterator<Item = Range<u32>> + use<> {
     let end = indices.end;
-    indices.clone().step_by(BLOCKS_AT_ONCE as usize).map(move |start| start..end.min(start + BLOCKS_AT_ONCE))
+    indices
+        .clone()
+        .step_by(BLOCKS_AT_ONCE as usize)
+        .map(move |start| start..end.min(start + BLOCKS_AT_ONCE))
 }

@@ -7,7 +7,9 @@ mod owned;
 
 use super::{Manager, Request};
 use crate::block::MigrateType;
-use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, MapSpace, OutOfFrames, Unflushed};
+use crate::map_space::{
+    BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, MapSpace, OutOfFrames, Unflushed,
+};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -57,7 +59,9 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoArray => f.write_str("there is no page array"),
-            Self::CannotWait => f.write_str("the memory map is changed only where other CPUs can be waited for"),
+            Self::CannotWait => {
+                f.write_str("the memory map is changed only where other CPUs can be waited for")
+            }
             Self::NotManaged(pfn) => write!(f, "pfn {pfn} is not managed"),
         }
     }
@@ -179,7 +183,11 @@ impl<P: Platform> Manager<P> {
     }
 
     fn space_to_change(&self) -> Result<&'static dyn MapSpace, MapError> {
-        let space = self.platform.map_space().filter(|_| self.memory_map.is_array()).ok_or(MapError::NoArray)?;
+        let space = self
+            .platform
+            .map_space()
+            .filter(|_| self.memory_map.is_array())
+            .ok_or(MapError::NoArray)?;
         if self.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
     }
 
@@ -304,7 +312,12 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Undoes a piece that could be made absent in part only.
-    fn populate_piece(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> MapChange {
+    fn populate_piece(
+        &self,
+        space: &dyn MapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> MapChange {
         let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
         let populated = self.fill_piece(space, piece, &mut frames, unflushed);
         let mut change = self.flush(space, unflushed);
@@ -319,7 +332,8 @@ impl<P: Platform> Manager<P> {
 
     /// Flushes what is due, and frees what that sets free.
     fn flush(&self, space: &dyn MapSpace, unflushed: &mut Unflushed) -> MapChange {
-        let mut change = MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
+        let mut change =
+            MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
         // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
         for run in list.runs() {

@@ -64,7 +64,16 @@ impl MapPolicy {
         let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
         let reclaimed_blocks = AtomicU64::new(without_map);
         let all_memory_ns = AtomicU64::new(0);
-        Self { policy, bytes, without_map, saved_pages, reclaimed_blocks, threads, started_ns, all_memory_ns }
+        Self {
+            policy,
+            bytes,
+            without_map,
+            saved_pages,
+            reclaimed_blocks,
+            threads,
+            started_ns,
+            all_memory_ns,
+        }
     }
 
     /// Whether there is an array.
@@ -83,7 +92,8 @@ impl MapPolicy {
     }
 
     fn note_pages(&self, change: &MapChange) {
-        self.saved_pages.fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
+        self.saved_pages
+            .fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
     }
 }
 
@@ -95,7 +105,9 @@ pub(super) struct MapState {
 impl MapState {
     /// Whether pages are to have descriptors in an array.
     pub(super) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
-        platform.map_space().is_some() && parameters.pages.are_wanted(true) && parameters.policy != Policy::OnDemand
+        platform.map_space().is_some()
+            && parameters.pages.are_wanted(true)
+            && parameters.policy != Policy::OnDemand
     }
 
     fn words(zone: &Zone) -> usize {
@@ -107,7 +119,11 @@ impl MapState {
         zones: &[Zone],
     ) -> Result<Self, BringUpError> {
         let words: usize = zones.iter().map(Self::words).sum();
-        let range = memory.take_zeroed("the state of the memory map", room::<AtomicU64>(words as u64), NodeId::ZERO)?;
+        let range = memory.take_zeroed(
+            "the state of the memory map",
+            room::<AtomicU64>(words as u64),
+            NodeId::ZERO,
+        )?;
         Ok(Self { range })
     }
 
@@ -141,7 +157,9 @@ impl MapState {
 /// Sections from a zone's first block to its last.
 fn section_count(zone: &Zone) -> u32 {
     match (zone.segments().first(), zone.segments().last()) {
-        (Some(first), Some(last)) => last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL,
+        (Some(first), Some(last)) => {
+            last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL
+        }
         _ => 0,
     }
 }
@@ -152,7 +170,10 @@ pub(super) fn withheld(
     has_segments: &dyn Fn(ZoneId) -> bool,
     zone: ZoneId,
 ) -> Option<core::ops::Range<u32>> {
-    let last = ZoneKind::ALL.into_iter().rev().find(|&kind| has_segments(ZoneId { node: zone.node, kind }));
+    let last = ZoneKind::ALL
+        .into_iter()
+        .rev()
+        .find(|&kind| has_segments(ZoneId { node: zone.node, kind }));
     if last != Some(zone.kind) {
         return None;
     }
@@ -235,7 +256,9 @@ impl<P: Platform> Manager<P> {
             }
         }
         let zone_at = |unit: u64| self.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
-        let all = Job::of_parts(&parts[..count]).min_chunk(1).max_threads(u32::try_from(count).unwrap_or(1).max(1));
+        let all = Job::of_parts(&parts[..count])
+            .min_chunk(1)
+            .max_threads(u32::try_from(count).unwrap_or(1).max(1));
         let ended = all.run(helpers, |units, _| {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
@@ -315,7 +338,12 @@ impl<P: Platform> Manager<P> {
         }
         if let (Some(started), Some(now)) = (self.memory_map.started_ns, self.platform.now_ns()) {
             let elapsed = now.saturating_sub(started) + 1;
-            let _ = self.memory_map.all_memory_ns.compare_exchange(0, elapsed, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.memory_map.all_memory_ns.compare_exchange(
+                0,
+                elapsed,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
 

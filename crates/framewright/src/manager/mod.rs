@@ -180,7 +180,10 @@ impl<P: Platform> Manager<P> {
     /// How long bring-up took.
     #[must_use]
     pub fn times(&self) -> BringUpTimes {
-        BringUpTimes { all_memory_ns: self.times.all_memory_ns.or_else(|| self.all_memory_ns()), ..self.times }
+        BringUpTimes {
+            all_memory_ns: self.times.all_memory_ns.or_else(|| self.all_memory_ns()),
+            ..self.times
+        }
     }
 
     /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
@@ -247,4 +250,5 @@ impl<P: Platform> Manager<P> {
 }
 
 /// Bytes of table that describe one block: its entry and its free map.
-pub const TABLE_BYTES_PER_BLOCK: u64 = (size_of::<BlockEntry>() + size_of::<crate::block::FreeMap>()) as u64;
+pub const TABLE_BYTES_PER_BLOCK: u64 =
+    (size_of::<BlockEntry>() + size_of::<crate::block::FreeMap>()) as u64;

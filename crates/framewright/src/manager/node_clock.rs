@@ -42,7 +42,8 @@ impl<'a, P: Platform> NodeClock<'a, P> {
             && let Some(now) = self.platform.now_ns()
             && let Some(node) = nodes.get_mut(node.index())
         {
-            let sum = if work == Work::Painting { &mut node.init_ns } else { &mut node.bookkeeping_ns };
+            let sum =
+                if work == Work::Painting { &mut node.init_ns } else { &mut node.bookkeeping_ns };
             *sum = Some(sum.unwrap_or(0) + now.saturating_sub(since));
         }
     }

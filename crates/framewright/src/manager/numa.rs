@@ -73,6 +73,12 @@ impl<P: Platform> Manager<P> {
         // Read before what they are a part of.
         let (miss, foreign, other) = (load(&rare.miss), load(&rare.foreign), load(&rare.other));
         let all = self.node_flow(node).allocated_pages;
-        NumaCounts { hit: all.saturating_sub(miss), miss, foreign, local: all.saturating_sub(other), other }
+        NumaCounts {
+            hit: all.saturating_sub(miss),
+            miss,
+            foreign,
+            local: all.saturating_sub(other),
+            other,
+        }
     }
 }

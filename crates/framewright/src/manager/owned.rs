@@ -52,7 +52,11 @@ impl<P: Platform> Manager<P> {
     /// As there.
     #[inline]
     #[track_caller]
-    pub fn frames_of_order(&self, order: Order, migrate_type: MigrateType) -> Result<Frames<'_, P>, AllocateError> {
+    pub fn frames_of_order(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Frames<'_, P>, AllocateError> {
         let start = self.allocate_order(order, migrate_type)?;
         Ok(Frames { manager: self, range: PfnRange { start, end: start.add(order.pages()) } })
     }
@@ -130,7 +134,8 @@ impl<'m, P: Platform> Frames<'m, P> {
     fn give_back(&self) -> Result<(), FreeError> {
         let PfnRange { start, .. } = self.range;
         let order = Order::for_pages(self.range.pages());
-        match order.filter(|&order| order.pages() == self.range.pages() && start.is_aligned(order)) {
+        match order.filter(|&order| order.pages() == self.range.pages() && start.is_aligned(order))
+        {
             // SAFETY: owned by this value, which ends here (invariant 42).
             Some(order) => unsafe { self.manager.free_order(start, order) },
             // SAFETY: as above (invariant 42).
@@ -145,7 +150,11 @@ impl<P: Platform> Drop for Frames<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let freed = self.give_back();
-        debug_assert!(freed.is_ok(), "{:?} was owned and could not be freed: {freed:?}", self.range);
+        debug_assert!(
+            freed.is_ok(),
+            "{:?} was owned and could not be freed: {freed:?}",
+            self.range
+        );
     }
 }
 

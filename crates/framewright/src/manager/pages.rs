@@ -39,7 +39,8 @@ impl<P: Platform> Manager<P> {
     /// Where a frame is described: its zone, its segment, and how far into its block it is.
     #[inline]
     pub(super) fn place_of(&self, pfn: Pfn) -> Option<(&'static Zone, &'static Segment, usize)> {
-        let (zone, segment) = self.zone_of_range(PfnRange::new(pfn.0, pfn.0.saturating_add(1))).ok()?;
+        let (zone, segment) =
+            self.zone_of_range(PfnRange::new(pfn.0, pfn.0.saturating_add(1))).ok()?;
         Some((zone, segment, usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)))
     }
 }

@@ -29,7 +29,9 @@ pub(super) fn for_each_segment(
         let (start, end) = blocks_of_run(&run);
         match &mut open {
             // Only neighbours in address order are bridged, so no block of another zone can lie between.
-            Some((zone, _, open_end)) if *zone == run.zone && start <= open_end.saturating_add(BRIDGED_BLOCKS) => {
+            Some((zone, _, open_end))
+                if *zone == run.zone && start <= open_end.saturating_add(BRIDGED_BLOCKS) =>
+            {
                 *open_end = end.max(*open_end);
             }
             _ => {

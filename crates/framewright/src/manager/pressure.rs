@@ -79,7 +79,8 @@ const TYPE_BITS: u32 = 3;
 #[inline]
 fn usual(quiet: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
     let what = u64::from(order.get()) << TYPE_BITS | migrate_type as u64;
-    (quiet >> (64 - ORDER_BITS - TYPE_BITS) == 0).then_some(quiet << (ORDER_BITS + TYPE_BITS) | what)
+    (quiet >> (64 - ORDER_BITS - TYPE_BITS) == 0)
+        .then_some(quiet << (ORDER_BITS + TYPE_BITS) | what)
 }
 
 impl Key {
@@ -202,7 +203,9 @@ impl Pressure {
         if places.iter().any(|place| place.load(Ordering::Relaxed) == task) {
             return None;
         }
-        let free = |place: &&AtomicU64| place.compare_exchange(0, task, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let free = |place: &&AtomicU64| {
+            place.compare_exchange(0, task, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
         places.iter().find(free).map(InHook)
     }
 }
@@ -233,7 +236,8 @@ impl<P: Platform> Manager<P> {
     /// What happened when memory was short. Usual requests for one run that are known to fail again ([`Quiet`]) fail without being counted.
     #[must_use]
     pub fn pressure_events(&self) -> PressureEvents {
-        let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } = &self.pressure.counters;
+        let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } =
+            &self.pressure.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PressureEvents {
             stalls: [0, 1, 2].map(|kind: usize| read(&stalls[kind])),

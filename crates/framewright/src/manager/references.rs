@@ -50,12 +50,18 @@ impl fmt::Display for ReferenceError {
         match self {
             Self::NotManaged(pfn) => write!(f, "no zone manages pfn {pfn}"),
             Self::NotCounted(pfn) => {
-                write!(f, "nothing counts references to pfn {pfn}: it has no descriptor, or its block no count")
+                write!(
+                    f,
+                    "nothing counts references to pfn {pfn}: it has no descriptor, or its block no count"
+                )
             }
             Self::Frozen(pfn) => write!(f, "pfn {pfn} has no references: it is free or frozen"),
             Self::Busy { pfn, references } => write!(f, "pfn {pfn} has {references} references"),
             Self::NotARun(range) => {
-                write!(f, "{range:?} cannot have one count: neither pages of one split block nor a whole block")
+                write!(
+                    f,
+                    "{range:?} cannot have one count: neither pages of one split block nor a whole block"
+                )
             }
             Self::NotFreed(error) => write!(f, "the last reference is gone, but {error}"),
         }
@@ -72,7 +78,9 @@ fn run_of(map: &Map<'_>, offset: usize) -> Option<(usize, usize)> {
         PartOf::Tail { .. } => None,
     };
     let head = match map.page(offset)?.part_of() {
-        PartOf::Tail { pages_to_head } => offset.checked_sub(usize::try_from(pages_to_head).ok()?)?,
+        PartOf::Tail { pages_to_head } => {
+            offset.checked_sub(usize::try_from(pages_to_head).ok()?)?
+        }
         PartOf::Single | PartOf::Head { .. } => offset,
     };
     let pages = pages_of(head)?;
@@ -123,18 +131,23 @@ impl<P: Platform> Manager<P> {
         if range.is_empty() {
             return Err(not_a_run);
         }
-        let (zone, segment, first) = self.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
+        let (zone, segment, first) =
+            self.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
         let index = segment.index_of(BlockNumber::containing(range.start));
         if range.pages() >= PAGES_PER_BLOCK {
-            let order = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages());
+            let order =
+                Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages());
             let order = order.filter(|&order| range.start.is_aligned(order)).ok_or(not_a_run)?;
             let started = zone.start_block_count(self.platform, index, order).ok_or(not_a_run)?;
-            return started.map_err(|references| ReferenceError::Busy { pfn: range.start, references });
+            return started
+                .map_err(|references| ReferenceError::Busy { pfn: range.start, references });
         }
         let end = first + usize::try_from(range.pages()).map_err(|_| not_a_run)?;
         let started = self.with_interrupts_off(|| {
             zone.look(index, |counted| match counted {
-                Counted::Page { map, free } if free.first_free(first, end).is_none() => start_run(&map, first, end),
+                Counted::Page { map, free } if free.first_free(first, end).is_none() => {
+                    start_run(&map, first, end)
+                }
                 Counted::Page { .. } | Counted::Block { .. } => None,
             })
         });
@@ -175,7 +188,11 @@ impl<P: Platform> Manager<P> {
                     }
                     // What the page was part of before does not count.
                     let same = run_of(&map, offset) == Some(run);
-                    Some(if same { Got::Reference } else { Got::Another(block.start().add(run.0 as u64)) })
+                    Some(if same {
+                        Got::Reference
+                    } else {
+                        Got::Another(block.start().add(run.0 as u64))
+                    })
                 }
             })
         });
@@ -213,8 +230,9 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// As [`put`](Self::put).
     pub unsafe fn put_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
-        let put =
-            self.with_target(pfn, |target| references::put(target.count).map(|last| last.then_some(target.run)))?;
+        let put = self.with_target(pfn, |target| {
+            references::put(target.count).map(|last| last.then_some(target.run))
+        })?;
         put.map_err(|_| ReferenceError::Frozen(pfn))
     }
 
@@ -235,7 +253,11 @@ impl<P: Platform> Manager<P> {
             }
             (references, target.run)
         })?;
-        if references == 0 { self.free_run(run) } else { Err(ReferenceError::Busy { pfn, references }) }
+        if references == 0 {
+            self.free_run(run)
+        } else {
+            Err(ReferenceError::Busy { pfn, references })
+        }
     }
 
     /// Makes `expected` references none, so that the caller, who has all of them, is alone.
@@ -296,8 +318,10 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// As [`owner_word`](Self::owner_word).
     pub fn set_owner_word(&self, pfn: Pfn, word: u32) -> Result<(), ReferenceError> {
-        self.with_target(pfn, |target| target.owner.map(|owner| owner.store(word, Ordering::Release)))?
-            .ok_or(ReferenceError::NotCounted(pfn))
+        self.with_target(pfn, |target| {
+            target.owner.map(|owner| owner.store(word, Ordering::Release))
+        })?
+        .ok_or(ReferenceError::NotCounted(pfn))
     }
 
     /// Frees frames whose count just became zero, so that they are the caller's alone; of single pages the descriptor is cleared already.
@@ -307,7 +331,8 @@ impl<P: Platform> Manager<P> {
             self.clear_run(run);
         }
         let order = Order::for_pages(run.pages());
-        let order = order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
+        let order =
+            order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
         let freed = match order {
             // SAFETY: by the promise of who put the last reference or froze the count nobody has these frames but us (invariants 23 and 42).
             Some(order) => unsafe { self.free_order(run.start, order) },
@@ -326,7 +351,8 @@ impl<P: Platform> Manager<P> {
             self.with_interrupts_off(|| {
                 zone.look(index, |counted| {
                     if let Counted::Page { map, .. } = counted {
-                        let pages = (start..end.min(start + CLEARED_AT_ONCE)).filter_map(|offset| map.page(offset));
+                        let pages = (start..end.min(start + CLEARED_AT_ONCE))
+                            .filter_map(|offset| map.page(offset));
                         pages.for_each(|page| {
                             page.clear();
                             page.set_part_of(PartOf::Single);
@@ -338,7 +364,11 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The count of what a page is part of, for who has a reference or has it alone, so that it stays that.
-    fn with_target<R>(&self, pfn: Pfn, look: impl FnOnce(Target<'_>) -> R) -> Result<R, ReferenceError> {
+    fn with_target<R>(
+        &self,
+        pfn: Pfn,
+        look: impl FnOnce(Target<'_>) -> R,
+    ) -> Result<R, ReferenceError> {
         let (zone, segment, offset) = self.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
         let block = BlockNumber::containing(pfn);
         let seen = self.with_interrupts_off(|| {

@@ -3,7 +3,9 @@
 use super::Manager;
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
-use crate::zone::{LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks};
+use crate::zone::{
+    LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks,
+};
 use core::fmt;
 
 /// The most that `min_free_kbytes` can be: what Linux's integer holds.
@@ -54,10 +56,16 @@ impl Tunables {
         let total_pages: u64 = zones.iter().map(Zone::final_managed_pages).sum();
         for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
             let of_kind = |kind| zones.iter().find(|zone| zone.id().kind == kind);
-            let managed = ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::final_managed_pages));
+            let managed =
+                ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::final_managed_pages));
             for zone in zones {
                 let (kind, pages) = (zone.id().kind, zone.final_managed_pages());
-                let marks = watermarks(pages, total_pages, self.min_free_kbytes, self.watermark_scale_factor);
+                let marks = watermarks(
+                    pages,
+                    total_pages,
+                    self.min_free_kbytes,
+                    self.watermark_scale_factor,
+                );
                 let ratio = self.lowmem_reserve_ratio[kind as usize];
                 zone.set_marks(marks, lowmem_reserve(kind, managed, ratio));
             }
@@ -83,7 +91,9 @@ pub enum SettingsError {
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMuch { kbytes } => write!(f, "min_free_kbytes cannot be {kbytes}: at most {MOST_MIN_FREE_KBYTES}"),
+            Self::TooMuch { kbytes } => {
+                write!(f, "min_free_kbytes cannot be {kbytes}: at most {MOST_MIN_FREE_KBYTES}")
+            }
             Self::BadScaleFactor { factor } => {
                 let (least, most) = SCALE_FACTORS.into_inner();
                 write!(f, "watermark_scale_factor cannot be {factor}: {least} to {most}")

@@ -48,13 +48,20 @@ impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("there is memory for it now"),
-            Self::NoZone { highest } => write!(f, "there is no zone up to {highest} on the nodes that it allows"),
-            Self::Address { max_address } => write!(f, "there is no memory below {max_address:#x} where it may be"),
+            Self::NoZone { highest } => {
+                write!(f, "there is no zone up to {highest} on the nodes that it allows")
+            }
+            Self::Address { max_address } => {
+                write!(f, "there is no memory below {max_address:#x} where it may be")
+            }
             Self::Watermark { free_pages, kept_pages } => {
                 write!(f, "{free_pages} pages are free, and watermarks keep {kept_pages}")
             }
             Self::Fragmented { free_pages, largest: Some(largest) } => {
-                write!(f, "{free_pages} pages are free, but in runs of at most {largest:?} where it may have them")
+                write!(
+                    f,
+                    "{free_pages} pages are free, but in runs of at most {largest:?} where it may have them"
+                )
             }
             Self::Fragmented { free_pages, largest: None } => {
                 write!(f, "{free_pages} pages are free, but none that it may have")
@@ -99,7 +106,8 @@ impl<P: Platform> Manager<P> {
                 return Ok(Shortfall::None);
             }
             // What lies above the address is none of what there is; of a whole zone the counter says it.
-            let free = if zone.span().end <= below { zone.free_pages() } else { free_pages(&areas) };
+            let free =
+                if zone.span().end <= below { zone.free_pages() } else { free_pages(&areas) };
             all_pages += free;
             enough |= free >= order.pages();
             largest = largest.max(run);
@@ -109,7 +117,9 @@ impl<P: Platform> Manager<P> {
         }
         Ok(match kept_back {
             // Not one of these zones gives it, so that it is for a mark.
-            (free_pages, kept_pages) if largest >= Some(order) => Shortfall::Watermark { free_pages, kept_pages },
+            (free_pages, kept_pages) if largest >= Some(order) => {
+                Shortfall::Watermark { free_pages, kept_pages }
+            }
             _ if enough => Shortfall::Fragmented { free_pages: all_pages, largest },
             _ => Shortfall::Exhausted { free_pages: all_pages },
         })
@@ -119,7 +129,9 @@ impl<P: Platform> Manager<P> {
 /// The largest free run that requests of a type may have.
 fn largest_run(areas: &FreeAreas, migrate_type: MigrateType) -> Option<Order> {
     let types = core::iter::once(&migrate_type).chain(migrate_type.fallbacks());
-    let order = types.filter_map(|&of| areas.runs[of as usize].iter().rposition(|&runs| runs != 0)).max()?;
+    let order = types
+        .filter_map(|&of| areas.runs[of as usize].iter().rposition(|&runs| runs != 0))
+        .max()?;
     Order::new(u8::try_from(order).ok()?)
 }
 

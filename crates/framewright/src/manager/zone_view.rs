@@ -3,7 +3,9 @@
 use super::Manager;
 use crate::block::BLOCK_ORDERS;
 use crate::platform::Platform;
-use crate::zone::{BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents, ZoneFlow, ZoneId};
+use crate::zone::{
+    BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents, ZoneFlow, ZoneId,
+};
 use core::ops::Deref;
 
 /// A zone and the platform that its memory is seen through.

@@ -20,7 +20,8 @@ pub(crate) struct BootRange {
 }
 
 impl BootRange {
-    pub(crate) const EMPTY: Self = Self { frames: PfnRange::new(0, 0), order: Order::BLOCK, node: NodeId::ZERO };
+    pub(crate) const EMPTY: Self =
+        Self { frames: PfnRange::new(0, 0), order: Order::BLOCK, node: NodeId::ZERO };
 }
 
 /// See the module documentation.
@@ -55,14 +56,15 @@ impl BootPages {
     pub(crate) fn blocks_of(&self, section: u32) -> u64 {
         let first = u64::from(section) * SECTION_PAGES;
         let section = PfnRange::new(first, first + SECTION_PAGES);
-        self.ranges().iter().map(|range| range.frames.intersection(section)).filter(|part| !part.is_empty()).fold(
-            0,
-            |bits, part| {
+        self.ranges()
+            .iter()
+            .map(|range| range.frames.intersection(section))
+            .filter(|part| !part.is_empty())
+            .fold(0, |bits, part| {
                 let start = BlockNumber::containing(part.start).0 % BLOCKS_PER_CALL;
                 let blocks = part.pages() / PAGES_PER_BLOCK;
                 bits | (u64::MAX >> (u64::from(u64::BITS) - blocks)) << start
-            },
-        )
+            })
     }
 
     /// Takes up to `pages` pages of `order` on a node, as large pieces as there are. What is not found is left to others. Returns how many.
@@ -97,7 +99,12 @@ impl BootPages {
     }
 
     /// Obtains as many frames as `wanted` has.
-    fn take<P: Platform>(&mut self, early: &mut EarlyAllocator<'_, P>, wanted: BootRange, align_pages: u64) -> bool {
+    fn take<P: Platform>(
+        &mut self,
+        early: &mut EarlyAllocator<'_, P>,
+        wanted: BootRange,
+        align_pages: u64,
+    ) -> bool {
         let request = EarlyRequest {
             node: NodeChoice::Exact(wanted.node),
             zeroed: false,
@@ -106,7 +113,10 @@ impl BootPages {
         };
         let Some(slot) = self.ranges.get_mut(self.used) else { return false };
         let Ok(found) = early.allocate(&request) else { return false };
-        *slot = BootRange { frames: PfnRange::new(found.start / PAGE_SIZE, found.end / PAGE_SIZE), ..wanted };
+        *slot = BootRange {
+            frames: PfnRange::new(found.start / PAGE_SIZE, found.end / PAGE_SIZE),
+            ..wanted
+        };
         self.used += 1;
         true
     }

@@ -130,7 +130,9 @@ impl ArrayMemory {
         cause: MapFallback,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
-            if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) = (&mut *part, NodeId::new(index)) {
+            if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) =
+                (&mut *part, NodeId::new(index))
+            {
                 let sections = sections_of_node(directory, node_of, node);
                 give_part_back(early, space, sections, memory, handed_pages);
                 *part = Part::Absent(cause);
@@ -173,7 +175,9 @@ fn runs_of(section: u32, without: u64) -> impl Iterator<Item = BlockRange> {
 
 /// Frames for the parts of sections that are described in part, and for their own tables.
 fn small_pages(sections: impl Iterator<Item = u32>, without: &BootPages) -> u64 {
-    let partly = sections.map(|section| without.blocks_of(section)).filter(|&bits| bits != 0 && bits != u64::MAX);
+    let partly = sections
+        .map(|section| without.blocks_of(section))
+        .filter(|&bits| bits != 0 && bits != u64::MAX);
     let pages = |bits: u64| (u64::from(bits.count_zeros()) + 1) * MAP_PAGES_PER_BLOCK;
     partly.map(pages).sum::<u64>()
 }
@@ -197,8 +201,11 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     if space.takes_frames() {
         let tables = tables_for(sections()) + small_pages(sections(), without);
         let size_bytes = count * PART_BYTES + tables * PAGE_SIZE;
-        let request =
-            EarlyRequest { node: NodeChoice::Exact(node), zeroed: false, ..EarlyRequest::new(size_bytes, PART_BYTES) };
+        let request = EarlyRequest {
+            node: NodeChoice::Exact(node),
+            zeroed: false,
+            ..EarlyRequest::new(size_bytes, PART_BYTES)
+        };
         memory = match early.allocate_table(&request, node) {
             Ok(memory) => memory,
             Err(error) => return Part::Absent(MapFallback::NoMemory(error)),
@@ -341,8 +348,9 @@ mod tests {
 
     #[test]
     fn deferral_begins_after_a_section_was_counted() {
-        let sections =
-            |runs: &[(u64, u64)]| deferred_sections(runs.iter().map(|&(start, end)| PfnRange::new(start, end)));
+        let sections = |runs: &[(u64, u64)]| {
+            deferred_sections(runs.iter().map(|&(start, end)| PfnRange::new(start, end)))
+        };
         // A zone on a section boundary without holes defers from its second section.
         assert_eq!(sections(&[(2 * S, 10 * S)]), Some(3..10));
         // One that begins inside a section counts a whole one first.
@@ -383,7 +391,8 @@ mod tests {
                 runs.push(PfnRange::new(at, end));
                 at = end + 1 + random(S / 2);
             }
-            let fast = deferred_sections(runs.iter().copied()).map(|sections| u64::from(sections.start));
+            let fast =
+                deferred_sections(runs.iter().copied()).map(|sections| u64::from(sections.start));
             assert_eq!(fast, slow(&runs), "{runs:?}");
         }
     }

@@ -37,7 +37,8 @@ pub(crate) struct DeferredInit {
 
 impl DeferredInit {
     pub(crate) const fn new() -> Self {
-        let (grown_pages, elapsed_ns, threads) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(0));
+        let (grown_pages, elapsed_ns, threads) =
+            (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(0));
         Self { pages: 0, grown_pages, elapsed_ns, threads }
     }
 }
@@ -56,7 +57,13 @@ pub(crate) struct Sections {
 
 impl Sections {
     pub(crate) const fn none() -> Self {
-        Self { range: 0..0, claimed: &[], done: &[], next: AtomicU32::new(0), left: AtomicU32::new(0) }
+        Self {
+            range: 0..0,
+            claimed: &[],
+            done: &[],
+            next: AtomicU32::new(0),
+            left: AtomicU32::new(0),
+        }
     }
 
     /// Words that `count` sections take in each of the two bitmaps.
@@ -65,14 +72,22 @@ impl Sections {
     }
 
     /// All deferred; the bitmaps are zero.
-    pub(crate) fn new(range: Range<u32>, claimed: &'static [AtomicU64], done: &'static [AtomicU64]) -> Self {
+    pub(crate) fn new(
+        range: Range<u32>,
+        claimed: &'static [AtomicU64],
+        done: &'static [AtomicU64],
+    ) -> Self {
         let left = range.end.saturating_sub(range.start);
         Self { next: AtomicU32::new(range.start), left: AtomicU32::new(left), range, claimed, done }
     }
 
     /// The first block that is withheld.
     pub(crate) const fn first_block(&self) -> u32 {
-        if self.range.start < self.range.end { self.range.start * BLOCKS_PER_CALL } else { u32::MAX }
+        if self.range.start < self.range.end {
+            self.range.start * BLOCKS_PER_CALL
+        } else {
+            u32::MAX
+        }
     }
 
     pub(crate) fn range(&self) -> Range<u32> {
@@ -109,7 +124,9 @@ impl Sections {
 
     pub(crate) fn state(&self, section: u32) -> SectionState {
         // Acquire pairs with the Release in `finish`.
-        let is_set = |map| self.bit(map, section).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
+        let is_set = |map| {
+            self.bit(map, section).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+        };
         match (is_set(self.claimed), is_set(self.done)) {
             (_, true) => SectionState::Done,
             (true, false) => SectionState::Busy,
@@ -122,7 +139,8 @@ impl Sections {
         // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up, and what is made of it is published under the zone lock.
         // The load spares those who look for something left the atomic operation.
         self.bit(self.claimed, section).is_some_and(|(word, bit)| {
-            word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            word.load(Ordering::Relaxed) & bit == 0
+                && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
         })
     }
 
@@ -131,8 +149,8 @@ impl Sections {
         loop {
             // Relaxed: a hint that never passes a section that can be claimed; the claim itself decides.
             let next = self.next.load(Ordering::Relaxed);
-            let found =
-                (next..self.range.end.min(end)).find(|&section| self.state(section) == SectionState::Deferred)?;
+            let found = (next..self.range.end.min(end))
+                .find(|&section| self.state(section) == SectionState::Deferred)?;
             self.next.fetch_max(found, Ordering::Relaxed);
             if self.claim(found) {
                 return Some(found);
@@ -158,7 +176,12 @@ mod tests {
     use std::vec::Vec;
 
     fn zeros(count: u32) -> &'static [AtomicU64] {
-        Box::leak((0..Sections::words(count)).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().into_boxed_slice())
+        Box::leak(
+            (0..Sections::words(count))
+                .map(|_| AtomicU64::new(0))
+                .collect::<Vec<_>>()
+                .into_boxed_slice(),
+        )
     }
 
     #[test]
@@ -182,7 +205,11 @@ mod tests {
         let sections = Sections::new(0..1000, zeros(1000), zeros(1000));
         let mut all: Vec<u32> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| core::iter::from_fn(|| sections.claim_next(u32::MAX)).collect::<Vec<_>>()))
+                .map(|_| {
+                    scope.spawn(|| {
+                        core::iter::from_fn(|| sections.claim_next(u32::MAX)).collect::<Vec<_>>()
+                    })
+                })
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });

@@ -15,17 +15,23 @@ impl Tier<'_> {
         loop {
             let mut found = self.lists.room.smallest(migrate_type, order)?;
             for larger in found + 1..u8::try_from(ORDERS).unwrap_or(0) {
-                if self.lists.room.first(migrate_type, larger).is_some() && self.lists.placement.coin() {
+                if self.lists.room.first(migrate_type, larger).is_some()
+                    && self.lists.placement.coin()
+                {
                     found = larger;
                 }
             }
             let chance = self.lists.placement.next();
             let index = self.lists.room.any(migrate_type, found, chance)?;
             let map = self.table.free_map(index);
-            let chances = (0..TRIES).map(|_| (self.lists.placement.next() % PAGES_PER_BLOCK) >> order << order);
-            let by_chance =
-                chances.filter_map(|run| usize::try_from(run).ok()).find(|&run| map.is_run_free(run, order));
-            if let Some(start) = by_chance.or_else(|| map.find(order)).and_then(|start| u16::try_from(start).ok()) {
+            let chances = (0..TRIES)
+                .map(|_| (self.lists.placement.next() % PAGES_PER_BLOCK) >> order << order);
+            let by_chance = chances
+                .filter_map(|run| usize::try_from(run).ok())
+                .find(|&run| map.is_run_free(run, order));
+            if let Some(start) =
+                by_chance.or_else(|| map.find(order)).and_then(|start| u16::try_from(start).ok())
+            {
                 return Some(Found { index, start });
             }
             let state = self.table.state(index);

@@ -24,7 +24,11 @@ unsafe impl Sync for Array {}
 
 impl Array {
     /// `base` as [`MapSpace::base`](crate::map_space::MapSpace::base) says it; no bit is set.
-    pub(crate) const fn new(base: NonNull<u8>, described: &'static [AtomicU64], fill: Fill) -> Self {
+    pub(crate) const fn new(
+        base: NonNull<u8>,
+        described: &'static [AtomicU64],
+        fill: Fill,
+    ) -> Self {
         Self { base: base.cast(), described, fill }
     }
 

@@ -114,7 +114,10 @@ impl Word {
     }
 
     fn read(&self) -> Runs {
-        Runs { base: Pfn(self.base.load(Ordering::Relaxed)), runs: self.runs.load(Ordering::Relaxed) }
+        Runs {
+            base: Pfn(self.base.load(Ordering::Relaxed)),
+            runs: self.runs.load(Ordering::Relaxed),
+        }
     }
 
     #[inline]
@@ -269,7 +272,11 @@ impl CpuCache {
             freed: Place::all(FREED, 0, |order| share >> order),
             ready: Place::all(READY, sum(&FREED), |_| share / 64),
             stacks: Place::all(STACK, 0, |stack| {
-                if stack + 1 == STACK_ORDERS { u64::from(usual) } else { share >> (stack + WORD_ORDERS) }
+                if stack + 1 == STACK_ORDERS {
+                    u64::from(usual)
+                } else {
+                    share >> (stack + WORD_ORDERS)
+                }
             }),
             entries: core::array::from_fn(|_| Word::empty()),
             starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
@@ -285,7 +292,10 @@ impl CpuCache {
     pub(crate) fn caches(&self, order: Order, migrate_type: MigrateType) -> bool {
         match word_order(order) {
             Some(_) => (migrate_type as usize) < TYPES,
-            None => migrate_type == MigrateType::Movable && self.stack(order).is_some_and(|stack| stack.limit() != 0),
+            None => {
+                migrate_type == MigrateType::Movable
+                    && self.stack(order).is_some_and(|stack| stack.limit() != 0)
+            }
         }
     }
 
@@ -373,7 +383,9 @@ impl CpuCache {
         {
             return top.give(start);
         }
-        let Some(entry) = freed.grow().and_then(|entry| self.entries.get(entry)) else { return Put::Full };
+        let Some(entry) = freed.grow().and_then(|entry| self.entries.get(entry)) else {
+            return Put::Full;
+        };
         entry.set(Runs::one(start));
         Put::Kept
     }
@@ -386,7 +398,9 @@ impl CpuCache {
         {
             return Put::Twice;
         }
-        let Some(entry) = stack.grow().and_then(|entry| self.starts.get(entry)) else { return Put::Full };
+        let Some(entry) = stack.grow().and_then(|entry| self.starts.get(entry)) else {
+            return Put::Full;
+        };
         entry.store(start.0, Ordering::Relaxed);
         Put::Kept
     }
@@ -425,11 +439,16 @@ impl CpuCache {
 
     /// How many single pages a refill brings at most, and how many pages fit in all.
     pub(crate) fn limits(&self) -> (u64, u64) {
-        let limits = |places: &[Place]| places.iter().map(|place| u64::from(place.limit())).sum::<u64>();
+        let limits =
+            |places: &[Place]| places.iter().map(|place| u64::from(place.limit())).sum::<u64>();
         let words = self.words.len() as u64 + limits(&self.freed) + limits(&self.ready);
         let stacks = self.stacks.iter().zip(WORD_ORDERS..);
         let most = |(stack, order): (&Place, usize)| {
-            u64::from(if order == usize::from(BLOCK_ORDER) { self.blocks[1] } else { stack.limit() }) << order
+            u64::from(if order == usize::from(BLOCK_ORDER) {
+                self.blocks[1]
+            } else {
+                stack.limit()
+            }) << order
         };
         let most = 64 * words + stacks.map(most).sum::<u64>();
         (64 * (1 + u64::from(self.ready[0].limit())), most)
@@ -452,14 +471,16 @@ impl CpuCache {
     #[cold]
     #[inline(never)]
     fn get_ready(&self, order: usize, migrate_type: MigrateType) -> Option<Pfn> {
-        let ready = migrate_type == MigrateType::Movable && self.turn_to(order, self.ready.get(order)?);
+        let ready =
+            migrate_type == MigrateType::Movable && self.turn_to(order, self.ready.get(order)?);
         if ready { self.word(order, migrate_type)?.take() } else { None }
     }
 
     /// Whether [`reuse`](Self::reuse) would find something.
     pub(crate) fn has_freed(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
-        migrate_type == MigrateType::Movable && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
+        migrate_type == MigrateType::Movable
+            && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
     }
 
     /// Turns to what was freed here last, when the zone has nothing, or nothing but reported memory.
@@ -495,7 +516,10 @@ impl CpuCache {
             Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
             None => {
                 let Some(stack) = self.stack(order) else { return 0 };
-                copy(stack, &self.starts, out, |start| Runs { base: Pfn(start.load(Ordering::Relaxed)), runs: 1 })
+                copy(stack, &self.starts, out, |start| Runs {
+                    base: Pfn(start.load(Ordering::Relaxed)),
+                    runs: 1,
+                })
             }
         }
     }
@@ -505,7 +529,10 @@ impl CpuCache {
         self.contents.touch();
         let left = |place: &Place| {
             let entries = place.entries();
-            place.len.store(u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0), Ordering::Relaxed);
+            place.len.store(
+                u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0),
+                Ordering::Relaxed,
+            );
             entries.skip(count)
         };
         match word_order(order) {
@@ -516,7 +543,8 @@ impl CpuCache {
             }
             None => {
                 for from in self.stack(order).map_or(0..0, |stack| stack.entries()).skip(count) {
-                    self.starts[from - count].store(self.starts[from].load(Ordering::Relaxed), Ordering::Relaxed);
+                    self.starts[from - count]
+                        .store(self.starts[from].load(Ordering::Relaxed), Ordering::Relaxed);
                 }
                 let _ = self.stack(order).map(left);
             }

@@ -48,7 +48,9 @@ impl Fill {
         match self {
             Self::KnownZero => {}
             // SAFETY: passed on to the caller.
-            Self::Zero(ZeroWith::Movnti) => unsafe { template(start.cast(), count, &[0; TEMPLATE_WORDS]) },
+            Self::Zero(ZeroWith::Movnti) => unsafe {
+                template(start.cast(), count, &[0; TEMPLATE_WORDS])
+            },
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: passed on to the caller; the processor has the instruction.
             Self::Zero(ZeroWith::Clzero) => unsafe { clzero(start, count) },
@@ -211,7 +213,8 @@ mod tests {
             for written in [3..3, 3..4, 5..7, 2..5, 9..13, 1..512, 7..1000] {
                 let all = filled(fill, 1001, written.clone());
                 for (index, &descriptor) in all.iter().enumerate() {
-                    let expected = if written.contains(&index) { value } else { Descriptor([u64::MAX; 8]) };
+                    let expected =
+                        if written.contains(&index) { value } else { Descriptor([u64::MAX; 8]) };
                     assert_eq!(descriptor, expected, "{fill:?} {index}");
                 }
             }

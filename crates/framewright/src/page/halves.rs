@@ -16,10 +16,12 @@ pub(crate) const HALF: Order = match Order::new(Order::BLOCK.get() - 1) {
     None => Order::PAGE,
 };
 /// A block that was taken whole, in pieces, of which none came back: its free map is zero.
-const HELD: BlockState = BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+const HELD: BlockState =
+    BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
 /// Half of its frames, and as far as counts tell that may be in one run.
-const HALF_FREE: BlockState =
-    HELD.with_pages(PAGES_PER_BLOCK / 2, PAGES_PER_BLOCK, PAGES_PER_BLOCK).with_room(Some(HALF.get()));
+const HALF_FREE: BlockState = HELD
+    .with_pages(PAGES_PER_BLOCK / 2, PAGES_PER_BLOCK, PAGES_PER_BLOCK)
+    .with_room(Some(HALF.get()));
 
 impl Tier<'_> {
     /// Frees the half at frame `start` of a block, if that is in one of the usual two states. False, and nothing is changed, when it is not, or when the half is free already.
@@ -38,7 +40,10 @@ impl Tier<'_> {
             return true;
         }
         // One block is kept split when it is all free, which the general way sees to.
-        if state != HALF_FREE || self.lists.spare == NONE || !self.table.free_map(index).is_half_taken(start) {
+        if state != HALF_FREE
+            || self.lists.spare == NONE
+            || !self.table.free_map(index).is_half_taken(start)
+        {
             return false;
         }
         self.lists.room.remove(MigrateType::Movable, HALF.get(), index);
@@ -63,7 +68,15 @@ impl Tier<'_> {
         self.lists.events.block_merges += u64::from(held);
         if held != 0 && !self.lists.loosen(self.table, segment, index, held) {
             for block in index..index + held {
-                buddy::free(self.lists, self.table, segment, block, Order::BLOCK, MigrateType::Movable, Position::Head);
+                buddy::free(
+                    self.lists,
+                    self.table,
+                    segment,
+                    block,
+                    Order::BLOCK,
+                    MigrateType::Movable,
+                    Position::Head,
+                );
             }
         }
         held

@@ -64,7 +64,12 @@ impl Tier<'_> {
 
     /// The first frame of `range` that holds descriptors.
     #[inline]
-    pub(super) fn in_map(&self, index: u32, state: BlockState, range: &Range<usize>) -> Option<usize> {
+    pub(super) fn in_map(
+        &self,
+        index: u32,
+        state: BlockState,
+        range: &Range<usize>,
+    ) -> Option<usize> {
         if state.map_form() != MapForm::Inside {
             return None;
         }
@@ -79,7 +84,9 @@ impl Tier<'_> {
     pub(super) fn any_in_map(&self, index: u32, start: usize, runs: u64, order: Order) -> bool {
         let Some(frames) = self.map_frames(index) else { return false };
         let pages = (0..order.get()).fold(runs, |pages, step| pages | pages << (1 << step));
-        frames.iter().any(|frame| frame >= start && frame < start + 64 && pages >> (frame - start) & 1 != 0)
+        frames
+            .iter()
+            .any(|frame| frame >= start && frame < start + 64 && pages >> (frame - start) & 1 != 0)
     }
 
     fn map_frames(&self, index: u32) -> Option<MapFrames> {
@@ -117,7 +124,12 @@ impl Tier<'_> {
         self.hold(segment, index, BlockState::without);
     }
 
-    fn hold(&mut self, segment: &Range<u32>, index: u32, change: fn(BlockState, u64) -> BlockState) {
+    fn hold(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        change: fn(BlockState, u64) -> BlockState,
+    ) {
         let state = self.table.state(index);
         *self.free_counter(state) -= state.free_pages();
         let state = change(state, BlockState::ISOLATED);
@@ -135,7 +147,10 @@ impl Tier<'_> {
                 self.lists.isolated_pages += PAGES_PER_BLOCK - state.free_pages();
                 self.lists.marks.set_zero(index, false);
                 self.take_map(index);
-                self.table.set_state(index, BlockState::head(State::Isolated, Order::BLOCK, state.migrate_type()));
+                self.table.set_state(
+                    index,
+                    BlockState::head(State::Isolated, Order::BLOCK, state.migrate_type()),
+                );
             }
         } else if complete {
             self.complete(segment, index);

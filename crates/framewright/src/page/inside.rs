@@ -52,9 +52,11 @@ impl MapFrames {
 
     /// Eight free frames where they do least harm: aligned neighbours in the smallest larger free run, the highest of those; else the highest eight.
     pub(crate) fn choose(free: &FreeMap) -> Option<Self> {
-        let runs = (0..FRAMES).step_by(MAP_FRAMES).rev().filter(|&start| free.is_run_free(start, 3));
-        let harm =
-            |&start: &usize| (4..9).take_while(|&order| free.is_run_free(start >> order << order, order)).count();
+        let runs =
+            (0..FRAMES).step_by(MAP_FRAMES).rev().filter(|&start| free.is_run_free(start, 3));
+        let harm = |&start: &usize| {
+            (4..9).take_while(|&order| free.is_run_free(start >> order << order, order)).count()
+        };
         if let Some(start) = runs.min_by_key(harm) {
             return Some(Self::run(start));
         }
@@ -94,8 +96,11 @@ impl MapFrames {
     /// The frame that the state word names.
     fn named(&self) -> usize {
         let own = |&(part, frame): &(usize, usize)| frame / DESCRIBED == part;
-        let named =
-            if self.is_run() { self.iter().next() } else { self.iter().enumerate().find(own).map(|(_, frame)| frame) };
+        let named = if self.is_run() {
+            self.iter().next()
+        } else {
+            self.iter().enumerate().find(own).map(|(_, frame)| frame)
+        };
         named.unwrap_or(0)
     }
 
@@ -172,7 +177,8 @@ impl Descriptors {
         if self.array.is_some_and(|array| array.describes(index)) {
             return MapForm::Array;
         }
-        let reached = |start: Pfn| start.add(PAGES_PER_BLOCK).address() <= self.platform.direct_limit();
+        let reached =
+            |start: Pfn| start.add(PAGES_PER_BLOCK).address() <= self.platform.direct_limit();
         if self.block_start(index).is_some_and(reached) { MapForm::Inside } else { MapForm::None }
     }
 
@@ -219,12 +225,19 @@ impl Descriptors {
     }
 
     /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with descriptors, all zero; returns what the state word is to say.
-    pub(crate) fn write(&self, lists: &mut FreeLists, index: u32, frames: MapFrames, state: BlockState) -> BlockState {
+    pub(crate) fn write(
+        &self,
+        lists: &mut FreeLists,
+        index: u32,
+        frames: MapFrames,
+        state: BlockState,
+    ) -> BlockState {
         self.fill(index, frames, 0);
         let named = frames.named();
         let state = state.with_map(named, !frames.is_run());
         if !frames.is_run()
-            && let Some(others) = Map::of(self, lists, index, state).and_then(|map| map.names_others())
+            && let Some(others) =
+                Map::of(self, lists, index, state).and_then(|map| map.names_others())
         {
             others.store(frames.others(named), Ordering::Relaxed);
         }
@@ -232,12 +245,22 @@ impl Descriptors {
     }
 
     /// The descriptors of the block at `index`, under the zone lock.
-    pub(crate) fn locked<'a>(&self, lists: &'a FreeLists, table: &BlockTable, index: u32) -> Option<Map<'a>> {
+    pub(crate) fn locked<'a>(
+        &self,
+        lists: &'a FreeLists,
+        table: &BlockTable,
+        index: u32,
+    ) -> Option<Map<'a>> {
         Map::of(self, lists, index, table.state(index))
     }
 
     /// The same for who is inside the block's readers.
-    pub(crate) fn read<'a>(&self, reading: &'a Reading<'_>, table: &BlockTable, index: u32) -> Option<Map<'a>> {
+    pub(crate) fn read<'a>(
+        &self,
+        reading: &'a Reading<'_>,
+        table: &BlockTable,
+        index: u32,
+    ) -> Option<Map<'a>> {
         debug_assert!(reading.is_of(self.readers(index)), "inside the readers of another block");
         Map::of(self, reading, index, table.state_as_reader(index))
     }
@@ -273,7 +296,12 @@ enum Place {
 
 impl<'a> Map<'a> {
     /// `state` is the block's, read under what `_kept_by` stands for.
-    fn of<K>(descriptors: &Descriptors, _kept_by: &'a K, index: u32, state: BlockState) -> Option<Self> {
+    fn of<K>(
+        descriptors: &Descriptors,
+        _kept_by: &'a K,
+        index: u32,
+        state: BlockState,
+    ) -> Option<Self> {
         if !state.is(State::Split) {
             return None;
         }
@@ -332,7 +360,11 @@ impl<'a> Map<'a> {
         if scattered {
             let frames = self.frames()?;
             let own = frames.first_in(&(offset..offset + 1)).is_some();
-            return if own { None } else { Some(self.at(platform, usize::from(frames.0[part]), slot)) };
+            return if own {
+                None
+            } else {
+                Some(self.at(platform, usize::from(frames.0[part]), slot))
+            };
         }
         let own = (named..named + MAP_FRAMES).contains(&offset);
         if own { None } else { Some(self.at(platform, named + part, slot)) }

@@ -31,7 +31,12 @@ impl Partial {
 
 /// The first frame of `start..end` of a block that is not managed. `partials` are ascending; a block that is not among them is unknown, and
 /// then there is none.
-pub(crate) fn first_unmanaged(partials: &[Partial], index: u32, start: usize, end: usize) -> Option<usize> {
+pub(crate) fn first_unmanaged(
+    partials: &[Partial],
+    index: u32,
+    start: usize,
+    end: usize,
+) -> Option<usize> {
     let place = partials.binary_search_by_key(&index, |partial| partial.index).ok()?;
     partials[place].managed.first_taken(start, end)
 }

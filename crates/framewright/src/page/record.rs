@@ -27,8 +27,11 @@ pub struct Page {
 }
 
 const _: () = assert!(size_of::<Page>() == 64 && align_of::<Page>() == 64);
-const _: () = assert!(core::mem::offset_of!(Page, references) == 0 && core::mem::offset_of!(Page, run) == 4);
-const _: () = assert!(core::mem::offset_of!(Page, flags) == 8 && core::mem::offset_of!(Page, owner_words) == 16);
+const _: () =
+    assert!(core::mem::offset_of!(Page, references) == 0 && core::mem::offset_of!(Page, run) == 4);
+const _: () = assert!(
+    core::mem::offset_of!(Page, flags) == 8 && core::mem::offset_of!(Page, owner_words) == 16
+);
 
 /// Which part of a run of pages with one reference count a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +105,11 @@ impl Page {
         self.references() == 0
             && self.run.load(Ordering::Relaxed) == 0
             && self.flags.load(Ordering::Relaxed) == words[0]
-            && self.owner_words.iter().zip(&words[1..]).all(|(word, &first)| word.load(Ordering::Relaxed) == first)
+            && self
+                .owner_words
+                .iter()
+                .zip(&words[1..])
+                .all(|(word, &first)| word.load(Ordering::Relaxed) == first)
     }
 
     pub(crate) const fn count(&self) -> &AtomicU32 {

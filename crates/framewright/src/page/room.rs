@@ -52,7 +52,11 @@ impl Room {
 
     /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for each that is a member.
     #[inline]
-    pub(crate) fn lowest_members(&self, migrate_type: MigrateType, order: u8) -> Option<(u32, u64)> {
+    pub(crate) fn lowest_members(
+        &self,
+        migrate_type: MigrateType,
+        order: u8,
+    ) -> Option<(u32, u64)> {
         if self.is_empty(migrate_type, order) {
             return None;
         }
@@ -60,7 +64,12 @@ impl Room {
     }
 
     /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them.
-    pub(crate) fn remove_members(&mut self, migrate_type: MigrateType, order: u8, members: (u32, u64)) {
+    pub(crate) fn remove_members(
+        &mut self,
+        migrate_type: MigrateType,
+        order: u8,
+        members: (u32, u64),
+    ) {
         if members.1 != 0 && self.sets.remove_members(set_of(migrate_type, order), members) {
             self.occupied[migrate_type as usize] &= !(1 << order);
         }
@@ -129,13 +138,15 @@ mod tests {
     use std::vec::Vec;
 
     fn room(blocks: usize) -> Room {
-        let words: Vec<AtomicU64> = (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
+        let words: Vec<AtomicU64> =
+            (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
         Room::new(words.leak(), blocks)
     }
 
     #[test]
     fn there_is_scratch_memory_only_where_no_block_of_the_types_has_room() {
-        const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
+        const SELDOM: &[MigrateType] =
+            &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
         for blocks in [64, 4097] {
             let mut room = room(blocks);
             assert!(!room.scratch(SELDOM).is_empty());
@@ -156,7 +167,9 @@ mod tests {
             let mut model: BTreeSet<u32> = BTreeSet::new();
             let mut seed = 1_u64;
             for _ in 0..2000 {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let block = u32::try_from((seed >> 33) % blocks as u64).expect("small");
                 if model.remove(&block) {
                     room.remove(MigrateType::Movable, 3, block);
@@ -171,10 +184,17 @@ mod tests {
                 if seed.is_multiple_of(50)
                     && let Some((base, members)) = room.lowest_members(MigrateType::Movable, 3)
                 {
-                    let near: Vec<u32> = (0..64).filter(|bit| members >> bit & 1 != 0).map(|bit| base + bit).collect();
-                    assert!(near.iter().eq(model.range(base..base + 64)) && near.first() == model.first());
+                    let near: Vec<u32> = (0..64)
+                        .filter(|bit| members >> bit & 1 != 0)
+                        .map(|bit| base + bit)
+                        .collect();
+                    assert!(
+                        near.iter().eq(model.range(base..base + 64))
+                            && near.first() == model.first()
+                    );
                     room.remove_members(MigrateType::Movable, 3, (base, members & seed));
-                    model.retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
+                    model
+                        .retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
                 }
             }
             assert_eq!(room.count(MigrateType::Movable, 3), model.len() as u64);
@@ -186,7 +206,9 @@ mod tests {
     #[test]
     fn orders_and_types_do_not_mix() {
         let mut room = room(100);
-        for (migrate_type, order, block) in [(MigrateType::Movable, 0, 5), (MigrateType::Reclaimable, 9, 7)] {
+        for (migrate_type, order, block) in
+            [(MigrateType::Movable, 0, 5), (MigrateType::Reclaimable, 9, 7)]
+        {
             room.insert(migrate_type, order, block);
         }
         assert_eq!(room.smallest(MigrateType::Movable, 0), Some(0));

@@ -101,13 +101,20 @@ impl Tier<'_> {
         let (mut filled, mut limit) = (0, limit);
         while filled < most && limit != 0 {
             let found = self.lists.room.smallest(migrate_type, order.get());
-            if found.is_none() && (spares || filled != 0) && self.lists.is_next_reported(migrate_type, Order::BLOCK) {
+            if found.is_none()
+                && (spares || filled != 0)
+                && self.lists.is_next_reported(migrate_type, Order::BLOCK)
+            {
                 break;
             }
             let near = found.filter(|_| !self.lists.placement.is_random());
-            let near = near.and_then(|found| Some((found, self.lists.room.lowest_members(migrate_type, found)?)));
+            let near = near.and_then(|found| {
+                Some((found, self.lists.room.lowest_members(migrate_type, found)?))
+            });
             let Some((found, (base, mut members))) = near else {
-                let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else { break };
+                let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else {
+                    break;
+                };
                 give(WordRuns { index, first, runs });
                 limit -= runs.count_ones();
                 filled += 1;
@@ -124,7 +131,11 @@ impl Tier<'_> {
                 let (entry, map) = (self.table.entry(index), self.table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
-                    self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
+                    self.change(
+                        index,
+                        state,
+                        state.with_room(map.largest_order()).with_exact(true),
+                    );
                     members &= members - 1;
                     continue;
                 };
@@ -163,7 +174,8 @@ impl Tier<'_> {
         let all = !self.descriptors.is_some_and(Descriptors::are_wanted)
             && out.len() >= FRAMES >> order.get()
             && self.lists.room.smallest(migrate_type, order.get()).is_none();
-        if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type) {
+        if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type)
+        {
             // All of a block that was whole: nothing of it is ever free.
             self.split_held(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
             let starts = (0..FRAMES).step_by(1 << order.get());
@@ -179,7 +191,9 @@ impl Tier<'_> {
     /// A split block with a free run of `order`, and its lowest run.
     #[inline]
     fn find(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
-        let found = self.find_split(order, migrate_type).or_else(|| self.find_elsewhere(order, migrate_type))?;
+        let found = self
+            .find_split(order, migrate_type)
+            .or_else(|| self.find_elsewhere(order, migrate_type))?;
         Some((found.index, usize::from(found.start)))
     }
 
@@ -227,7 +241,14 @@ impl Tier<'_> {
     pub(crate) fn take_at(&mut self, index: u32, start: usize, order: Order) -> bool {
         let Some((head, mut state)) = self.table.head_of(index) else { return false };
         if state.is(State::Free) {
-            buddy::take_from(self.lists, self.table, head, index, Order::BLOCK, state.migrate_type());
+            buddy::take_from(
+                self.lists,
+                self.table,
+                head,
+                index,
+                Order::BLOCK,
+                state.migrate_type(),
+            );
             self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
             state = self.table.state(index);
         }
@@ -249,7 +270,11 @@ impl Tier<'_> {
         map.clear();
         map.set_range(0, FRAMES);
         self.table.set_inner(index);
-        let mut state = BlockState::split(migrate_type).with_pages(PAGES_PER_BLOCK, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        let mut state = BlockState::split(migrate_type).with_pages(
+            PAGES_PER_BLOCK,
+            PAGES_PER_BLOCK,
+            PAGES_PER_BLOCK,
+        );
         if self.lists.taken.reported {
             // Until the first free all that is free in it was reported, and is zero if the block was.
             state = state.with(BlockState::SWEPT);
@@ -273,7 +298,8 @@ impl Tier<'_> {
         self.lists.events.block_splits += 1;
         self.table.free_map(index).clear();
         self.table.set_inner(index);
-        let mut state = BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        let mut state =
+            BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
         if whole.has(BlockState::ISOLATED) {
             state = state.with(BlockState::ISOLATED);
         }
@@ -338,9 +364,15 @@ impl Tier<'_> {
     pub(crate) fn check(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
         let Some((_, state)) = self.table.head_of(index) else { return Err(Refused::State(None)) };
         match state.state() {
-            Some(State::Whole) if state.has(BlockState::KEPT) => Err(Refused::Unmanaged(range.start)),
-            Some(State::Whole) if state.has(BlockState::POISONED) => Err(Refused::State(Some(State::Offline))),
-            Some(State::Whole) if self.lists.loose.contains(index) => Err(Refused::Free(range.start)),
+            Some(State::Whole) if state.has(BlockState::KEPT) => {
+                Err(Refused::Unmanaged(range.start))
+            }
+            Some(State::Whole) if state.has(BlockState::POISONED) => {
+                Err(Refused::State(Some(State::Offline)))
+            }
+            Some(State::Whole) if self.lists.loose.contains(index) => {
+                Err(Refused::Free(range.start))
+            }
             Some(State::Whole) => Ok(()),
             Some(State::Split) => match self
                 .table
@@ -368,19 +400,30 @@ impl Tier<'_> {
             return None;
         }
         // Counts tell, too, where the block could not be noted.
-        let too_many = state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
+        let too_many =
+            state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
     /// The first frame of `range` of a split block that is with the hypervisor, which its free map does not tell from allocated ones.
     #[inline]
     fn first_outside(&self, index: u32, state: BlockState, range: &Range<usize>) -> Option<usize> {
-        if state.has(BlockState::REPORTING) { self.lists.outside.first_in(index, range) } else { None }
+        if state.has(BlockState::REPORTING) {
+            self.lists.outside.first_in(index, range)
+        } else {
+            None
+        }
     }
 
     /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame `from`, of an order from `least` to `most`, both below 9. Returns its
     /// first frame and order.
-    pub(crate) fn lend_run(&mut self, index: u32, from: usize, least: Order, most: Order) -> Option<(usize, Order)> {
+    pub(crate) fn lend_run(
+        &mut self,
+        index: u32,
+        from: usize,
+        least: Order,
+        most: Order,
+    ) -> Option<(usize, Order)> {
         let map = self.table.free_map(index);
         let start = (from.next_multiple_of(1 << least.get())..FRAMES)
             .step_by(1 << least.get())
@@ -433,7 +476,8 @@ impl Tier<'_> {
         }
         let mut start = range.start;
         while start < range.end {
-            let level = start.trailing_zeros().min((range.end - start).ilog2()).min(u32::from(WHOLE) - 1);
+            let level =
+                start.trailing_zeros().min((range.end - start).ilog2()).min(u32::from(WHOLE) - 1);
             let Some(order) = u8::try_from(level).ok().and_then(Order::new) else { return };
             if !self.free_run(segment, index, start, order) {
                 return;
@@ -444,7 +488,13 @@ impl Tier<'_> {
 
     /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and the run allocated as far as can be told.
     #[inline]
-    pub(crate) fn free_run(&mut self, segment: &Range<u32>, index: u32, start: usize, order: Order) -> bool {
+    pub(crate) fn free_run(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        start: usize,
+        order: Order,
+    ) -> bool {
         if !self.table.is_ready(index) {
             return false;
         }
@@ -467,7 +517,12 @@ impl Tier<'_> {
 
     /// Frees frames of a block that is split and managed whole, if none of them is free.
     #[inline]
-    pub(crate) fn free_range(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) -> bool {
+    pub(crate) fn free_range(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        range: Range<usize>,
+    ) -> bool {
         if !self.table.is_ready(index) {
             return false;
         }
@@ -529,14 +584,24 @@ impl Tier<'_> {
     /// The same for a block with something special about it.
     #[cold]
     #[inline(never)]
-    fn free_special_word(&mut self, segment: &Range<u32>, index: u32, start: usize, runs: u64, order: Order) -> bool {
+    fn free_special_word(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        start: usize,
+        runs: u64,
+        order: Order,
+    ) -> bool {
         if runs & runs.wrapping_sub(1) == 0 {
             return self.free_run(segment, index, start + runs.trailing_zeros() as usize, order);
         }
         let state = self.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
         // What a word's runs cover is looked at one by one in the few blocks that are not managed whole.
-        if !state.is(State::Split) || state.managed_pages() != PAGES_PER_BLOCK || state.has(BlockState::REPORTING) {
+        if !state.is(State::Split)
+            || state.managed_pages() != PAGES_PER_BLOCK
+            || state.has(BlockState::REPORTING)
+        {
             return false;
         }
         if state.map_form() == MapForm::Inside && self.any_in_map(index, start, runs, order) {
@@ -591,14 +656,27 @@ impl Tier<'_> {
 
     /// Frees a block that is not split any more, whatever its entry says.
     #[inline]
-    pub(super) fn free_whole(&mut self, segment: &Range<u32>, index: u32, migrate_type: MigrateType) {
+    pub(super) fn free_whole(
+        &mut self,
+        segment: &Range<u32>,
+        index: u32,
+        migrate_type: MigrateType,
+    ) {
         if migrate_type == MigrateType::Movable {
             self.table.set_state(index, LOOSE);
             if self.lists.loosen_one(self.table, segment, index) {
                 return;
             }
         }
-        buddy::free(self.lists, self.table, segment, index, Order::BLOCK, migrate_type, Position::Head);
+        buddy::free(
+            self.lists,
+            self.table,
+            segment,
+            index,
+            Order::BLOCK,
+            migrate_type,
+            Position::Head,
+        );
     }
 
     /// Ends all that makes a split block a split one, but its state; returns its type.
@@ -621,7 +699,15 @@ impl Tier<'_> {
         }
         if let Some(segment) = segment_of(index) {
             let migrate_type = self.join(index);
-            buddy::free(self.lists, self.table, &segment, index, Order::BLOCK, migrate_type, Position::Head);
+            buddy::free(
+                self.lists,
+                self.table,
+                &segment,
+                index,
+                Order::BLOCK,
+                migrate_type,
+                Position::Head,
+            );
         }
     }
 }

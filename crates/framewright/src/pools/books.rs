@@ -86,7 +86,9 @@ impl fmt::Display for PoolFault {
             Self::Count { size, node: None, counter, says, counted } => {
                 write!(f, "{size} pool: {counter} is {says}, not {counted}")
             }
-            Self::List { size, zone } => write!(f, "{size} pool: the list of free pages of {zone} is broken"),
+            Self::List { size, zone } => {
+                write!(f, "{size} pool: the list of free pages of {zone} is broken")
+            }
         }
     }
 }
@@ -135,7 +137,12 @@ enum Cursor {
 impl Books {
     /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for each zone.
     pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [FreeList]) -> Self {
-        Self { sizes: [SizeBook::default(); PoolSize::COUNT], nodes, lists, suspects: [None; SUSPECTS] }
+        Self {
+            sizes: [SizeBook::default(); PoolSize::COUNT],
+            nodes,
+            lists,
+            suspects: [None; SUSPECTS],
+        }
     }
 
     pub(crate) fn counts(&self, size: PoolSize) -> PoolCounts {
@@ -158,7 +165,13 @@ impl Books {
     /// Free pages of a size and node that the hypervisor may be told of and have: as many as were promised to somebody stay, unreported, and none of a node with surplus pages goes,
     /// for those leave the pool when they are freed.
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
-        let fresh: u64 = self.lists.iter().skip(size.index()).step_by(PoolSize::COUNT).map(FreeList::fresh_pages).sum();
+        let fresh: u64 = self
+            .lists
+            .iter()
+            .skip(size.index())
+            .step_by(PoolSize::COUNT)
+            .map(FreeList::fresh_pages)
+            .sum();
         let counts = self.counts(size);
         if self.node(size, node).surplus != 0 {
             0
@@ -348,13 +361,18 @@ impl Books {
         room: impl Fn(&NodeCounts) -> u64,
     ) -> Shares {
         let book = &self.sizes[size.index()];
-        let cursor = if which == Cursor::Allocate { book.allocate_cursor } else { book.free_cursor };
+        let cursor =
+            if which == Cursor::Allocate { book.allocate_cursor } else { book.free_cursor };
         if pages == 0 {
             return [0; MAX_NODES];
         }
         let (shares, _, next) = spread(pages, cursor, nodes, &|node| room(&self.node(size, node)));
         let book = &mut self.sizes[size.index()];
-        *(if which == Cursor::Allocate { &mut book.allocate_cursor } else { &mut book.free_cursor }) = next;
+        *(if which == Cursor::Allocate {
+            &mut book.allocate_cursor
+        } else {
+            &mut book.free_cursor
+        }) = next;
         shares
     }
 
@@ -381,7 +399,9 @@ impl Books {
     /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way, which alone lets target and pages differ.
     pub(crate) fn check(&self, size: PoolSize, resizing: bool) -> Result<(), PoolFault> {
         let counts = self.counts(size);
-        let wrong = |node, counter, says, counted| Err(PoolFault::Count { size, node, counter, says, counted });
+        let wrong = |node, counter, says, counted| {
+            Err(PoolFault::Count { size, node, counter, says, counted })
+        };
         let mut sum = NodeCounts::default();
         for node in (0..self.nodes.len() / PoolSize::COUNT).filter_map(NodeId::new) {
             let NodeCounts { nr, free, surplus } = self.node(size, node);

@@ -139,7 +139,12 @@ impl Chain {
 
     /// Takes off the first page that `good` accepts; those before it go to the end, so that they are not met
     /// again soon. Looks at no more than `left` pages, and counts those that it looked at.
-    pub(crate) fn take_good(&mut self, table: &BlockTable, good: &dyn Fn(u32) -> bool, left: &mut u64) -> Option<u32> {
+    pub(crate) fn take_good(
+        &mut self,
+        table: &BlockTable,
+        good: &dyn Fn(u32) -> bool,
+        left: &mut u64,
+    ) -> Option<u32> {
         while *left != 0 && self.pages != 0 {
             *left -= 1;
             let index = self.first;

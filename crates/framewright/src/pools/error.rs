@@ -52,13 +52,19 @@ impl fmt::Display for PoolError {
             Self::NoNode(node) => write!(f, "there is no node {node}"),
             Self::NotANumber => f.write_str("not a number of pages; write a decimal number"),
             Self::NotPossible(size) => write!(f, "the {size} pool has no such thing"),
-            Self::NoPage(size) => write!(f, "no {size} page is free that is not reserved, and overcommit allows none"),
-            Self::NothingToDemote => f.write_str("no page is free that is not reserved: nothing was demoted"),
+            Self::NoPage(size) => {
+                write!(f, "no {size} page is free that is not reserved, and overcommit allows none")
+            }
+            Self::NothingToDemote => {
+                f.write_str("no page is free that is not reserved: nothing was demoted")
+            }
             Self::Busy => f.write_str("a pool is being resized and this context cannot wait"),
             Self::NotReserved { pages, reserved } => {
                 write!(f, "cannot give back {pages} reservations: there are {reserved}")
             }
-            Self::NotAllocated(pfn) => write!(f, "no page that was allocated from this pool begins at pfn {pfn}"),
+            Self::NotAllocated(pfn) => {
+                write!(f, "no page that was allocated from this pool begins at pfn {pfn}")
+            }
         }
     }
 }
@@ -85,9 +91,14 @@ mod tests {
 
     #[test]
     fn counts_are_read_as_linux_reads_them() {
-        for (text, count) in
-            [("0", 0), ("12\n", 12), ("+7", 7), ("010", 10), ("08", 8), ("18446744073709551615", u64::MAX)]
-        {
+        for (text, count) in [
+            ("0", 0),
+            ("12\n", 12),
+            ("+7", 7),
+            ("010", 10),
+            ("08", 8),
+            ("18446744073709551615", u64::MAX),
+        ] {
             assert_eq!(parse_count(text), Ok(count), "{text:?}");
         }
         for text in [

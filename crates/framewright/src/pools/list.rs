@@ -194,7 +194,8 @@ mod tests {
             (0..count).map(|_| BlockEntry::new()).collect::<Vec<_>>().leak()
         };
         let maps: Vec<FreeMap> = (0..blocks).map(|_| FreeMap::new()).collect();
-        let ready: Vec<AtomicU64> = (0..blocks.div_ceil(512 * 64)).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let ready: Vec<AtomicU64> =
+            (0..blocks.div_ceil(512 * 64)).map(|_| AtomicU64::new(u64::MAX)).collect();
         BlockTable::new(entries(blocks.div_ceil(512)), entries(blocks), maps.leak(), ready.leak())
     }
 
@@ -203,7 +204,8 @@ mod tests {
         list.chains().map(|chain| {
             let (mut found, mut previous, mut index) = (Vec::new(), NONE, chain.first);
             while index != NONE {
-                let expected = if previous == NONE { NONE } else { first_link(previous, chain.told) };
+                let expected =
+                    if previous == NONE { NONE } else { first_link(previous, chain.told) };
                 assert_eq!(table.links(index).0, expected);
                 found.push(index);
                 (previous, index) = (index, table.links(index).1);

@@ -126,12 +126,16 @@ impl HugePageParameters {
             },
             "hugetlb_cma" => match parse_size(value) {
                 Ok(0) => Ok(()),
-                Ok(_) => Err("hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it"),
+                Ok(_) => Err(
+                    "hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it",
+                ),
                 Err(_) => Err("hugetlb_cma= takes a size such as 4G, and only 0 is supported"),
             },
             "hugetlb_cma_only" => match parse_bool(value) {
                 Some(false) => Ok(()),
-                Some(true) => Err("hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without it"),
+                Some(true) => Err(
+                    "hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without it",
+                ),
                 None => Err("hugetlb_cma_only= is on or off, and only off is supported"),
             },
             _ => return None,
@@ -264,13 +268,21 @@ mod tests {
             ("hugepages=8 default_hugepagesz=1G hugepages=9", [0, 8], 1),
             // Each size once, and what follows the second is ignored.
             ("hugepagesz=2M hugepages=5 hugepagesz=2M hugepages=6", [5, 0], 2),
-            ("hugepagesz=2M hugepages=5 hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=7", [5, 1], 2),
+            (
+                "hugepagesz=2M hugepages=5 hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=7",
+                [5, 1],
+                2,
+            ),
             ("default_hugepagesz=2M hugepages=5 hugepagesz=2M hugepages=6", [5, 0], 2),
             ("default_hugepagesz=1G default_hugepagesz=2M hugepages=3", [0, 0], 2),
             // Unsupported sizes: the next count is ignored, the one after it is not.
             ("hugepagesz=3M hugepages=5", [0, 0], 2),
             ("hugepagesz=64K hugepages=5 hugepages=6", [6, 0], 2),
-            ("hugepagesz=2M hugepages=5 hugepagesz=4M hugepages=6 hugepagesz=1G hugepages=7", [5, 7], 2),
+            (
+                "hugepagesz=2M hugepages=5 hugepagesz=4M hugepages=6 hugepagesz=1G hugepages=7",
+                [5, 7],
+                2,
+            ),
             ("default_hugepagesz=16M hugepages=5", [0, 0], 2),
             ("hugepagesz hugepages=5", [0, 0], 2),
             ("hugepagesz=2MB hugepages=5", [5, 0], 0),
@@ -292,18 +304,34 @@ mod tests {
     fn node_forms() {
         let on_nodes = |line: &str, size: PoolSize| {
             let mut problems = 0;
-            let requested = Parameters::parse(line, &mut |_| problems += 1).huge_pages.requested(size);
-            let nodes: Vec<_> = requested.nodes().nodes().map(|node| (node.index(), requested.on_node(node))).collect();
+            let requested =
+                Parameters::parse(line, &mut |_| problems += 1).huge_pages.requested(size);
+            let nodes: Vec<_> = requested
+                .nodes()
+                .nodes()
+                .map(|node| (node.index(), requested.on_node(node)))
+                .collect();
             (requested.pages, nodes, problems)
         };
         let two = PoolSize::TwoMib;
-        assert_eq!(on_nodes("hugepages=0:4,1:2", two), (6, [(0, Some(4)), (1, Some(2))].to_vec(), 0));
+        assert_eq!(
+            on_nodes("hugepages=0:4,1:2", two),
+            (6, [(0, Some(4)), (1, Some(2))].to_vec(), 0)
+        );
         assert_eq!(on_nodes("hugepages=63:1", two), (1, [(63, Some(1))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=1:0,3:5", two), (5, [(3, Some(5))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
-        assert_eq!(on_nodes("hugepagesz=1G hugepages=2:7", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
-        assert_eq!(on_nodes("hugepages=2:7 default_hugepagesz=1G", PoolSize::OneGib), (7, [(2, Some(7))].to_vec(), 0));
-        for bad in ["64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2"] {
+        assert_eq!(
+            on_nodes("hugepagesz=1G hugepages=2:7", PoolSize::OneGib),
+            (7, [(2, Some(7))].to_vec(), 0)
+        );
+        assert_eq!(
+            on_nodes("hugepages=2:7 default_hugepagesz=1G", PoolSize::OneGib),
+            (7, [(2, Some(7))].to_vec(), 0)
+        );
+        for bad in [
+            "64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
+        ] {
             let line = std::format!("hugepages={bad}");
             assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");
         }
@@ -312,8 +340,14 @@ mod tests {
     #[test]
     fn what_is_overridden_is_known() {
         let parameters = |line| Parameters::parse(line, &mut |_| ()).huge_pages;
-        assert_eq!(parameters("hugepages=256 hugepagesz=2M hugepages=512").overridden_pages(), Some(512));
-        assert_eq!(parameters("hugepages=256 hugepagesz=1G hugepages=512").overridden_pages(), None);
+        assert_eq!(
+            parameters("hugepages=256 hugepagesz=2M hugepages=512").overridden_pages(),
+            Some(512)
+        );
+        assert_eq!(
+            parameters("hugepages=256 hugepagesz=1G hugepages=512").overridden_pages(),
+            None
+        );
         assert_eq!(parameters("hugepagesz=2M hugepages=512").overridden_pages(), None);
     }
 
@@ -333,12 +367,15 @@ mod tests {
             let (read, refused) = parameters(line);
             assert_eq!((read.alloc_threads, refused), (threads, problems), "{line}");
         }
-        let (all, problems) = parameters("hugetlb_free_vmemmap=on hugetlb_cma=0 hugetlb_cma_only=0");
+        let (all, problems) =
+            parameters("hugetlb_free_vmemmap=on hugetlb_cma=0 hugetlb_cma_only=0");
         assert_eq!((all.free_vmemmap, problems), (true, 0));
-        let (none, problems) = parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
+        let (none, problems) =
+            parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
         assert_eq!((none.free_vmemmap, problems), (false, 3));
         // There are no areas that the pages could come from: said, and the pages are given all the same.
-        let (given, problems) = parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
+        let (given, problems) =
+            parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
         assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 2));
         let mut said = Vec::new();
         Parameters::parse("hugetlb_cma=1G", &mut |problem| said.push(std::format!("{problem}")));

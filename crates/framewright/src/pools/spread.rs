@@ -8,7 +8,12 @@ pub(crate) type Shares = [u64; MAX_NODES];
 
 /// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more room; what nobody has room for stays ungiven. The result is the same
 /// as that of giving one page at a time. Returns the shares, what was given, and where the next page would go.
-pub(crate) fn spread(total: u64, cursor: usize, nodes: NodeMask, room: &dyn Fn(NodeId) -> u64) -> (Shares, u64, usize) {
+pub(crate) fn spread(
+    total: u64,
+    cursor: usize,
+    nodes: NodeMask,
+    room: &dyn Fn(NodeId) -> u64,
+) -> (Shares, u64, usize) {
     let mut shares = [0; MAX_NODES];
     let mut left = total;
     let mut cursor = cursor % MAX_NODES;
@@ -30,7 +35,9 @@ pub(crate) fn spread(total: u64, cursor: usize, nodes: NodeMask, room: &dyn Fn(N
         let each = rounds.max(1);
         for step in 0..MAX_NODES {
             let index = (cursor + step) % MAX_NODES;
-            let Some(node) = NodeId::new(index).filter(|&node| nodes.contains(node)) else { continue };
+            let Some(node) = NodeId::new(index).filter(|&node| nodes.contains(node)) else {
+                continue;
+            };
             if left == 0 || room(node) <= shares[index] {
                 continue;
             }
@@ -55,7 +62,9 @@ mod tests {
         let mut given = 0;
         while given < total {
             let next = (0..MAX_NODES).map(|step| (cursor + step) % MAX_NODES);
-            let Some(node) = next.into_iter().find(|&node| rooms.get(node).is_some_and(|&room| shares[node] < room))
+            let Some(node) = next
+                .into_iter()
+                .find(|&node| rooms.get(node).is_some_and(|&room| shares[node] < room))
             else {
                 break;
             };

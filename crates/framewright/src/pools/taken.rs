@@ -57,7 +57,10 @@ impl Taken {
     }
 
     /// Where the pages of a zone are, in no order; nothing when that is not known.
-    pub(crate) fn runs(&self, kind: ZoneKind) -> Option<impl Iterator<Item = PfnRange> + Clone + '_> {
+    pub(crate) fn runs(
+        &self,
+        kind: ZoneKind,
+    ) -> Option<impl Iterator<Item = PfnRange> + Clone + '_> {
         let runs = self.runs.get(..self.used).filter(|_| !self.lost)?;
         Some(runs.iter().filter(move |(_, of)| *of == kind).map(|&(run, _)| run))
     }
@@ -72,11 +75,16 @@ mod tests {
     fn runs_join_on_both_sides_and_too_many_are_lost() {
         let mut taken = Taken::NONE;
         let runs = |taken: &Taken, kind| {
-            taken.runs(kind).map(|runs| runs.map(|run| (run.start.0, run.end.0)).collect::<Vec<_>>())
+            taken
+                .runs(kind)
+                .map(|runs| runs.map(|run| (run.start.0, run.end.0)).collect::<Vec<_>>())
         };
-        for (start, end, kind) in
-            [(8, 10, ZoneKind::Normal), (10, 12, ZoneKind::Normal), (6, 8, ZoneKind::Normal), (4, 6, ZoneKind::Dma32)]
-        {
+        for (start, end, kind) in [
+            (8, 10, ZoneKind::Normal),
+            (10, 12, ZoneKind::Normal),
+            (6, 8, ZoneKind::Normal),
+            (4, 6, ZoneKind::Dma32),
+        ] {
             taken.note(kind, Some(PfnRange::new(start, end)));
         }
         assert_eq!(runs(&taken, ZoneKind::Normal), Some(std::vec![(6, 12)]));

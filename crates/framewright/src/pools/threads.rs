@@ -29,9 +29,16 @@ mod tests {
     #[test]
     fn few_pages_are_one_threads_business() {
         use PoolSize::{OneGib, TwoMib};
-        let threads = |size, pages, nodes, with_maps| resize_threads(size, pages, nodes, with_maps, 8);
-        assert_eq!([0, 127, 128, 192, 1 << 20].map(|pages| threads(TwoMib, pages, 1, true)), [1, 1, 2, 3, 8]);
-        assert_eq!([1, 64, 128, 1 << 20].map(|pages| threads(OneGib, pages, 4, false)), [1, 1, 2, 4]);
+        let threads =
+            |size, pages, nodes, with_maps| resize_threads(size, pages, nodes, with_maps, 8);
+        assert_eq!(
+            [0, 127, 128, 192, 1 << 20].map(|pages| threads(TwoMib, pages, 1, true)),
+            [1, 1, 2, 3, 8]
+        );
+        assert_eq!(
+            [1, 64, 128, 1 << 20].map(|pages| threads(OneGib, pages, 4, false)),
+            [1, 1, 2, 4]
+        );
         assert_eq!(threads(TwoMib, u64::MAX, 1, false), 1);
         assert_eq!(resize_threads(OneGib, u64::MAX, 64, true, 0), 1);
     }

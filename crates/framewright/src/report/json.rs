@@ -32,10 +32,17 @@ impl fmt::Display for Milliseconds {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn json<P: Platform>(out: &mut dyn fmt::Write, platform_name: &str, manager: &Manager<P>) -> fmt::Result {
+pub fn json<P: Platform>(
+    out: &mut dyn fmt::Write,
+    platform_name: &str,
+    manager: &Manager<P>,
+) -> fmt::Result {
     let policy = manager.policy().name();
     let threads = manager.deferred_nodes().map(|node| node.threads).sum::<u32>().max(1);
-    write!(out, r#"{{"platform":"{platform_name}","policy":"{policy}","threads":{threads},"nodes":["#)?;
+    write!(
+        out,
+        r#"{{"platform":"{platform_name}","policy":"{policy}","threads":{threads},"nodes":["#
+    )?;
     for (index, node) in manager.nodes().iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         let zones = || manager.zones().iter().filter(|zone| zone.id().node == node.id);
@@ -56,7 +63,12 @@ pub fn json<P: Platform>(out: &mut dyn fmt::Write, platform_name: &str, manager:
         let span = zone.span();
         write!(out, r#"{comma}{{"node":{},"zone":"{}""#, zone.id().node, zone.id().kind)?;
         write!(out, r#","start_pfn":{},"spanned_pages":{}"#, span.start.0, span.pages())?;
-        write!(out, r#","present_pages":{},"managed_pages":{}"#, zone.present_pages(), zone.managed_pages())?;
+        write!(
+            out,
+            r#","present_pages":{},"managed_pages":{}"#,
+            zone.present_pages(),
+            zone.managed_pages()
+        )?;
         write!(out, r#","free_pages":{}}}"#, zone.free_pages())?;
     }
     out.write_str(r#"],"deferred":["#)?;

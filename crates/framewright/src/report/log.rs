@@ -30,7 +30,10 @@ pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
     for claim in topology.memory() {
         let plug = if claim.hot_pluggable { " hotplug" } else { "" };
         let domain = topology.domain(claim.node);
-        log.line(format_args!("ACPI: SRAT: Node {} PXM {domain} {}{plug}", claim.node, claim.range));
+        log.line(format_args!(
+            "ACPI: SRAT: Node {} PXM {domain} {}{plug}",
+            claim.node, claim.range
+        ));
     }
     if topology.memory().is_empty() {
         log.line(format_args!("No NUMA configuration found"));
@@ -53,7 +56,9 @@ struct Distances<'a, 'b> {
 
 impl fmt::Display for Distances<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.topology.nodes().try_for_each(|to| write!(f, " {:3}", self.topology.distance(self.node, to)))
+        self.topology
+            .nodes()
+            .try_for_each(|to| write!(f, " {:3}", self.topology.distance(self.node, to)))
     }
 }
 
@@ -91,7 +96,11 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
         log.line(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
     }
     let totals = manager.totals();
-    log.line(format_args!("Built {} zonelists.  Total pages: {}", manager.nodes().len(), totals.managed_pages));
+    log.line(format_args!(
+        "Built {} zonelists.  Total pages: {}",
+        manager.nodes().len(),
+        totals.managed_pages
+    ));
     debug_aids(log, input.parameters, manager.aids());
     shuffle(log, manager.shuffle_seed());
     log.line(format_args!(
@@ -108,20 +117,28 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
 fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
     for node in manager.nodes() {
         if let Some(cause) = node.map_fallback {
-            log.line(format_args!("Node {}: no memory for its memory map, which is made on demand ({cause})", node.id));
+            log.line(format_args!(
+                "Node {}: no memory for its memory map, which is made on demand ({cause})",
+                node.id
+            ));
         }
     }
     if manager.memory_map_bytes() != 0 {
         log.line(format_args!(
             "Memory map: {}K in an array at {:p}, {}K deferred",
             manager.memory_map_bytes() / 1024,
-            manager.platform().map_space().map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
+            manager
+                .platform()
+                .map_space()
+                .map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
             manager.deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
         ));
     }
     if manager.policy() == crate::parameters::Policy::OnDemand {
         for node in manager.nodes() {
-            let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else { continue };
+            let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else {
+                continue;
+            };
             log.line(format_args!(
                 "node {} memory made available on demand in {} ({pages} pages), counts, what is reserved and blocks in pieces took {}",
                 node.id,
@@ -133,7 +150,9 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     let times = manager.times();
     let Some(first) = times.first_alloc_ns else { return };
     let policy = manager.policy().name();
-    let wanted = if manager.policy() == parameters.policy || parameters.pages == crate::parameters::Pages::None {
+    let wanted = if manager.policy() == parameters.policy
+        || parameters.pages == crate::parameters::Pages::None
+    {
         ""
     } else {
         ", as there is no array"
@@ -145,7 +164,10 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
             Microseconds(all),
         ));
     } else {
-        log.line(format_args!("Framewright: first allocation after {} ({policy}{wanted})", Microseconds(first)));
+        log.line(format_args!(
+            "Framewright: first allocation after {} ({policy}{wanted})",
+            Microseconds(first)
+        ));
     }
 }
 
@@ -170,7 +192,10 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
             node.threads,
         ));
         if node.grown_pages != 0 {
-            log.line(format_args!("node {}: {} of these pages came up on request", node.node, node.grown_pages));
+            log.line(format_args!(
+                "node {}: {} of these pages came up on request",
+                node.node, node.grown_pages
+            ));
         }
         slowest = slowest.max(Some((ns, node.node)));
     }
@@ -209,8 +234,12 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
         log.line(format_args!("page_owner is enabled"));
     }
     if aids.page_poison {
-        let sparsely = if aids.poison_sparsely { ", in runs above 2 MiB one page in 512" } else { "" };
-        log.line(format_args!("page_poison is enabled, pattern {:#04x}{sparsely}", crate::debug::POISON));
+        let sparsely =
+            if aids.poison_sparsely { ", in runs above 2 MiB one page in 512" } else { "" };
+        log.line(format_args!(
+            "page_poison is enabled, pattern {:#04x}{sparsely}",
+            crate::debug::POISON
+        ));
     }
     if let Some(seed) = aids.placement_seed {
         log.line(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
@@ -233,8 +262,13 @@ fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
 fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     log.line(format_args!("Zone ranges:"));
     for kind in ZoneKind::ALL {
-        let spans = manager.zones().iter().filter(|zone| zone.id().kind == kind).map(super::super::zone::Zone::span);
-        let whole = spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
+        let spans = manager
+            .zones()
+            .iter()
+            .filter(|zone| zone.id().kind == kind)
+            .map(super::super::zone::Zone::span);
+        let whole =
+            spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
         match whole {
             Some(span) => log.line(format_args!("  {kind:<8} {}", span.to_phys())),
             None => log.line(format_args!("  {kind:<8} empty")),
@@ -248,8 +282,13 @@ fn early_node_ranges<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
     for run in node_ranges(input.map, input.topology) {
         let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };
         let space = if kind.is_empty() { "" } else { " " };
-        let unclaimed = if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
-        log.line(format_args!("  node {:3}: {}{space}{kind}{unclaimed}", run.node, run.range.to_phys()));
+        let unclaimed =
+            if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
+        log.line(format_args!(
+            "  node {:3}: {}{space}{kind}{unclaimed}",
+            run.node,
+            run.range.to_phys()
+        ));
     }
     for node in manager.nodes() {
         if node.span.is_empty() {
@@ -270,7 +309,9 @@ fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
         let unavailable = covered.saturating_sub(own);
         let ZoneId { node, kind } = zone.id();
         if unavailable > 0 {
-            log.line(format_args!("On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"));
+            log.line(format_args!(
+                "On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"
+            ));
         }
     }
     let memory = node_ranges(input.map, input.topology).map(MemoryRun::from);

@@ -25,7 +25,10 @@ pub fn show_memory<P: Platform>(manager: &Manager<P>) -> impl fmt::Display + '_ 
 }
 
 /// Why a request that failed was not served, and [`show_memory`].
-pub fn allocation_failure<'a, P: Platform>(manager: &'a Manager<P>, request: &'a Request) -> impl fmt::Display + 'a {
+pub fn allocation_failure<'a, P: Platform>(
+    manager: &'a Manager<P>,
+    request: &'a Request,
+) -> impl fmt::Display + 'a {
     Failure(manager, request)
 }
 
@@ -48,8 +51,13 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
         let manager = self.0;
         let totals = manager.totals();
         writeln!(f, "Mem-Info:")?;
-        let (free, cached, isolated) = (totals.free_pages, manager.cached_pages(), totals.isolated_pages);
-        writeln!(f, "free:{free} free_pcp:{cached} isolated:{isolated} memmap:{}", totals.map_pages)?;
+        let (free, cached, isolated) =
+            (totals.free_pages, manager.cached_pages(), totals.isolated_pages);
+        writeln!(
+            f,
+            "free:{free} free_pcp:{cached} isolated:{isolated} memmap:{}",
+            totals.map_pages
+        )?;
         for zone in manager.zones() {
             state(manager, zone, f)?;
         }
@@ -59,8 +67,17 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
         for node in manager.nodes() {
             for size in PoolSize::ALL {
                 let Ok(counts) = manager.pool(size).node_counts(node.id) else { continue };
-                write!(f, "Node {} hugepages_total={} hugepages_free={} ", node.id, counts.nr, counts.free)?;
-                writeln!(f, "hugepages_surp={} hugepages_size={}kB", counts.surplus, size.kbytes())?;
+                write!(
+                    f,
+                    "Node {} hugepages_total={} hugepages_free={} ",
+                    node.id, counts.nr, counts.free
+                )?;
+                writeln!(
+                    f,
+                    "hugepages_surp={} hugepages_size={}kB",
+                    counts.surplus,
+                    size.kbytes()
+                )?;
             }
         }
         writeln!(f, "{} pages RAM", totals.present_pages)?;
@@ -69,7 +86,11 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
 }
 
 /// What a zone has, and what it keeps.
-fn state<P: Platform>(manager: &Manager<P>, zone: &Zone, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn state<P: Platform>(
+    manager: &Manager<P>,
+    zone: &Zone,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     let marks = zone.watermarks();
     let cpus = (0..manager.platform().cpus()).filter_map(|cpu| manager.cpu_cache(cpu));
     let cached: u64 = cpus.filter(|cache| cache.zone == zone.id()).map(|cache| cache.pages).sum();
@@ -92,7 +113,11 @@ fn state<P: Platform>(manager: &Manager<P>, zone: &Zone, f: &mut fmt::Formatter<
 }
 
 /// A zone's free runs by size.
-fn sizes<P: Platform>(manager: &Manager<P>, zone: &Zone, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn sizes<P: Platform>(
+    manager: &Manager<P>,
+    zone: &Zone,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     let areas = zone.free_areas(manager.platform());
     write!(f, "Node {} {}: ", zone.id().node, zone.id().kind)?;
     for (order, runs) in areas.by_order().into_iter().enumerate() {

@@ -9,11 +9,19 @@ use crate::units::{MAX_NODES, NodeId};
 pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
     let default = fill.pools[fill.default_size as usize];
     if let Some(ignored) = fill.overridden {
-        log.line(format_args!("HugeTLB: Ignoring hugepages={ignored} associated with {} page size", fill.default_size));
-        log.line(format_args!("HugeTLB: Using hugepages={} for number of default huge pages", default.wanted));
+        log.line(format_args!(
+            "HugeTLB: Ignoring hugepages={ignored} associated with {} page size",
+            fill.default_size
+        ));
+        log.line(format_args!(
+            "HugeTLB: Using hugepages={} for number of default huge pages",
+            default.wanted
+        ));
     }
     if let Some(node) = fill.absent_node {
-        log.line(format_args!("HugeTLB: Invalid hugepages parameter: there is no node {node}, ignored"));
+        log.line(format_args!(
+            "HugeTLB: Invalid hugepages parameter: there is no node {node}, ignored"
+        ));
     }
     let mut wanted = 0;
     for pool in fill.pools.iter().rev() {
@@ -52,7 +60,9 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
         let BootPool { got, without_map, .. } = fill.pools[size as usize];
         log.line(format_args!("HugeTLB: registered {size} page size, pre-allocated {got} pages"));
         if without_map != 0 {
-            log.line(format_args!("HugeTLB: {without_map} pages of page size {size} never had a memory map"));
+            log.line(format_args!(
+                "HugeTLB: {without_map} pages of page size {size} never had a memory map"
+            ));
         }
     }
 }

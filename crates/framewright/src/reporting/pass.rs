@@ -75,7 +75,12 @@ impl Pass {
     }
 
     /// What the next call may hold; nothing when the zone has had its share.
-    pub(super) fn goal<P: Platform>(&mut self, platform: &P, zone: &Zone, capacity: Capacity) -> Option<Goal> {
+    pub(super) fn goal<P: Platform>(
+        &mut self,
+        platform: &P,
+        zone: &Zone,
+        capacity: Capacity,
+    ) -> Option<Goal> {
         let call_pages = capacity.pages(self.order).min(self.most_of(zone));
         let allowance = match self.allowance_pages {
             Some(pages) => pages,
@@ -103,7 +108,8 @@ impl Pass {
             Kind::Flush => u64::MAX,
             Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
             Kind::Paced(Pace::Adaptive) => {
-                let stayed_pages = zone.unreported_floor(platform).min(share_pages.max(BURST_CALLS * call_pages));
+                let stayed_pages =
+                    zone.unreported_floor(platform).min(share_pages.max(BURST_CALLS * call_pages));
                 // What stayed free in split blocks is not counted anywhere.
                 stayed_pages + if self.order < Order::BLOCK { share_pages } else { 0 }
             }
@@ -114,7 +120,10 @@ impl Pass {
     pub(super) fn lend<P: Platform>(&mut self, manager: &Manager<P>, capacity: Capacity) -> Loan {
         let number = self.pool;
         let call_pages = capacity.pages(self.order);
-        let size = manager.pool_list(number).map(|(size, _, _)| size).filter(|size| size.order() >= self.order);
+        let size = manager
+            .pool_list(number)
+            .map(|(size, _, _)| size)
+            .filter(|size| size.order() >= self.order);
         let (free_pages, fresh_pages) = manager.pool_free_frames(number);
         if let Some(size) = size.filter(|_| fresh_pages != 0) {
             let allowance = self.allowance_pages.unwrap_or_else(|| {

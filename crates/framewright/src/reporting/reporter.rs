@@ -130,7 +130,10 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`RegisterError`]; the device comes back with it.
-    pub fn register_reporting<D: ReportDevice>(&self, device: D) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
+    pub fn register_reporting<D: ReportDevice>(
+        &self,
+        device: D,
+    ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
         let aids = self.aids();
         let content = device.content();
         if aids.page_poison && content != Content::Poison
@@ -225,7 +228,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// Pages that the device has.
     #[must_use]
     pub fn out_pages(&self) -> u64 {
-        if self.out.is_some() { self.ranges().map(|range| range.size() / PAGE_SIZE).sum() } else { 0 }
+        if self.out.is_some() {
+            self.ranges().map(|range| range.size() / PAGE_SIZE).sum()
+        } else {
+            0
+        }
     }
 
     /// What is with the device, or was last.
@@ -268,7 +275,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     ///
     /// # Errors
     /// Itself, while the device has memory: [`close`](Self::close) it and poll.
-    #[expect(clippy::result_large_err, reason = "it is given back as it came, and there is no heap to put it in")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is given back as it came, and there is no heap to put it in"
+    )]
     pub fn unregister(mut self) -> Result<D, Self> {
         if self.out.is_some() {
             return Err(self);
@@ -367,20 +377,23 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     /// Whether free pages of pools are reported: where that is wanted, and the device does not rely on what free memory holds.
     fn reports_pools(&self) -> bool {
-        self.reporting().has_pools() && matches!(self.device.content(), Content::Undefined | Content::Zero)
+        self.reporting().has_pools()
+            && matches!(self.device.content(), Content::Undefined | Content::Zero)
     }
 
     /// A number that is another whenever a pass that could report nothing should be tried again.
     fn seen(&self) -> u64 {
         let mut seen = u64::from(self.order.get()) << 1 | u64::from(self.reports_pools());
-        let mut add = |value: u64| seen = (seen.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+        let mut add =
+            |value: u64| seen = (seen.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
         for zone in self.manager.zones() {
             add(zone.free_pages());
             add(zone.unreported_pages());
             add(zone.watermarks().low_pages);
         }
         if self.reports_pools() {
-            (0..self.manager.pool_lists()).for_each(|number| add(self.manager.pool_free_frames(number).1));
+            (0..self.manager.pool_lists())
+                .for_each(|number| add(self.manager.pool_free_frames(number).1));
         }
         seen
     }
@@ -420,7 +433,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 return self.finish_pass(now_ns);
             }
             self.loan = pass.lend(manager, self.capacity);
-            return if self.loan.is_empty() { Next::Step } else { self.submit(Source::Pool, now_ns) };
+            return if self.loan.is_empty() {
+                Next::Step
+            } else {
+                self.submit(Source::Pool, now_ns)
+            };
         };
         let Some(goal) = pass.goal(platform, zone, self.capacity) else {
             pass.left_over |= zone.unreported_pages() != 0;
@@ -454,7 +471,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 }
             }
             Source::Pool => {
-                for (place, range) in self.ranges.iter_mut().zip(self.manager.loan_ranges(&self.loan)) {
+                for (place, range) in
+                    self.ranges.iter_mut().zip(self.manager.loan_ranges(&self.loan))
+                {
                     (*place, count) = (range, count + 1);
                 }
             }
@@ -508,8 +527,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let ranges = self.range_count as u64;
         let heard = acknowledged.unwrap_or(Acknowledged::NONE);
         let told = self.ranges().enumerate().filter(|&(number, _)| heard.has(number));
-        let (told_ranges, told_pages) =
-            told.fold((0, 0), |(ranges, pages), (_, range)| (ranges + 1, pages + range.size() / PAGE_SIZE));
+        let (told_ranges, told_pages) = told.fold((0, 0), |(ranges, pages), (_, range)| {
+            (ranges + 1, pages + range.size() / PAGE_SIZE)
+        });
         add(&tally.reported_ranges, told_ranges);
         add(&tally.reported_pages, told_pages);
         if matches!(source, Source::Pool) {
@@ -519,7 +539,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(&tally.refused_ranges, ranges - told_ranges);
         }
         let zero = self.device.content() == Content::Zero;
-        let more = matches!(source, Source::Pool) && told_ranges == ranges && self.manager.advance_loan(&mut self.loan);
+        let more = matches!(source, Source::Pool)
+            && told_ranges == ranges
+            && self.manager.advance_loan(&mut self.loan);
         if more {
             // A page that goes out in parts stays out in between.
             (self.out, self.registration.in_use) = (None, false);
@@ -578,7 +600,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 }
             }
             Source::Pool => {
-                self.manager.return_loan(&mut self.loan, &|page| matches!(returned(page), Returned::Reported { .. }));
+                self.manager.return_loan(&mut self.loan, &|page| {
+                    matches!(returned(page), Returned::Reported { .. })
+                });
             }
         }
     }
@@ -586,7 +610,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// Ends the pass after an error and waits, longer each time.
     fn fail(&mut self, now_ns: u64) -> Next {
         add(&self.registration.reporting.tally.errors, 1);
-        let doubled = self.delay_ns().max(TICK_NS).checked_shl(self.errors.min(16)).unwrap_or(MOST_BACKOFF_NS);
+        let doubled = self
+            .delay_ns()
+            .max(TICK_NS)
+            .checked_shl(self.errors.min(16))
+            .unwrap_or(MOST_BACKOFF_NS);
         let wait_ns = doubled.min(MOST_BACKOFF_NS);
         if self.errors == 0 {
             self.note(Event::Failing { retry_ms: wait_ns / MS });

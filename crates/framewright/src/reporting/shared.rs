@@ -177,7 +177,11 @@ impl Reporting {
     /// How reports are spread over time.
     #[must_use]
     pub fn pace(&self) -> Pace {
-        if self.pace.load(Ordering::Relaxed) == Pace::Fixed as u8 { Pace::Fixed } else { Pace::Adaptive }
+        if self.pace.load(Ordering::Relaxed) == Pace::Fixed as u8 {
+            Pace::Fixed
+        } else {
+            Pace::Adaptive
+        }
     }
 
     /// Sets it.

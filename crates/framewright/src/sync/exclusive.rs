@@ -42,7 +42,10 @@ impl Exclusive {
         #[cfg(shuttle)]
         {
             // Other threads run between the two.
-            assert!(!self.touched.swap(true, Ordering::Relaxed), "two threads have one CPU's cache");
+            assert!(
+                !self.touched.swap(true, Ordering::Relaxed),
+                "two threads have one CPU's cache"
+            );
             self.touched.store(false, Ordering::Relaxed);
         }
     }

@@ -33,14 +33,22 @@ impl Ownership {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { busy: AtomicBool::new(false), taken: AtomicBool::new(false), revokers: AtomicU32::new(0) }
+        Self {
+            busy: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+            revokers: AtomicU32::new(0),
+        }
     }
 
     /// Nobody is inside.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { busy: AtomicBool::new(false), taken: AtomicBool::new(false), revokers: AtomicU32::new(0) }
+        Self {
+            busy: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+            revokers: AtomicU32::new(0),
+        }
     }
 
     /// For the owner, pinned: whether it may go in. An interrupt handler that finds its own CPU inside may not.
@@ -96,7 +104,9 @@ impl Ownership {
             }
             let done = pinned(platform, |_| {
                 // Acquire pairs with the Release below: drainers follow one another.
-                self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+                self.taken
+                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                    .ok()?;
                 let result = work.take().map(|work| work());
                 self.taken.store(false, Ordering::Release);
                 result

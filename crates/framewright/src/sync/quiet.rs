@@ -65,9 +65,12 @@ impl Quiet {
         let marked = |old: u64| (old | QUIET) + BEGUN;
         let mut old = self.attention.load(Ordering::Relaxed);
         // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible to those who free.
-        while let Err(now) =
-            self.attention.compare_exchange_weak(old, marked(old), Ordering::Relaxed, Ordering::Relaxed)
-        {
+        while let Err(now) = self.attention.compare_exchange_weak(
+            old,
+            marked(old),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
             old = now;
         }
         marked(old) / BEGUN

@@ -65,7 +65,10 @@ impl<T> SpinLock<T> {
     }
 
     /// The same where the lock is mostly taken for sections of some nanoseconds, one after another: longer waits leave more of them to the owner, whose caches have what is guarded.
-    pub fn lock_between_short_sections<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
+    pub fn lock_between_short_sections<'a, P: Platform>(
+        &'a self,
+        platform: &'a P,
+    ) -> SpinGuard<'a, T, P> {
         self.lock_from(platform, SHORT_SECTIONS_WAIT)
     }
 
@@ -75,7 +78,12 @@ impl<T> SpinLock<T> {
         let irq = platform.irq_save();
         // Acquire pairs with the Release store in SpinGuard::drop. Relaxed, also where the flag is looked at: who does not get
         // the lock reads nothing.
-        while self.locked.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while self
+            .locked
+            .0
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             for _ in 0..wait {
                 platform.relax();
             }
@@ -94,7 +102,11 @@ impl<T> SpinLock<T> {
         // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release store in SpinGuard::drop.
         // Relaxed: who does not get the lock reads nothing.
         if self.locked.0.load(Ordering::Relaxed)
-            || self.locked.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+            || self
+                .locked
+                .0
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
         {
             // SAFETY: saved just now, and nothing was saved since.
             unsafe { platform.irq_restore(irq) };

@@ -23,7 +23,8 @@ pub struct FreeAreas {
 
 impl FreeAreas {
     /// Nothing.
-    pub const EMPTY: Self = Self { runs: [[0; ORDERS]; MigrateType::COUNT], blocks: [0; MigrateType::COUNT] };
+    pub const EMPTY: Self =
+        Self { runs: [[0; ORDERS]; MigrateType::COUNT], blocks: [0; MigrateType::COUNT] };
 
     /// Free runs by order, over all types.
     #[must_use]
@@ -77,7 +78,9 @@ impl Zone {
         if head == index && inside != 0 {
             let runs = &mut areas.runs[kind];
             match state.state() {
-                Some(State::Free | State::Isolated) if inside >= order.pages() => runs[usize::from(order.get())] += 1,
+                Some(State::Free | State::Isolated) if inside >= order.pages() => {
+                    runs[usize::from(order.get())] += 1
+                }
                 Some(State::Free | State::Isolated) => {
                     // A block is aligned: each binary digit of what it has inside is a run.
                     for (order, sum) in runs.iter_mut().enumerate() {

@@ -115,7 +115,11 @@ impl Zone {
     /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one hold of the lock was true at one moment; between holds time
     /// passes, so that memory which moves from one end of the zone to the other may be seen twice or not at all. When nobody does anything it is exact. What CPUs have
     /// in their caches counts as used, as in all tables.
-    pub(crate) fn for_each_block_run<P: Platform>(&self, platform: &P, visit: &mut dyn FnMut(BlockRun)) {
+    pub(crate) fn for_each_block_run<P: Platform>(
+        &self,
+        platform: &P,
+        visit: &mut dyn FnMut(BlockRun),
+    ) {
         for segment in self.segments {
             let end = segment.indices().end;
             let mut index = segment.index;
@@ -131,17 +135,23 @@ impl Zone {
                         let (next, what) = match self.table.head_of(index) {
                             // A block that grew downwards meanwhile begins before what was seen already.
                             Some((head, state)) => (
-                                (head + blocks_of(state.order().max(Order::BLOCK))).clamp(index + 1, end),
+                                (head + blocks_of(state.order().max(Order::BLOCK)))
+                                    .clamp(index + 1, end),
                                 BlockUse::of(state),
                             ),
                             None => (index + 1, BlockUse::Hole),
                         };
                         let blocks = next - index;
                         match runs.get_mut(len.wrapping_sub(1)) {
-                            Some(Some(BlockRun { blocks: last, what: same, .. })) if *same == what => *last += blocks,
+                            Some(Some(BlockRun { blocks: last, what: same, .. }))
+                                if *same == what =>
+                            {
+                                *last += blocks
+                            }
                             _ => {
                                 let Some(place) = runs.get_mut(len) else { break };
-                                *place = Some(BlockRun { start: segment.block_of(index), blocks, what });
+                                *place =
+                                    Some(BlockRun { start: segment.block_of(index), blocks, what });
                                 len += 1;
                             }
                         }

@@ -32,9 +32,15 @@ impl Zone {
 
     /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds
     /// some left. Returns how many pages that gave. Any context.
-    pub(crate) fn bring_up_sections<P: Platform>(&self, platform: &P, sections: impl Iterator<Item = u32>) -> u64 {
+    pub(crate) fn bring_up_sections<P: Platform>(
+        &self,
+        platform: &P,
+        sections: impl Iterator<Item = u32>,
+    ) -> u64 {
         sections
-            .filter_map(|section| self.bring_up_one(platform, || self.sections.claim(section).then_some(section)))
+            .filter_map(|section| {
+                self.bring_up_one(platform, || self.sections.claim(section).then_some(section))
+            })
             .sum()
     }
 
@@ -56,7 +62,11 @@ impl Zone {
     /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a section in its hands: whoever
     /// waits for one waits for a CPU that is at work, not for a task (invariant 43). Linux has interrupts off meanwhile
     /// (`deferred_grow_zone` in `mm/mm_init.c`).
-    fn bring_up_one<P: Platform>(&self, platform: &P, claim: impl FnOnce() -> Option<u32>) -> Option<u64> {
+    fn bring_up_one<P: Platform>(
+        &self,
+        platform: &P,
+        claim: impl FnOnce() -> Option<u32>,
+    ) -> Option<u64> {
         pinned(platform, |_| claim().map(|section| self.bring_up_claimed(platform, section)))
     }
 
@@ -77,10 +87,17 @@ impl Zone {
     }
 
     /// At most a section, so that the lock is held for no more than that many heads.
-    fn bring_up_blocks<P: Platform>(&self, platform: &P, segment: &Segment, blocks: Range<u32>) -> u64 {
+    fn bring_up_blocks<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        blocks: Range<u32>,
+    ) -> u64 {
         {
             let _lists = self.changing.lists.lock(platform);
-            self.for_each_withheld(&blocks, &mut |index, _| buddy::divide_whole(&self.table, index, blocks.end));
+            self.for_each_withheld(&blocks, &mut |index, _| {
+                buddy::divide_whole(&self.table, index, blocks.end)
+            });
         }
         if let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) {
             self.for_each_withheld(&blocks, &mut |index, order| {
@@ -101,14 +118,29 @@ impl Zone {
     }
 
     fn free_withheld(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, order: Order) {
-        debug_assert!(self.table.state(index) == BlockState::head(State::Deferred, order, MigrateType::Movable));
+        debug_assert!(
+            self.table.state(index)
+                == BlockState::head(State::Deferred, order, MigrateType::Movable)
+        );
         // To the tail, as everything from bring-up (SPEC 2.3).
-        buddy::free(lists, &self.table, segment, index, order, MigrateType::Movable, Position::Tail);
+        buddy::free(
+            lists,
+            &self.table,
+            segment,
+            index,
+            order,
+            MigrateType::Movable,
+            Position::Tail,
+        );
     }
 
     /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of `blocks` in it that is not done; `with` says which order it has done from there on.
     #[inline(never)]
-    fn for_each_withheld(&self, blocks: &Range<u32>, with: &mut dyn FnMut(u32, Order) -> Option<Order>) {
+    fn for_each_withheld(
+        &self,
+        blocks: &Range<u32>,
+        with: &mut dyn FnMut(u32, Order) -> Option<Order>,
+    ) {
         let mut index = blocks.start;
         while index < blocks.end {
             index = match self.table.cold_head_of(index) {

@@ -42,7 +42,8 @@ impl Zone {
         if let Some(array) = descriptors.array() {
             self.for_each_head(|index, start, state| {
                 // What is allocated already is the array, which describes itself as well, or a page without a map.
-                let whole = state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
+                let whole =
+                    state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
                 let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
                 if managed {
                     array.describe(index..index + blocks_of(state.order()), start);
@@ -61,7 +62,12 @@ impl Zone {
                 MapForm::Inside => {}
             }
             let (free, lists) = (state.free_pages(), self.changing.lists.get_mut());
-            let mut tier = Tier { lists, table: &self.table, partials: self.partials, descriptors: Some(&descriptors) };
+            let mut tier = Tier {
+                lists,
+                table: &self.table,
+                partials: self.partials,
+                descriptors: Some(&descriptors),
+            };
             if free > MAP_PAGES_PER_BLOCK {
                 tier.describe_if_possible(index);
                 let largest = self.table.free_map(index).largest_order();
@@ -70,7 +76,10 @@ impl Zone {
                 tier.set_room(index, None);
                 tier.lists.split_pages -= free;
                 self.table.free_map(index).clear();
-                self.table.set_state(index, self.table.state(index).with_pages(0, 0, state.present_pages()));
+                self.table.set_state(
+                    index,
+                    self.table.state(index).with_pages(0, 0, state.present_pages()),
+                );
                 self.managed_pages -= free;
                 self.reserved_pages += free;
             }
@@ -104,7 +113,10 @@ impl Zone {
         let reading = descriptors.enter(head);
         // What the state was before does not count.
         let state = self.table.state_as_reader(head);
-        if state.is(State::Whole) && state.has(BlockState::COUNTED) && index - head < blocks_of(state.order()) {
+        if state.is(State::Whole)
+            && state.has(BlockState::COUNTED)
+            && index - head < blocks_of(state.order())
+        {
             let (count, owner) = (self.table.count(head), self.table.owner(head));
             let run = self.run(head, 0, state.order())?;
             return Some(look(Counted::Block { run, count, owner }));
@@ -126,7 +138,10 @@ impl Zone {
     ) -> Option<Result<(), u32>> {
         let lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        let is_one = head == index && state.is(State::Whole) && state.order() == order && !state.is_nobodys();
+        let is_one = head == index
+            && state.is(State::Whole)
+            && state.order() == order
+            && !state.is_nobodys();
         if !is_one || lists.loose.contains(index) {
             return None;
         }
@@ -156,11 +171,20 @@ impl Zone {
     }
 
     /// The frames of a block that hold its descriptors, ascending.
-    pub(crate) fn map_frames<P: Platform>(&self, platform: &P, index: u32, block: Pfn) -> Option<[Pfn; MAP_FRAMES]> {
+    pub(crate) fn map_frames<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        block: Pfn,
+    ) -> Option<[Pfn; MAP_FRAMES]> {
         let lists = self.changing.lists.lock(platform);
         let (head, _) = self.table.head_of(index)?;
-        let frames =
-            self.descriptors.as_ref()?.locked(&lists, &self.table, head).filter(|_| head == index)?.frames()?;
+        let frames = self
+            .descriptors
+            .as_ref()?
+            .locked(&lists, &self.table, head)
+            .filter(|_| head == index)?
+            .frames()?;
         let mut pfns = [block; MAP_FRAMES];
         for (pfn, frame) in pfns.iter_mut().zip(frames.iter()) {
             *pfn = block.add(frame as u64);

@@ -33,7 +33,8 @@ mod tests {
     fn order_of(topology: &Topology<'_>, from: usize, memory: &[usize]) -> std::vec::Vec<usize> {
         let mut order = [NodeId::ZERO; MAX_NODES];
         let from = NodeId::new(from).unwrap_or_default();
-        let len = fallback_order(topology, from, &|node| memory.contains(&node.index()), &mut order);
+        let len =
+            fallback_order(topology, from, &|node| memory.contains(&node.index()), &mut order);
         order[..len].iter().map(|node| node.index()).collect()
     }
 

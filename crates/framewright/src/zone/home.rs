@@ -57,10 +57,13 @@ impl Zone {
     /// that is given back.
     fn ends_of(&self, head: u32, state: BlockState) -> Option<(u64, u64)> {
         match state.state()? {
-            State::Free | State::Deferred | State::Whole => Some((0, state.order().max(Order::BLOCK).pages() - 1)),
+            State::Free | State::Deferred | State::Whole => {
+                Some((0, state.order().max(Order::BLOCK).pages() - 1))
+            }
             State::Split => {
                 let map = self.table.free_map(head);
-                let mut free = (0_u64..).zip(0..FreeMap::<8>::PAGES).filter(|&(_, frame)| map.is_free(frame));
+                let mut free =
+                    (0_u64..).zip(0..FreeMap::<8>::PAGES).filter(|&(_, frame)| map.is_free(frame));
                 let (first, _) = free.next()?;
                 Some((first, free.last().map_or(first, |(last, _)| last)))
             }

@@ -70,7 +70,10 @@ impl fmt::Display for IsolateError {
             Self::Isolated(pfn) => write!(f, "the block at pfn {pfn} is isolated already"),
             Self::NotIsolated(pfn) => write!(f, "the block at pfn {pfn} is not isolated"),
             Self::Indivisible(pfn) => {
-                write!(f, "the block at pfn {pfn} is in use as one and only a part of it lies in the range")
+                write!(
+                    f,
+                    "the block at pfn {pfn} is in use as one and only a part of it lies in the range"
+                )
             }
             Self::InUse(pages) => write!(
                 f,
@@ -121,15 +124,20 @@ impl Zone {
                 _ if !is_managed(state) && change != Change::Claim => Ok(()),
                 Change::Isolate if isolated => Err(IsolateError::Isolated(pfn)),
                 Change::PutBack if !isolated => Err(IsolateError::NotIsolated(pfn)),
-                Change::Claim if !isolated && is_managed(state) => Err(IsolateError::NotIsolated(pfn)),
-                Change::Claim if !state.is(State::Isolated) => Err(IsolateError::InUse(self.survey_of(&range))),
+                Change::Claim if !isolated && is_managed(state) => {
+                    Err(IsolateError::NotIsolated(pfn))
+                }
+                Change::Claim if !state.is(State::Isolated) => {
+                    Err(IsolateError::InUse(self.survey_of(&range)))
+                }
                 _ if is_indivisible(state) && !is_inside(head, state, &range) => {
                     Err(IsolateError::Indivisible(segment.block_of(head).start()))
                 }
                 _ => Ok(()),
             }
         })?;
-        if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none()) {
+        if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none())
+        {
             return Err(IsolateError::InUse(self.survey_of(&range)));
         }
         let (mut changed, before) = (0, unused_pages(&lists));
@@ -140,7 +148,8 @@ impl Zone {
                 continue;
             };
             if is_managed(state) {
-                let blocks = self.change_one(&mut lists, segment, (index, range.end), state, change);
+                let blocks =
+                    self.change_one(&mut lists, segment, (index, range.end), state, change);
                 changed += u64::from(blocks);
                 index += blocks;
             } else {
@@ -195,7 +204,15 @@ impl Zone {
             (Change::Isolate, _) => self.table.set_state(index, now.with(BlockState::ISOLATED)),
             (Change::PutBack, Some(State::Isolated)) => {
                 lists.isolated_pages -= order.pages();
-                buddy::free(lists, &self.table, &indices, index, order, migrate_type, Position::Tail);
+                buddy::free(
+                    lists,
+                    &self.table,
+                    &indices,
+                    index,
+                    order,
+                    migrate_type,
+                    Position::Tail,
+                );
             }
             (Change::PutBack, _) => self.table.set_state(index, now.without(BlockState::ISOLATED)),
         }
@@ -216,7 +233,9 @@ impl Zone {
             let pages = u64::from(blocks) * PAGES_PER_BLOCK;
             described_blocks += u64::from(blocks);
             all += match state.state() {
-                Some(State::Free | State::Isolated) => IsolatedPages { free_pages: pages, ..IsolatedPages::default() },
+                Some(State::Free | State::Isolated) => {
+                    IsolatedPages { free_pages: pages, ..IsolatedPages::default() }
+                }
                 Some(State::Whole | State::Pool | State::Reporting) => {
                     IsolatedPages { in_use_pages: pages, ..IsolatedPages::default() }
                 }
@@ -232,7 +251,8 @@ impl Zone {
             Ok(())
         });
         debug_assert!(counted.is_ok());
-        all.absent_pages += (u64::from(range.end - range.start) - described_blocks) * PAGES_PER_BLOCK;
+        all.absent_pages +=
+            (u64::from(range.end - range.start) - described_blocks) * PAGES_PER_BLOCK;
         all
     }
 
@@ -260,7 +280,14 @@ impl Zone {
 fn is_managed(state: BlockState) -> bool {
     matches!(
         state.state(),
-        Some(State::Free | State::Whole | State::Split | State::Pool | State::Isolated | State::Reporting)
+        Some(
+            State::Free
+                | State::Whole
+                | State::Split
+                | State::Pool
+                | State::Isolated
+                | State::Reporting
+        )
     )
 }
 

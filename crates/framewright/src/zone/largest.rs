@@ -19,7 +19,11 @@ impl Zone {
     /// Takes the block of the largest order that is next in its list, if the zone stays above its low mark for the usual request. Nothing when that takes more than to unlink it, or when
     /// the zone has several segments.
     #[inline(always)]
-    pub(crate) fn take_largest<P: Platform>(&self, platform: &P, migrate_type: MigrateType) -> Option<Pfn> {
+    pub(crate) fn take_largest<P: Platform>(
+        &self,
+        platform: &P,
+        migrate_type: MigrateType,
+    ) -> Option<Pfn> {
         let [segment] = self.segments else { return None };
         let left = self.free_pages().checked_sub(Order::MAX.pages())?;
         if left < self.keeps(self.low_pages(), ZoneKind::Normal) {
@@ -39,7 +43,11 @@ impl Zone {
         segment: &Segment,
         migrate_type: MigrateType,
     ) -> Option<Pfn> {
-        self.unlink_largest(self.changing.lists.lock_between_short_sections(platform), segment, migrate_type)
+        self.unlink_largest(
+            self.changing.lists.lock_between_short_sections(platform),
+            segment,
+            migrate_type,
+        )
     }
 
     #[inline(always)]
@@ -59,7 +67,9 @@ impl Zone {
     #[inline(always)]
     pub(crate) fn give_largest<P: Platform>(&self, platform: &P, start: Pfn) -> bool {
         let [segment] = self.segments else { return false };
-        let Some(last) = segment.end().start().0.checked_sub(Order::MAX.pages()) else { return false };
+        let Some(last) = segment.end().start().0.checked_sub(Order::MAX.pages()) else {
+            return false;
+        };
         if start < segment.start.start() || start.0 > last || !start.is_aligned(Order::MAX) {
             return false;
         }
@@ -78,7 +88,11 @@ impl Zone {
     }
 
     #[inline(always)]
-    fn link_largest<P: Platform>(&self, mut lists: SpinGuard<'_, FreeLists, P>, index: u32) -> bool {
+    fn link_largest<P: Platform>(
+        &self,
+        mut lists: SpinGuard<'_, FreeLists, P>,
+        index: u32,
+    ) -> bool {
         let Some(free_pages) = lists.give_largest(&self.table, index) else { return false };
         self.changing.free_pages.store(free_pages, Ordering::Relaxed);
         self.note_freed(Order::MAX.pages());

@@ -44,7 +44,9 @@ pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
 pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};
-pub use watermark::{LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks};
+pub use watermark::{
+    LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks,
+};
 
 use crate::block::lists::FreeLists;
 pub use crate::block::lists::ZoneEvents;
@@ -267,7 +269,8 @@ impl Zone {
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
             order.map_or(0, |order| {
-                let blocks = |&kind| lists.blocks(kind, order, false) + lists.blocks(kind, order, true);
+                let blocks =
+                    |&kind| lists.blocks(kind, order, false) + lists.blocks(kind, order, true);
                 MigrateType::ALL.iter().map(blocks).sum()
             })
         })
@@ -310,7 +313,9 @@ impl Zone {
     /// Requests that are under way may still use the old ones, or some of each.
     pub(crate) fn set_marks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
         let Watermarks { min_pages, low_pages, high_pages, promo_pages } = marks;
-        for (place, pages) in self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages]) {
+        for (place, pages) in
+            self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages])
+        {
             place.store(pages, Ordering::Relaxed);
         }
         for (place, pages) in self.marks.reserve.iter().zip(reserve) {

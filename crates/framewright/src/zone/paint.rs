@@ -80,7 +80,8 @@ impl Zone {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
         let paint = if run.stray || !is_accepted { Paint::Reserved } else { paint };
         let is_managed = paint != Paint::Reserved;
-        *(if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages }) += range.pages();
+        *(if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages }) +=
+            range.pages();
         if run.stray {
             return;
         }
@@ -102,7 +103,8 @@ impl Zone {
         let border = self.sections.first_block().clamp(blocks.start, blocks.end);
         self.paint_blocks(segment, blocks.start..border, State::Free, touching);
         if border < blocks.end {
-            *self.changing.deferred_pages.get_mut() += u64::from(blocks.end - border) * PAGES_PER_BLOCK;
+            *self.changing.deferred_pages.get_mut() +=
+                u64::from(blocks.end - border) * PAGES_PER_BLOCK;
             self.paint_blocks(segment, border..blocks.end, State::Deferred, false);
         }
     }
@@ -130,7 +132,8 @@ impl Zone {
                 if state.is(State::Split) && state.free_pages() != 0 {
                     let lists = self.changing.lists.get_mut();
                     let largest = self.table.free_map(head).largest_order();
-                    Tier { lists, table: &self.table, partials: &[], descriptors: None }.set_room(head, largest);
+                    Tier { lists, table: &self.table, partials: &[], descriptors: None }
+                        .set_room(head, largest);
                 }
                 if state.is(State::Split)
                     && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
@@ -162,7 +165,11 @@ impl Zone {
         let entry = self.table.cold_entry(index);
         if !entry.state().is(State::Split) {
             self.table.free_map(index).clear();
-            entry.set_state(BlockState::split(MigrateType::Movable).with_pages(0, 0, present_pages));
+            entry.set_state(BlockState::split(MigrateType::Movable).with_pages(
+                0,
+                0,
+                present_pages,
+            ));
         }
         entry
     }
@@ -191,14 +198,22 @@ impl Zone {
 
     /// Paints whole blocks in the largest aligned pieces.
     #[inline(never)]
-    fn paint_blocks(&mut self, segment: &Segment, blocks: Range<u32>, state: State, touching: bool) {
+    fn paint_blocks(
+        &mut self,
+        segment: &Segment,
+        blocks: Range<u32>,
+        state: State,
+        touching: bool,
+    ) {
         let lists = self.changing.lists.get_mut();
         // Pieces of one range are no buddies of one another.
         let merges = touching || lists.largest < Order::MAX;
         let mut block = blocks.start;
         while block < blocks.end {
-            let level =
-                block.trailing_zeros().min((blocks.end - block).ilog2()).min(u32::from(MAX_ORDER - BLOCK_ORDER));
+            let level = block
+                .trailing_zeros()
+                .min((blocks.end - block).ilog2())
+                .min(u32::from(MAX_ORDER - BLOCK_ORDER));
             let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
             let order = order.unwrap_or(Order::BLOCK);
             let index = segment.index_of(BlockNumber(block));

@@ -14,7 +14,8 @@ use crate::units::{Order, Pfn, PfnRange};
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is neighbouring counts once.
 const RUNS_AT_ONCE: u32 = 32;
 /// Types whose free blocks a pool may have, in this order.
-const TYPES: [MigrateType; 3] = [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
+const TYPES: [MigrateType; 3] =
+    [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
 
 impl Zone {
     /// Its table, for the links of pages that pools have.
@@ -46,7 +47,9 @@ impl Zone {
         let mut lists = self.settled(platform);
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
-            let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else { break };
+            let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else {
+                break;
+            };
             let large = if (order..most_order).contains(&least) || least == most_order {
                 self.take_run(&mut lists, least, most_order)
             } else {
@@ -67,7 +70,9 @@ impl Zone {
     /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if all of it was.
     #[inline]
     fn make_lot(&self, index: u32, whole: Order, order: Order, reported: Option<&Moved>) -> Lot {
-        let Some(reported) = reported else { return Lot::fresh(self.make_pool(index, whole, order, false)) };
+        let Some(reported) = reported else {
+            return Lot::fresh(self.make_pool(index, whole, order, false));
+        };
         let blocks = blocks_of(order);
         let pages = blocks_of(whole) / blocks;
         if (0..pages).all(|page| reported.has_all(page * blocks, order)) {
@@ -76,17 +81,25 @@ impl Zone {
         self.make_pool(index, whole, order, false);
         let mut lot = Lot::EMPTY;
         for page in 0..pages {
-            let chain = if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
+            let chain =
+                if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
             chain.push_back(&self.table, index + page * blocks);
         }
         lot
     }
 
     /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of it. Which of its blocks were reported stands beside it.
-    fn take_run(&self, lists: &mut FreeLists, order: Order, most: Order) -> Option<(u32, Order, Option<Moved>)> {
+    fn take_run(
+        &self,
+        lists: &mut FreeLists,
+        order: Order,
+        most: Order,
+    ) -> Option<(u32, Order, Option<Moved>)> {
         let take = |lists: &mut FreeLists| {
             let mut types = TYPES.into_iter();
-            types.find_map(|from| buddy::move_up_to(lists, &self.table, (order, most), from, MigrateType::Movable))
+            types.find_map(|from| {
+                buddy::move_up_to(lists, &self.table, (order, most), from, MigrateType::Movable)
+            })
         };
         if let Some(taken) = take(lists) {
             return Some(taken);
@@ -123,7 +136,12 @@ impl Zone {
 
     /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones stay isolated, and ones with memory errors are nobody's from now on: they
     /// stay allocated for ever. Returns how many those are. Those that were reported count as reported in the zone.
-    pub(crate) fn release_from_pool<P: Platform>(&self, platform: &P, order: Order, chain: Chain) -> u64 {
+    pub(crate) fn release_from_pool<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        chain: Chain,
+    ) -> u64 {
         let mut leaked = 0;
         let mut index = chain.first;
         while index != NONE {
@@ -142,7 +160,13 @@ impl Zone {
     }
 
     /// Gives the page at `first` back with those that follow it in the chain and in memory; returns the next of the chain.
-    fn release_run(&self, lists: &mut FreeLists, (order, told): (Order, bool), first: u32, leaked: &mut u64) -> u32 {
+    fn release_run(
+        &self,
+        lists: &mut FreeLists,
+        (order, told): (Order, bool),
+        first: u32,
+        leaked: &mut u64,
+    ) -> u32 {
         let state = self.table.state(first);
         let next = self.table.links(first).1;
         let Some(segment) = segment::find_index(self.segments, first) else { return next };
@@ -187,7 +211,8 @@ impl Zone {
         let now = if state.has(BlockState::POISONED) {
             *leaked += 1;
             let isolated = state.word() & BlockState::ISOLATED;
-            BlockState::head(State::Whole, order, migrate_type).with(BlockState::POISONED | isolated)
+            BlockState::head(State::Whole, order, migrate_type)
+                .with(BlockState::POISONED | isolated)
         } else {
             lists.isolated_pages += order.pages();
             BlockState::head(State::Isolated, order, migrate_type)
@@ -206,12 +231,18 @@ impl Zone {
         told: bool,
     ) -> Option<Chain> {
         let _lists = self.changing.lists.lock(platform);
-        let plain = self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
+        let plain =
+            self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
         plain.then(|| self.make_pool(index, order, smaller, told))
     }
 
     /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was isolated meanwhile.
-    pub(crate) fn adopt_for_pool<P: Platform>(&self, platform: &P, start: Pfn, order: Order) -> Option<Chain> {
+    pub(crate) fn adopt_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        start: Pfn,
+        order: Order,
+    ) -> Option<Chain> {
         let block = crate::map_space::BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
         let _lists = self.changing.lists.lock(platform);
@@ -222,18 +253,29 @@ impl Zone {
     }
 
     /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into pages of a pool.
-    pub(crate) fn adopt_all_for_pool<P: Platform>(&self, platform: &P, frames: PfnRange, order: Order) -> Chain {
+    pub(crate) fn adopt_all_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        frames: PfnRange,
+        order: Order,
+    ) -> Chain {
         let mut chain = Chain::EMPTY;
         for segment in self.segments {
             let number = |pfn: Pfn| crate::map_space::BlockNumber::containing(pfn);
-            let (start, end) = (number(frames.start).max(segment.start), number(frames.end).min(segment.end()));
+            let (start, end) =
+                (number(frames.start).max(segment.start), number(frames.end).min(segment.end()));
             let mut block = start;
             while block < end {
                 let index = segment.index_of(block);
                 // At most a GiB under each hold of the lock.
                 let mut lists = self.changing.lists.lock(platform);
-                let Some((head, state)) = self.table.head_of(index).filter(|&(head, _)| head == index) else { break };
-                let kept = BlockState::head(State::Whole, state.order(), MigrateType::Movable).with(BlockState::KEPT);
+                let Some((head, state)) =
+                    self.table.head_of(index).filter(|&(head, _)| head == index)
+                else {
+                    break;
+                };
+                let kept = BlockState::head(State::Whole, state.order(), MigrateType::Movable)
+                    .with(BlockState::KEPT);
                 if state == kept && state.order() >= order {
                     lists.kept_pages -= state.order().pages();
                     chain.append(&self.table, self.make_pool(head, state.order(), order, false));
@@ -261,7 +303,12 @@ impl Zone {
     }
 
     /// Notes a memory error in a page of a pool; false when its head is not at `index` any more.
-    pub(crate) fn poison_in_pool<P: Platform>(&self, platform: &P, index: u32, order: Order) -> bool {
+    pub(crate) fn poison_in_pool<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        order: Order,
+    ) -> bool {
         let _lists = self.changing.lists.lock(platform);
         let state = self.table.state(index);
         let fits = state.is(State::Pool) && state.order() == order;
@@ -285,7 +332,8 @@ impl Zone {
             while index < segment.indices().end {
                 index = match self.table.head_of(index) {
                     Some((head, state)) => {
-                        let slot = usize::from(state.order().max(Order::BLOCK).get() - Order::BLOCK.get());
+                        let slot =
+                            usize::from(state.order().max(Order::BLOCK).get() - Order::BLOCK.get());
                         counts[slot] += u64::from(state.is(State::Pool));
                         head + blocks_of(state.order())
                     }

@@ -185,7 +185,13 @@ impl Zone {
         lists.free_pages() < self.watermarks().min_pages + pages
     }
 
-    fn collect_blocks(&self, lists: &mut FreeLists, goal: Goal, batch: &mut Batch, visited: &mut u32) -> Collected {
+    fn collect_blocks(
+        &self,
+        lists: &mut FreeLists,
+        goal: Goal,
+        batch: &mut Batch,
+        visited: &mut u32,
+    ) -> Collected {
         let least = goal.order.clamp(Order::BLOCK, LARGEST);
         if goal.most_pages < least.pages() {
             return Collected::All;
@@ -195,8 +201,12 @@ impl Zone {
             let state = self.table.state(head);
             let have = state.order();
             let room = goal.most_pages.saturating_sub(batch.pages());
-            let most = (BLOCK_ORDER..=LARGEST.get()).rev().filter_map(Order::new).find(|order| order.pages() <= room);
-            let Some(most) = most.filter(|&most| most >= least && batch.len() < goal.most_pieces) else {
+            let most = (BLOCK_ORDER..=LARGEST.get())
+                .rev()
+                .filter_map(Order::new)
+                .find(|order| order.pages() <= room);
+            let Some(most) = most.filter(|&most| most >= least && batch.len() < goal.most_pieces)
+            else {
                 return Collected::Some;
             };
             let cost = CUT + if self.table.is_ready(head) { 0 } else { GROUP };
@@ -204,7 +214,9 @@ impl Zone {
                 return Collected::Some;
             }
             *visited += cost;
-            let Some((index, order)) = lists.marks.unreported(head, have, most) else { return Collected::All };
+            let Some((index, order)) = lists.marks.unreported(head, have, most) else {
+                return Collected::All;
+            };
             if self.is_short(lists, order.pages()) {
                 return Collected::Short;
             }
@@ -251,8 +263,13 @@ impl Zone {
             }
             loop {
                 let room = goal.most_pages.saturating_sub(batch.pages());
-                let most = (0..=LARGEST_RUN.get()).rev().filter_map(Order::new).find(|order| order.pages() <= room);
-                let Some(most) = most.filter(|&most| most >= goal.order && batch.len() < goal.most_pieces) else {
+                let most = (0..=LARGEST_RUN.get())
+                    .rev()
+                    .filter_map(Order::new)
+                    .find(|order| order.pages() <= room);
+                let Some(most) =
+                    most.filter(|&most| most >= goal.order && batch.len() < goal.most_pieces)
+                else {
                     return Collected::Some;
                 };
                 if self.is_short(lists, most.pages()) {
@@ -260,8 +277,14 @@ impl Zone {
                     return Collected::Short;
                 }
                 let from = usize::from(cursor.frame);
-                let Some((start, order)) = self.tier(lists).lend_run(head, from, goal.order, most) else { break };
-                let (Some(range), Ok(first)) = (self.run(head, start, order), u16::try_from(start)) else { break };
+                let Some((start, order)) = self.tier(lists).lend_run(head, from, goal.order, most)
+                else {
+                    break;
+                };
+                let (Some(range), Ok(first)) = (self.run(head, start, order), u16::try_from(start))
+                else {
+                    break;
+                };
                 batch.push(Piece { index: head, start: Some(first), order, range });
                 cursor.frame = first + (1 << order.get());
             }
@@ -271,7 +294,12 @@ impl Zone {
     }
 
     /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of each, by its number.
-    pub(crate) fn give_back<P: Platform>(&self, platform: &P, batch: &mut Batch, returned: &dyn Fn(usize) -> Returned) {
+    pub(crate) fn give_back<P: Platform>(
+        &self,
+        platform: &P,
+        batch: &mut Batch,
+        returned: &dyn Fn(usize) -> Returned,
+    ) {
         let mut lists = self.changing.lists.lock(platform);
         for (number, piece) in batch.pieces().enumerate() {
             let Some(segment) = segment::find_index(self.segments, piece.index) else { continue };
@@ -280,7 +308,12 @@ impl Zone {
                 Some(start) => {
                     let acknowledged = matches!(returned(number), Returned::Reported { .. });
                     let run = (usize::from(start), piece.order);
-                    self.tier(&mut lists).return_run(&segment.indices(), piece.index, run, acknowledged);
+                    self.tier(&mut lists).return_run(
+                        &segment.indices(),
+                        piece.index,
+                        run,
+                        acknowledged,
+                    );
                     if !acknowledged {
                         self.unsweep(piece.index);
                     }
@@ -307,7 +340,13 @@ impl Zone {
         }
     }
 
-    fn give_back_block(&self, lists: &mut FreeLists, segment: &Segment, piece: &Piece, returned: Returned) {
+    fn give_back_block(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Segment,
+        piece: &Piece,
+        returned: Returned,
+    ) {
         let indices = segment.indices();
         let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
         // In one piece as it was taken, unless a part of it was isolated meanwhile.
@@ -368,4 +407,5 @@ impl Zone {
     }
 }
 
-const _: () = assert!(LARGEST.pages() == MOST_PIECES as u64 * PAGES_PER_BLOCK, "64 MiB, a block a piece");
+const _: () =
+    assert!(LARGEST.pages() == MOST_PIECES as u64 * PAGES_PER_BLOCK, "64 MiB, a block a piece");

@@ -62,7 +62,10 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         let mut pages = [0_u16; crate::units::MAX_NODES];
         let runs = core::iter::once(current).chain(self.rest.clone());
         for run in runs.take_while(|run| run.range.start.0 < end) {
-            #[expect(clippy::cast_possible_truncation, reason = "at most the 512 frames of a block")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "at most the 512 frames of a block"
+            )]
             let inside = run.range.intersection(block).pages() as u16;
             pages[run.node.index()] += inside;
         }
@@ -100,10 +103,16 @@ impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
         };
         self.settled = Some((block_end, owner)).filter(|_| end < block_end);
         if end < current.range.end.0 {
-            self.current = Some(MemoryRun { range: PfnRange::new(end, current.range.end.0), ..current });
+            self.current =
+                Some(MemoryRun { range: PfnRange::new(end, current.range.end.0), ..current });
         } else {
             self.current = self.rest.next();
         }
-        Some(ZoneRun { range: PfnRange::new(start.0, end), zone, kind: current.kind, stray: owner != zone })
+        Some(ZoneRun {
+            range: PfnRange::new(start.0, end),
+            zone,
+            kind: current.kind,
+            stray: owner != zone,
+        })
     }
 }

@@ -65,18 +65,32 @@ impl fmt::Display for FreeError {
         match self {
             Self::Empty(range) => write!(f, "cannot free {range:?}: there is no frame in it"),
             Self::NotManaged(pfn) => write!(f, "cannot free pfn {pfn}: no zone manages it"),
-            Self::SpansZones(range) => write!(f, "cannot free {range:?}: it lies in more than one zone"),
+            Self::SpansZones(range) => {
+                write!(f, "cannot free {range:?}: it lies in more than one zone")
+            }
             Self::NotAllocated { pfn, state, history } => {
                 match state {
-                    Some(State::Free) => write!(f, "cannot free pfn {pfn}: it is free already (double free)")?,
-                    _ => write!(f, "cannot free pfn {pfn}: it was not allocated, its block is {state:?}")?,
+                    Some(State::Free) => {
+                        write!(f, "cannot free pfn {pfn}: it is free already (double free)")?
+                    }
+                    _ => write!(
+                        f,
+                        "cannot free pfn {pfn}: it was not allocated, its block is {state:?}"
+                    )?,
                 }
                 history.map_or(Ok(()), |history| write!(f, "; it was {history}"))
             }
-            Self::NotAligned { start, order } => write!(f, "cannot free pfn {start}: it is not aligned to {order:?}"),
-            Self::NeverAllocated(pfn) => write!(f, "cannot free pfn {pfn}: it is free and was never allocated"),
+            Self::NotAligned { start, order } => {
+                write!(f, "cannot free pfn {start}: it is not aligned to {order:?}")
+            }
+            Self::NeverAllocated(pfn) => {
+                write!(f, "cannot free pfn {pfn}: it is free and was never allocated")
+            }
             Self::WrongSize { range, allocation, pfn } => {
-                write!(f, "cannot free {range:?}: pfn {pfn} belongs to another allocation (wrong size)")?;
+                write!(
+                    f,
+                    "cannot free {range:?}: pfn {pfn} belongs to another allocation (wrong size)"
+                )?;
                 allocation.map_or(Ok(()), |history| write!(f, "; the first frame was {history}"))
             }
         }
@@ -103,7 +117,12 @@ impl Zone {
     }
 
     pub(super) fn tier<'a>(&'a self, lists: &'a mut FreeLists) -> Tier<'a> {
-        Tier { lists, table: &self.table, partials: self.partials, descriptors: self.descriptors.as_ref() }
+        Tier {
+            lists,
+            table: &self.table,
+            partials: self.partials,
+            descriptors: self.descriptors.as_ref(),
+        }
     }
 
     /// The frame `offset` frames into the block at `index`.
@@ -135,13 +154,21 @@ impl Zone {
             return None;
         }
         if self.gathers(order) {
-            return self.allocate_gathered(platform, order, migrate_type, max).map(|taken| (taken, false));
+            return self
+                .allocate_gathered(platform, order, migrate_type, max)
+                .map(|taken| (taken, false));
         }
         if self.span.end > max {
-            return self.allocate_below(platform, order, migrate_type, max).map(|taken| (taken, false));
+            return self
+                .allocate_below(platform, order, migrate_type, max)
+                .map(|taken| (taken, false));
         }
         // What is loose is merged first: else it would stay in pieces while larger blocks are divided.
-        let mut lists = if order > Order::BLOCK { self.settled(platform) } else { self.changing.lists.lock(platform) };
+        let mut lists = if order > Order::BLOCK {
+            self.settled(platform)
+        } else {
+            self.changing.lists.lock(platform)
+        };
         let (index, offset) = self.take(&mut lists, order, migrate_type)?;
         let is_zero = self.is_known_zero(&lists, index, order);
         self.publish(&lists);
@@ -162,8 +189,11 @@ impl Zone {
         while done < pages.len() {
             let spare = lists.free_pages().saturating_sub(keep);
             let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
-            let taken =
-                if limit == 0 { None } else { self.tier(&mut lists).take_word(Order::PAGE, migrate_type, limit) };
+            let taken = if limit == 0 {
+                None
+            } else {
+                self.tier(&mut lists).take_word(Order::PAGE, migrate_type, limit)
+            };
             let Some((index, first, mut runs)) = taken else { break };
             let Some(segment) = segment::find_index(self.segments, index) else { break };
             let start = segment.block_of(index).start().add(first as u64);
@@ -188,7 +218,12 @@ impl Zone {
         self.check(&mut lists, segment, range)
     }
 
-    pub(super) fn take(&self, lists: &mut FreeLists, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
+    pub(super) fn take(
+        &self,
+        lists: &mut FreeLists,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Option<(u32, usize)> {
         if order < Order::BLOCK {
             return self.tier(lists).take(order, migrate_type);
         }
@@ -207,7 +242,8 @@ impl Zone {
     }
 
     pub(super) fn release_spare(&self, lists: &mut FreeLists) {
-        self.tier(lists).release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
+        self.tier(lists)
+            .release_spare(|index| segment::find_index(self.segments, index).map(Segment::indices));
         // The frames of its descriptors are free now, whether or not what follows succeeds.
         self.publish(lists);
     }
@@ -236,7 +272,9 @@ impl Zone {
                         continue;
                     };
                     let start = segment.block_of(head).start();
-                    if let Some(offset) = self.take_below(&mut lists, (head, start), order, migrate_type, max) {
+                    if let Some(offset) =
+                        self.take_below(&mut lists, (head, start), order, migrate_type, max)
+                    {
                         self.publish(&lists);
                         return self.run(head, offset, order);
                     }
@@ -257,7 +295,9 @@ impl Zone {
         max: Pfn,
     ) -> Option<usize> {
         let state = self.table.state(head);
-        if state.migrate_type() != migrate_type && !migrate_type.fallbacks().contains(&state.migrate_type()) {
+        if state.migrate_type() != migrate_type
+            && !migrate_type.fallbacks().contains(&state.migrate_type())
+        {
             return None;
         }
         let fits = |offset: usize| start.add(offset as u64 + order.pages()) <= max;
@@ -269,7 +309,8 @@ impl Zone {
             return self.tier(lists).take_at(head, 0, order).then_some(0);
         }
         if state.is(State::Split) && order < Order::BLOCK {
-            let offset = self.table.free_map(head).find(order.get()).filter(|&offset| fits(offset))?;
+            let offset =
+                self.table.free_map(head).find(order.get()).filter(|&offset| fits(offset))?;
             return self.tier(lists).take_at(head, offset, order).then_some(offset);
         }
         None
@@ -312,8 +353,15 @@ impl Zone {
     }
 
     /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be what one call allocated.
-    pub(crate) fn free<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
-        if let Some(order) = Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages()) {
+    pub(crate) fn free<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        range: PfnRange,
+    ) -> Result<(), FreeError> {
+        if let Some(order) =
+            Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages())
+        {
             return self.free_order(platform, segment, range.start, order);
         }
         let mut lists = self.changing.lists.lock(platform);
@@ -345,7 +393,12 @@ impl Zone {
     }
 
     /// Frames of the page array are about to be freed: the blocks they lie in are kept no more.
-    pub(crate) fn end_keeping<P: Platform>(&self, platform: &P, segment: &Segment, range: PfnRange) {
+    pub(crate) fn end_keeping<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        range: PfnRange,
+    ) {
         let mut lists = self.changing.lists.lock(platform);
         let mut index = segment.index_of(BlockNumber::containing(range.start));
         let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
@@ -393,11 +446,25 @@ impl Zone {
 
     /// Frees and merges a block that is allocated whole and has its head at `index`.
     #[inline]
-    fn give_whole(&self, lists: &mut FreeLists, indices: &Range<u32>, index: u32, state: BlockState) {
+    fn give_whole(
+        &self,
+        lists: &mut FreeLists,
+        indices: &Range<u32>,
+        index: u32,
+        state: BlockState,
+    ) {
         if state.has(BlockState::COUNTED | BlockState::ISOLATED) {
             return self.give_marked(lists, indices, index);
         }
-        buddy::free(lists, &self.table, indices, index, state.order(), state.migrate_type(), Position::Head);
+        buddy::free(
+            lists,
+            &self.table,
+            indices,
+            index,
+            state.order(),
+            state.migrate_type(),
+            Position::Head,
+        );
     }
 
     /// Frees a block that is allocated whole and has its head at `index`; false when it is free already.
@@ -437,7 +504,12 @@ impl Zone {
     }
 
     /// Whether all frames of `range` are allocated (invariant 13).
-    fn check(&self, lists: &mut FreeLists, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
+    fn check(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Segment,
+        range: PfnRange,
+    ) -> Result<(), FreeError> {
         let tier = self.tier(lists);
         let mut position = range.start;
         while position < range.end {
@@ -447,7 +519,9 @@ impl Zone {
             if let Err(refused) = tier.check(index, &part) {
                 let (pfn, state) = match refused {
                     Refused::Free(frame) => (block.start().add(frame as u64), Some(State::Free)),
-                    Refused::Unmanaged(frame) => (block.start().add(frame as u64), Some(State::Reserved)),
+                    Refused::Unmanaged(frame) => {
+                        (block.start().add(frame as u64), Some(State::Reserved))
+                    }
                     Refused::State(state) => (position, state),
                 };
                 return Err(FreeError::NotAllocated { pfn, state, history: None });
@@ -470,7 +544,10 @@ impl Zone {
         while position < range.end {
             let index = segment.index_of(BlockNumber::containing(position));
             let (part, next) = part_of_block(position, range.end);
-            let whole = self.table.head_of(index).filter(|(_, state)| part.len() == FRAMES && state.is(State::Whole));
+            let whole = self
+                .table
+                .head_of(index)
+                .filter(|(_, state)| part.len() == FRAMES && state.is(State::Whole));
             if let Some((head, _)) = whole {
                 self.tier(lists).end_count(head);
             }
@@ -487,7 +564,11 @@ impl Zone {
     }
 
     /// What the block of `block` is, with the order of the block that covers it.
-    pub(crate) fn state_of<P: Platform>(&self, platform: &P, block: BlockNumber) -> Option<BlockState> {
+    pub(crate) fn state_of<P: Platform>(
+        &self,
+        platform: &P,
+        block: BlockNumber,
+    ) -> Option<BlockState> {
         let segment = segment::find(self.segments, block)?;
         let lists = self.settled(platform);
         let head = self.table.head_of(segment.index_of(block));

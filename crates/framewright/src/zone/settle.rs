@@ -13,7 +13,10 @@ const MOST_HOLDS: u32 = 1 << 16;
 impl Zone {
     /// The lock, with no block loose ([`loose`](crate::block::loose)): free neighbours are merged and in the lists. Whoever looks for something in the tables, or wants more
     /// than one block, takes it this way. What gets loose under the guard stays so.
-    pub(super) fn settled<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, FreeLists, P> {
+    pub(super) fn settled<'a, P: Platform>(
+        &'a self,
+        platform: &'a P,
+    ) -> SpinGuard<'a, FreeLists, P> {
         let mut lists = self.changing.lists.lock(platform);
         for _ in 0..MOST_HOLDS {
             if lists.loose.is_empty() {

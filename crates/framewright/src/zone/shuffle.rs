@@ -42,9 +42,12 @@ impl Zone {
         let mut lists = self.changing.lists.lock(platform);
         let scratch = lists.room.scratch(SELDOM);
         let mut done = true;
-        for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        for (migrate_type, reported) in
+            MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+        {
             let segments = self.segments.iter().map(Segment::indices);
-            done &= shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
+            done &=
+                shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
         }
         lists.room.end_scratch(scratch);
         done
@@ -54,7 +57,9 @@ impl Zone {
     pub(crate) fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
         let lists = self.changing.lists.lock(platform);
         let mut shuffled = Shuffled::default();
-        for (migrate_type, reported) in MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        for (migrate_type, reported) in
+            MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+        {
             let blocks = lists.blocks(migrate_type, SHUFFLE_ORDER, reported);
             let mut index = lists.first(migrate_type, SHUFFLE_ORDER, reported);
             for _ in 1..blocks.min(LOOKED_AT.saturating_sub(shuffled.pairs)) {

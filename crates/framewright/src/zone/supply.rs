@@ -131,12 +131,15 @@ impl Zone {
             let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
             if filled != 0
                 && lists.room.smallest(migrate_type, order.get()).is_none()
-                && (room < FreeMap::<8>::PAGES >> order.get() || lists.is_next_reported(migrate_type, Order::BLOCK))
+                && (room < FreeMap::<8>::PAGES >> order.get()
+                    || lists.is_next_reported(migrate_type, Order::BLOCK))
             {
                 // Nobody waits for more, so no block is divided for a part of it.
                 break;
             }
-            let Some((index, taken)) = self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room]) else {
+            let Some((index, taken)) =
+                self.tier(lists).take_runs(order, migrate_type, &mut offsets[..room])
+            else {
                 break;
             };
             let Some(block) = self.frame(index, 0) else { break };
@@ -154,7 +157,12 @@ impl Zone {
     }
 
     /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the smallest first. Nothing when there is none.
-    fn take_blocks(&self, lists: &mut FreeLists, migrate_type: MigrateType, most: u32) -> Option<Taken> {
+    fn take_blocks(
+        &self,
+        lists: &mut FreeLists,
+        migrate_type: MigrateType,
+        most: u32,
+    ) -> Option<Taken> {
         let mut taken = Taken::NOTHING;
         let mut left = most;
         while left != 0 && !taken.is_full() {
@@ -202,23 +210,51 @@ impl Zone {
         // Each kind has its own loop: what is decided once here would be decided for each entry there.
         let prefetched = |_: &FreeLists, _| {};
         if order.get() < WORDS_BELOW {
-            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
-                let offset = offset_in_block(rest[0].base);
-                usize::from(self.tier(lists).free_word(segment, index, offset, rest[0].runs, order))
-            });
+            self.free_each(
+                platform,
+                batch,
+                order,
+                refused,
+                prefetched,
+                |lists, segment, index, rest| {
+                    let offset = offset_in_block(rest[0].base);
+                    usize::from(self.tier(lists).free_word(
+                        segment,
+                        index,
+                        offset,
+                        rest[0].runs,
+                        order,
+                    ))
+                },
+            );
         } else if order == HALF {
-            self.free_each(platform, batch, HALF, refused, prefetched, |lists, segment, index, rest| {
-                self.give_halves(lists, segment, index, rest)
-            });
+            self.free_each(
+                platform,
+                batch,
+                HALF,
+                refused,
+                prefetched,
+                |lists, segment, index, rest| self.give_halves(lists, segment, index, rest),
+            );
         } else if order < Order::BLOCK {
-            self.free_each(platform, batch, order, refused, prefetched, |lists, segment, index, rest| {
-                self.give_runs(lists, segment, index, rest, order)
-            });
+            self.free_each(
+                platform,
+                batch,
+                order,
+                refused,
+                prefetched,
+                |lists, segment, index, rest| self.give_runs(lists, segment, index, rest, order),
+            );
         } else {
             let ahead = |lists: &FreeLists, index| lists.loose.prefetch(index);
-            self.free_each(platform, batch, Order::BLOCK, refused, ahead, |lists, segment, index, rest| {
-                self.give_blocks(lists, segment, index, rest)
-            });
+            self.free_each(
+                platform,
+                batch,
+                Order::BLOCK,
+                refused,
+                ahead,
+                |lists, segment, index, rest| self.give_blocks(lists, segment, index, rest),
+            );
         }
     }
 
@@ -245,15 +281,20 @@ impl Zone {
                 let (before, unused) = (lists.free_pages(), unused_pages(&lists));
                 let mut segment = 0..0;
                 let mut wrong = None;
-                left.iter().take(AHEAD).filter(|&&soon| soon != NONE).for_each(|&soon| ahead(&lists, soon));
+                left.iter()
+                    .take(AHEAD)
+                    .filter(|&&soon| soon != NONE)
+                    .for_each(|&soon| ahead(&lists, soon));
                 while let (Some(&entry), Some(&index)) = (rest.first(), left.first()) {
                     if !segment.contains(&index) {
-                        segment = segment::find_index(self.segments, index).map_or(0..0, Segment::indices);
+                        segment = segment::find_index(self.segments, index)
+                            .map_or(0..0, Segment::indices);
                     }
                     if let Some(&soon) = left.get(AHEAD).filter(|&&soon| soon != NONE) {
                         ahead(&lists, soon);
                     }
-                    let given = if index == NONE { 0 } else { give(&mut lists, &segment, index, rest) };
+                    let given =
+                        if index == NONE { 0 } else { give(&mut lists, &segment, index, rest) };
                     (rest, left) = (&rest[given.max(1)..], &left[given.max(1)..]);
                     if given == 0 {
                         wrong = Some(entry);
@@ -275,7 +316,8 @@ impl Zone {
     /// Writes the index of each entry's block to `indices`, where it has one and for words one that may be read, and asks for what freeing it will touch.
     #[inline]
     fn find_blocks(&self, batch: &[Runs], order: Order, indices: &mut [u32]) {
-        let mut near = self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
+        let mut near =
+            self.segments.first().map_or((BlockNumber(0)..BlockNumber(0), 0..0), Segment::place);
         let mut last = None;
         for (entry, index) in batch.iter().zip(indices) {
             let block = BlockNumber::containing(entry.base);
@@ -297,7 +339,13 @@ impl Zone {
 
     /// Frees the first half of `rest`, and with it others where they come in order.
     #[inline]
-    fn give_halves(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
+    fn give_halves(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Range<u32>,
+        index: u32,
+        rest: &[Runs],
+    ) -> usize {
         let start = rest[0].base;
         let in_order = rest.get(1).is_some_and(|next| next.base == start.add(HALF.pages()));
         if !in_order && self.tier(lists).free_half(segment, index, offset_in_block(start)) {
@@ -307,7 +355,14 @@ impl Zone {
     }
 
     /// Frees the first run of `rest`, and with it those that follow in the same block, or all of some neighbouring blocks; returns how many entries that were.
-    fn give_runs(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs], order: Order) -> usize {
+    fn give_runs(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Range<u32>,
+        index: u32,
+        rest: &[Runs],
+        order: Order,
+    ) -> usize {
         let start = rest[0].base;
         let offset = offset_in_block(start);
         let runs_of_block = FreeMap::<8>::PAGES >> order.get();
@@ -315,11 +370,18 @@ impl Zone {
             let most = most_neighbours(segment, index);
             let is_all = |block: u32, runs: &[Runs]| {
                 let start = start.add(u64::from(block) * PAGES_PER_BLOCK);
-                runs.iter().zip(0_u64..).all(|(runs, number)| runs.base == start.add(number * order.pages()))
+                runs.iter()
+                    .zip(0_u64..)
+                    .all(|(runs, number)| runs.base == start.add(number * order.pages()))
             };
-            let whole =
-                (0..most).zip(rest.chunks_exact(runs_of_block)).take_while(|&(block, runs)| is_all(block, runs));
-            let blocks = self.tier(lists).free_held(segment, index, u32::try_from(whole.count()).unwrap_or(0));
+            let whole = (0..most)
+                .zip(rest.chunks_exact(runs_of_block))
+                .take_while(|&(block, runs)| is_all(block, runs));
+            let blocks = self.tier(lists).free_held(
+                segment,
+                index,
+                u32::try_from(whole.count()).unwrap_or(0),
+            );
             if blocks != 0 {
                 return blocks as usize * runs_of_block;
             }
@@ -328,7 +390,9 @@ impl Zone {
             next.base == start.add(number * order.pages()) && !next.base.is_aligned(Order::BLOCK)
         });
         let runs = 1 + follows.count();
-        if runs > 1 && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get())) {
+        if runs > 1
+            && self.tier(lists).free_range(segment, index, offset..offset + (runs << order.get()))
+        {
             return runs;
         }
         usize::from(self.tier(lists).free_run(segment, index, offset, order))
@@ -340,20 +404,28 @@ impl Zone {
         let most = most_neighbours(segment, index);
         let base = rest[0].base;
         let follow = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
-            entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK) && self.table.state(index + block) == LOOSE
+            entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK)
+                && self.table.state(index + block) == LOOSE
         });
         follow.last().map_or(1, |(block, _)| block + 1)
     }
 
     /// The same for blocks: the first of `rest`, and with it those that get loose with it.
     #[inline]
-    fn give_blocks(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, rest: &[Runs]) -> usize {
+    fn give_blocks(
+        &self,
+        lists: &mut FreeLists,
+        segment: &Range<u32>,
+        index: u32,
+        rest: &[Runs],
+    ) -> usize {
         if !self.table.is_ready(index) {
             return 0;
         }
         let state = self.table.state(index);
         if state == LOOSE {
-            let follows = rest.get(1).is_some_and(|next| next.base == rest[0].base.add(PAGES_PER_BLOCK));
+            let follows =
+                rest.get(1).is_some_and(|next| next.base == rest[0].base.add(PAGES_PER_BLOCK));
             let blocks = if follows { self.neighbours_of(segment, index, rest) } else { 1 };
             if blocks > 1 && lists.loosen(&self.table, segment, index, blocks) {
                 return blocks as usize;

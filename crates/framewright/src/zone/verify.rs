@@ -104,7 +104,9 @@ impl fmt::Display for Fault {
             FaultKind::BadCount { counter, says_pages, counted_pages } => {
                 write!(f, "{counter} is {says_pages} pages, the tables add up to {counted_pages}")
             }
-            FaultKind::BadPage { pfn } => write!(f, "pfn {pfn} is free and its descriptor is not zero"),
+            FaultKind::BadPage { pfn } => {
+                write!(f, "pfn {pfn} is free and its descriptor is not zero")
+            }
             kind => write!(f, "{kind:?}"),
         }
     }
@@ -119,8 +121,11 @@ impl Zone {
     /// The first [`Fault`] found.
     pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
         let lists = self.settled(platform);
-        let mut counts =
-            Counts { present_pages: self.stray_pages, reserved_pages: self.stray_pages, ..Counts::default() };
+        let mut counts = Counts {
+            present_pages: self.stray_pages,
+            reserved_pages: self.stray_pages,
+            ..Counts::default()
+        };
         let mut listed_blocks = 0;
         let mut roomy_blocks = 0;
         let (mut reported_blocks, mut zero_blocks) = (0, 0);
@@ -128,13 +133,22 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                let fault = |kind| Fault { zone: self.id, pfn: Some(segment.block_of(index).start()), kind };
-                let (blocks, pages) = self.verify_head(&lists, index, segment.indices().end).map_err(fault)?;
+                let fault = |kind| Fault {
+                    zone: self.id,
+                    pfn: Some(segment.block_of(index).start()),
+                    kind,
+                };
+                let (blocks, pages) =
+                    self.verify_head(&lists, index, segment.indices().end).map_err(fault)?;
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Split) {
                         self.verify_map(&lists, index, state).map_err(fault)?;
-                        let largest = self.table.free_map(index).largest_order().filter(|_| !state.is_held_back());
+                        let largest = self
+                            .table
+                            .free_map(index)
+                            .largest_order()
+                            .filter(|_| !state.is_held_back());
                         if state.room() < largest || state.room().is_some() != largest.is_some() {
                             return Err(fault(FaultKind::BadRoom));
                         }
@@ -144,15 +158,18 @@ impl Zone {
                         kept_pages += state.order().pages();
                     }
                     let marked = self.verify_marks(&lists, index, state).map_err(fault)?;
-                    (reported_blocks, zero_blocks) = (reported_blocks + marked.0, zero_blocks + marked.1);
+                    (reported_blocks, zero_blocks) =
+                        (reported_blocks + marked.0, zero_blocks + marked.1);
                     if state.is(State::Free) {
                         listed_blocks += 1;
                         let buddy = index ^ blocks;
                         let inside = segment.indices().contains(&buddy);
                         let same = |other: BlockState| {
-                            other.without(BlockState::REPORTED) == state.without(BlockState::REPORTED)
+                            other.without(BlockState::REPORTED)
+                                == state.without(BlockState::REPORTED)
                         };
-                        if state.order() < lists.largest && inside && same(self.table.state(buddy)) {
+                        if state.order() < lists.largest && inside && same(self.table.state(buddy))
+                        {
                             return Err(fault(FaultKind::Unmerged));
                         }
                     }
@@ -168,14 +185,23 @@ impl Zone {
         self.verify_room(&lists, roomy_blocks)?;
         self.verify_counts(&lists, counts)?;
         if lists.kept_pages != kept_pages {
-            let kind = FaultKind::BadCount { counter: "kept", says_pages: lists.kept_pages, counted_pages: kept_pages };
+            let kind = FaultKind::BadCount {
+                counter: "kept",
+                says_pages: lists.kept_pages,
+                counted_pages: kept_pages,
+            };
             return Err(Fault { zone: self.id, pfn: None, kind });
         }
         Ok(counts)
     }
 
     /// Checks what begins at `index` and says how many blocks it covers.
-    fn verify_head(&self, lists: &FreeLists, index: u32, end: u32) -> Result<(u32, Counts), FaultKind> {
+    fn verify_head(
+        &self,
+        lists: &FreeLists,
+        index: u32,
+        end: u32,
+    ) -> Result<(u32, Counts), FaultKind> {
         if !self.table.is_ready(index) && !index.is_multiple_of(GROUP) {
             return Err(FaultKind::BadHead);
         }
@@ -187,14 +213,16 @@ impl Zone {
             return if zero { Ok((1, Counts::default())) } else { Err(FaultKind::BadInner) };
         }
         let blocks = blocks_of(state.order().max(Order::BLOCK));
-        let aligned = index.is_multiple_of(blocks) && state.order() >= Order::BLOCK && index + blocks <= end;
+        let aligned =
+            index.is_multiple_of(blocks) && state.order() >= Order::BLOCK && index + blocks <= end;
         let ready = self.table.is_ready(index);
         if !aligned || !ready && state.order() != Order::MAX {
             return Err(FaultKind::BadHead);
         }
         if ready {
             for inner in index + 1..index + blocks {
-                if self.table.state(inner) != BlockState::INNER || self.table.links(inner) != (0, 0) {
+                if self.table.state(inner) != BlockState::INNER || self.table.links(inner) != (0, 0)
+                {
                     return Err(FaultKind::BadInner);
                 }
             }
@@ -205,17 +233,24 @@ impl Zone {
             State::Free => (counts.managed_pages, counts.free_pages) = (pages, pages),
             State::Isolated => (counts.managed_pages, counts.isolated_pages) = (pages, pages),
             State::Reporting => (counts.managed_pages, counts.reporting_pages) = (pages, pages),
-            State::Whole | State::Pool => (counts.managed_pages, counts.allocated_pages) = (pages, pages),
+            State::Whole | State::Pool => {
+                (counts.managed_pages, counts.allocated_pages) = (pages, pages)
+            }
             State::Split => {
                 let map = self.table.free_map(index);
-                let (free, managed, present) = (state.free_pages(), state.managed_pages(), state.present_pages());
+                let (free, managed, present) =
+                    (state.free_pages(), state.managed_pages(), state.present_pages());
                 let map_pages = state.map_pages();
                 let reporting_pages = lists.outside.pages_of(index);
                 if (reporting_pages != 0) != state.has(BlockState::REPORTING) {
                     return Err(FaultKind::BadMark);
                 }
                 let idle = free + map_pages + reporting_pages;
-                if map.count() != free || idle > managed || managed > present || present > PAGES_PER_BLOCK {
+                if map.count() != free
+                    || idle > managed
+                    || managed > present
+                    || present > PAGES_PER_BLOCK
+                {
                     return Err(FaultKind::BadFreeMap);
                 }
                 let isolated = state.has(BlockState::ISOLATED);
@@ -239,11 +274,17 @@ impl Zone {
     }
 
     /// Checks where a split block's descriptors are, and that those of free pages are zero.
-    fn verify_map(&self, lists: &FreeLists, index: u32, state: BlockState) -> Result<(), FaultKind> {
+    fn verify_map(
+        &self,
+        lists: &FreeLists,
+        index: u32,
+        state: BlockState,
+    ) -> Result<(), FaultKind> {
         let Some(descriptors) = &self.descriptors else { return Ok(()) };
         let free = self.table.free_map(index);
         let Some(map) = descriptors.locked(lists, &self.table, index) else {
-            let too_many = state.has(BlockState::UNDESCRIBED) && state.free_pages() > MAP_PAGES_PER_BLOCK;
+            let too_many =
+                state.has(BlockState::UNDESCRIBED) && state.free_pages() > MAP_PAGES_PER_BLOCK;
             return if too_many { Err(FaultKind::BadMap) } else { Ok(()) };
         };
         let frames = map.frames();
@@ -254,12 +295,13 @@ impl Zone {
                 return Err(FaultKind::BadMap);
             }
         }
-        let dirty =
-            |&frame: &usize| free.is_free(frame) && map.page(frame).is_none_or(|page| !descriptors.is_clear(page));
+        let dirty = |&frame: &usize| {
+            free.is_free(frame) && map.page(frame).is_none_or(|page| !descriptors.is_clear(page))
+        };
         match (0..seen.len()).find(dirty) {
             Some(frame) => {
-                let block =
-                    segment::find_index(self.segments, index).map_or(Pfn(0), |segment| segment.block_of(index).start());
+                let block = segment::find_index(self.segments, index)
+                    .map_or(Pfn(0), |segment| segment.block_of(index).start());
                 Err(FaultKind::BadPage { pfn: block.add(frame as u64) })
             }
             None => Ok(()),
@@ -267,7 +309,12 @@ impl Zone {
     }
 
     /// Checks the marks of what has its head at `index` and says how many of its blocks are reported and zero.
-    fn verify_marks(&self, lists: &FreeLists, index: u32, state: BlockState) -> Result<(u64, u64), FaultKind> {
+    fn verify_marks(
+        &self,
+        lists: &FreeLists,
+        index: u32,
+        state: BlockState,
+    ) -> Result<(u64, u64), FaultKind> {
         let order = state.order().max(Order::BLOCK);
         let (reported, zero) = lists.marks.counts(index, order);
         let fits = match state.state() {

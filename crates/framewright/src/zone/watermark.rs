@@ -30,7 +30,12 @@ pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
 
 /// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of `min_free_kbytes` is proportional.
 #[must_use]
-pub fn watermarks(managed_pages: u64, total_pages: u64, min_free_kbytes: u64, scale_factor: u64) -> Watermarks {
+pub fn watermarks(
+    managed_pages: u64,
+    total_pages: u64,
+    min_free_kbytes: u64,
+    scale_factor: u64,
+) -> Watermarks {
     let min_total = min_free_kbytes / KIB_PER_PAGE;
     let share = u128::from(min_total) * u128::from(managed_pages) / u128::from(total_pages.max(1));
     let min_pages = u64::try_from(share).unwrap_or(u64::MAX);
@@ -44,7 +49,11 @@ pub fn watermarks(managed_pages: u64, total_pages: u64, min_free_kbytes: u64, sc
 /// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind` keeps from it. `managed` are the node's
 /// zones; it keeps one frame in `ratio` of those above it, none when that is 0.
 #[must_use]
-pub fn lowmem_reserve(kind: ZoneKind, managed: [u64; ZoneKind::COUNT], ratio: u64) -> [u64; ZoneKind::COUNT] {
+pub fn lowmem_reserve(
+    kind: ZoneKind,
+    managed: [u64; ZoneKind::COUNT],
+    ratio: u64,
+) -> [u64; ZoneKind::COUNT] {
     let mut reserve = [0; ZoneKind::COUNT];
     let mut above = 0;
     for highest in kind as usize + 1..ZoneKind::COUNT {
@@ -70,7 +79,10 @@ mod tests {
     #[test]
     fn marks_rise_by_the_larger_of_a_quarter_and_the_scale() {
         let marks = watermarks(1000, 1000, 4000, 10);
-        assert_eq!((marks.min_pages, marks.low_pages, marks.high_pages, marks.promo_pages), (1000, 1250, 1500, 1750));
+        assert_eq!(
+            (marks.min_pages, marks.low_pages, marks.high_pages, marks.promo_pages),
+            (1000, 1250, 1500, 1750)
+        );
         let marks = watermarks(10_000_000, 10_000_000, 4000, 10);
         assert_eq!((marks.min_pages, marks.low_pages), (1000, 11_000));
         assert_eq!(watermarks(0, 0, 128, 10), Watermarks::default());

@@ -9,7 +9,11 @@ use crate::platform::Platform;
 impl Zone {
     /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole or in a pool and are described by the array. They are not described any more when this
     /// returns, and nobody looks at their descriptors.
-    pub(crate) fn withdraw<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
+    pub(crate) fn withdraw<P: Platform>(
+        &self,
+        platform: &P,
+        blocks: BlockRange,
+    ) -> Option<BlockRange> {
         let descriptors = self.descriptors.as_ref()?;
         let array = descriptors.array()?;
         let mut found: Option<BlockRange> = None;
@@ -34,7 +38,10 @@ impl Zone {
     /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many. Who came to look at them before is to be waited for
     /// ([`wait_for_lookers`](Self::wait_for_lookers)).
     pub(crate) fn withdraw_owned(&self, blocks: BlockRange) -> u32 {
-        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) else { return 0 };
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
+        else {
+            return 0;
+        };
         let Some(segment) = segment::find(self.segments, blocks.start) else { return 0 };
         let index = segment.index_of(blocks.start);
         array.withdraw_all(index..index + blocks.blocks())
@@ -56,11 +63,16 @@ impl Zone {
     }
 
     /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.
-    pub(crate) fn withdrawn<P: Platform>(&self, platform: &P, blocks: BlockRange) -> Option<BlockRange> {
+    pub(crate) fn withdrawn<P: Platform>(
+        &self,
+        platform: &P,
+        blocks: BlockRange,
+    ) -> Option<BlockRange> {
         let array = self.descriptors.as_ref()?.array()?;
         let _lists = self.settled(platform);
-        let is_one =
-            |&block: &u32| self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index));
+        let is_one = |&block: &u32| {
+            self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index))
+        };
         let start = (blocks.start.0..blocks.end.0).find(is_one)?;
         let end = (start..blocks.end.0).take_while(is_one).last()? + 1;
         Some(BlockRange::new(start, end))
@@ -68,7 +80,10 @@ impl Zone {
 
     /// Initialises descriptors of blocks that are allocated whole, whose part of the array is present, and puts them into use.
     pub(crate) fn describe_again(&self, blocks: BlockRange) {
-        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) else { return };
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
+        else {
+            return;
+        };
         if let Some(segment) = segment::find(self.segments, blocks.start) {
             let index = segment.index_of(blocks.start);
             array.describe(index..index + blocks.blocks(), blocks.start.start());

@@ -14,13 +14,21 @@ use std::collections::BTreeMap;
 pub type Fake = Manager<FakeMachine>;
 
 /// Brings up a machine after reserving `reserved`, and checks all invariants.
-pub fn bring_up_reserving(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
-    if has_array() { bring_up_as_named(machine, reserved) } else { bring_up_with(machine, reserved, &parameters("")) }
+pub fn bring_up_reserving(
+    machine: &'static FakeMachine,
+    reserved: &[PhysRange],
+) -> Result<Fake, BringUpError> {
+    if has_array() {
+        bring_up_as_named(machine, reserved)
+    } else {
+        bring_up_with(machine, reserved, &parameters(""))
+    }
 }
 
 /// Parameters of a command line, and `careful=` when this run is.
 pub fn parameters(line: &str) -> Parameters {
-    let careful = framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
+    let careful =
+        framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
     Parameters::parse(&format!("{line}{careful}"), &mut |problem| panic!("{problem}"))
 }
 
@@ -48,7 +56,10 @@ pub fn bring_up(machine: &'static FakeMachine) -> Fake {
     bring_up_as_named(machine, &[]).expect("bring-up")
 }
 
-fn bring_up_as_named(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Result<Fake, BringUpError> {
+fn bring_up_as_named(
+    machine: &'static FakeMachine,
+    reserved: &[PhysRange],
+) -> Result<Fake, BringUpError> {
     let (pages, policy) = match env!("CARGO_CRATE_NAME") {
         "manager_inside" => (Pages::Inside, Policy::OnDemand),
         "manager_eager" => (Pages::Auto, Policy::Eager),
@@ -104,7 +115,10 @@ pub fn map_frames_of(manager: &Fake) -> Vec<Pfn> {
 pub fn check(manager: &Fake) {
     let counted = manager.verify().unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(counted, manager.totals());
-    assert_eq!(counted.present_pages, counted.managed_pages + counted.reserved_pages + counted.deferred_pages);
+    assert_eq!(
+        counted.present_pages,
+        counted.managed_pages + counted.reserved_pages + counted.deferred_pages
+    );
     manager.platform().assert_quiet();
 }
 
@@ -127,7 +141,12 @@ pub fn idle_pages(manager: &Fake) -> u64 {
 
 /// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by round and chance, `most` of them at a time, and checks all books now and then. Ends with nothing held and
 /// all that was free free again.
-pub fn random_pieces(manager: &Fake, rounds: u32, most: usize, wanted: impl Fn(u32, usize) -> (u8, MigrateType)) {
+pub fn random_pieces(
+    manager: &Fake,
+    rounds: u32,
+    most: usize,
+    wanted: impl Fn(u32, usize) -> (u8, MigrateType),
+) {
     let free = idle_pages(manager);
     let end = manager.zones().iter().map(|zone| zone.span().end.0).max().unwrap_or(1);
     let mut held: BTreeMap<u64, u8> = BTreeMap::new();
@@ -138,11 +157,17 @@ pub fn random_pieces(manager: &Fake, rounds: u32, most: usize, wanted: impl Fn(u
         if seed >> 60 & 1 == 0 && held.len() < most {
             if let Ok(start) = manager.allocate_order(order(of), kind) {
                 let next = held.range(start.0..).next().map_or(u64::MAX, |(&start, _)| start);
-                let before = held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
-                assert!(before <= start.0 && start.0 + (1 << of) <= next, "{start} of order {of} was held");
+                let before =
+                    held.range(..start.0).next_back().map_or(0, |(&start, &of)| start + (1 << of));
+                assert!(
+                    before <= start.0 && start.0 + (1 << of) <= next,
+                    "{start} of order {of} was held"
+                );
                 held.insert(start.0, of);
             }
-        } else if let Some((&start, &of)) = held.range((seed >> 20) % end..).next().or(held.iter().next()) {
+        } else if let Some((&start, &of)) =
+            held.range((seed >> 20) % end..).next().or(held.iter().next())
+        {
             manager.give_back_order(Pfn(start), order(of)).expect("held");
             held.remove(&start);
         }

@@ -37,10 +37,18 @@ impl Handler {
         let slot = self.random.index(MOST);
         if let Some((range, order)) = self.runs[slot].take() {
             model.gives(range);
-            assert!(manager.give_back_order(range.start, order).is_ok(), "{range:?} was the handler's");
+            assert!(
+                manager.give_back_order(range.start, order).is_ok(),
+                "{range:?} was the handler's"
+            );
         }
-        let order = self.random.choose(&[0, 0, 0, 1, 2, 3, 6, 9]).and_then(Order::new).unwrap_or(Order::PAGE);
-        let migrate_type = if self.random.one_in(2) { MigrateType::Movable } else { MigrateType::Unmovable };
+        let order = self
+            .random
+            .choose(&[0, 0, 0, 1, 2, 3, 6, 9])
+            .and_then(Order::new)
+            .unwrap_or(Order::PAGE);
+        let migrate_type =
+            if self.random.one_in(2) { MigrateType::Movable } else { MigrateType::Unmovable };
         if let Ok(start) = manager.allocate_order(order, migrate_type) {
             let range = PfnRange { start, end: start.add(order.pages()) };
             model.got(range);

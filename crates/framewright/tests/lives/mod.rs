@@ -91,17 +91,20 @@ impl Life {
     /// Brings `machine` up. What its memory holds is what the life before left.
     pub fn begin(machine: &'static FakeMachine, line: &str, aids: Aids, seed: u64) -> Self {
         // Every second array takes its frames from the machine.
-        let array =
-            line.starts_with("memmap_init").then(|| FakeArray::install_with(machine, seed.is_multiple_of(2), false));
+        let array = line
+            .starts_with("memmap_init")
+            .then(|| FakeArray::install_with(machine, seed.is_multiple_of(2), false));
         let stepped = SteppedMachine::new(machine);
         let line = format!("{line}{}", aids.line());
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));
         let early = early_of(stepped, machine.map(), machine.topology(), &[]).expect("early");
         let input = BringUp { parameters: &parameters, started_ns: None };
-        let manager: &'static Stepped =
-            Box::leak(Box::new(Manager::bring_up(early, &input).unwrap_or_else(|error| panic!("{error}"))));
+        let manager: &'static Stepped = Box::leak(Box::new(
+            Manager::bring_up(early, &input).unwrap_or_else(|error| panic!("{error}")),
+        ));
         manager.fill_pools(&parameters, &NoHelpers);
-        let (host, device) = FakeHost::new(machine, Traits { stride: WRITTEN, ..Traits::default() });
+        let (host, device) =
+            FakeHost::new(machine, Traits { stride: WRITTEN, ..Traits::default() });
         host.answer(Answer::After(1));
         let reporter = match aids {
             // Poisoned and cleared memory must not be discarded by this host.
@@ -143,7 +146,10 @@ impl Life {
     fn check(&self) {
         let counted = self.manager.verify().unwrap_or_else(|fault| panic!("{fault}"));
         assert_eq!(counted, self.manager.totals());
-        assert_eq!(counted.present_pages, counted.managed_pages + counted.reserved_pages + counted.deferred_pages);
+        assert_eq!(
+            counted.present_pages,
+            counted.managed_pages + counted.reserved_pages + counted.deferred_pages
+        );
         self.manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
         self.manager.platform().inner().assert_quiet();
     }

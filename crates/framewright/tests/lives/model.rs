@@ -33,7 +33,11 @@ pub struct Model {
 impl Model {
     pub fn new(machine: &'static FakeMachine) -> Self {
         let frames = usize::try_from(machine.map().present_end() / 4096).expect("64-bit addresses");
-        Self { machine, owned: vec![0; frames.div_ceil(64)], isolated: vec![false; frames.div_ceil(512)] }
+        Self {
+            machine,
+            owned: vec![0; frames.div_ceil(64)],
+            isolated: vec![false; frames.div_ceil(512)],
+        }
     }
 
     /// Somebody got `range`. Uses no heap: the interrupt handler calls it.
@@ -81,7 +85,9 @@ impl Model {
     /// Frames that carry a stamp: of small runs all, of large ones each whose number chance likes.
     fn stamped(range: PfnRange) -> impl Iterator<Item = Pfn> {
         let all = range.pages() <= 64;
-        (range.start.0..range.end.0).filter(move |&frame| all || mix(frame).is_multiple_of(509)).map(Pfn)
+        (range.start.0..range.end.0)
+            .filter(move |&frame| all || mix(frame).is_multiple_of(509))
+            .map(Pfn)
     }
 
     /// Writes stamps into frames that somebody has.
@@ -99,7 +105,10 @@ impl Model {
         for frame in Self::stamped(range) {
             for offset in [0, 4088] {
                 let found = self.machine.load(frame.address() + offset);
-                assert!(found == mix(frame.0 ^ offset), "somebody wrote {found:#x} into {frame} of {range:?}");
+                assert!(
+                    found == mix(frame.0 ^ offset),
+                    "somebody wrote {found:#x} into {frame} of {range:?}"
+                );
             }
         }
     }

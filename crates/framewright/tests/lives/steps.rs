@@ -13,7 +13,8 @@ use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::Answer;
 use framewright_testkit::{Owner, PoolOwner};
 
-const TYPES: [MigrateType; 3] = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
+const TYPES: [MigrateType; 3] =
+    [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
 /// Runs held at most.
 const MOST_RUNS: usize = 400;
 /// Pages of a bulk request.
@@ -48,7 +49,11 @@ impl Life {
             75 => self.wrong_calls(),
             _ if !self.runs.is_empty() => {
                 let index = self.random.index(self.runs.len());
-                if self.random.one_in(6) { self.give_back_part(index) } else { self.give_back_run(index) }
+                if self.random.one_in(6) {
+                    self.give_back_part(index)
+                } else {
+                    self.give_back_run(index)
+                }
             }
             _ => {}
         }
@@ -66,7 +71,8 @@ impl Life {
         let instruction = 1 + self.random.below(most);
         let (model, handler) = (&mut self.model, &mut self.handler);
         let mut interrupt = || handler.interrupt(manager, model);
-        let (result, _) = manager.platform().interrupt_after(instruction, || operation(manager), &mut interrupt);
+        let (result, _) =
+            manager.platform().interrupt_after(instruction, || operation(manager), &mut interrupt);
         // The host's books take a lock, which no handler may.
         self.handler.runs().for_each(|range| self.host.handed_out(range));
         result
@@ -98,7 +104,11 @@ impl Life {
     }
 
     fn allocate_order(&mut self) {
-        let small = self.random.choose(&[0, 0, 0, 1, 2, 3, 6, 8, 9]).and_then(Order::new).expect("an order");
+        let small = self
+            .random
+            .choose(&[0, 0, 0, 1, 2, 3, 6, 8, 9])
+            .and_then(Order::new)
+            .expect("an order");
         let order = if self.random.one_in(4) { self.order() } else { small };
         let migrate_type = self.migrate_type();
         if let Ok(start) = self.interrupted(|manager| manager.allocate_order(order, migrate_type)) {
@@ -109,7 +119,11 @@ impl Life {
 
     fn allocate(&mut self) {
         let order = self.order();
-        let pages = if self.random.one_in(2) { order.pages() } else { 1 + self.random.below(order.pages()) };
+        let pages = if self.random.one_in(2) {
+            order.pages()
+        } else {
+            1 + self.random.below(order.pages())
+        };
         let mut request = Request {
             migrate_type: self.migrate_type(),
             reserves: self.random.one_in(3),
@@ -150,7 +164,9 @@ impl Life {
     fn allocate_at(&mut self) {
         let (order, migrate_type) = (self.order(), self.migrate_type());
         let start = Pfn(self.some_frame().0 & !(order.pages() - 1));
-        if let Ok(range) = self.interrupted(|manager| manager.allocate_at(start, order, migrate_type)) {
+        if let Ok(range) =
+            self.interrupted(|manager| manager.allocate_at(start, order, migrate_type))
+        {
             assert_eq!(range, PfnRange { start, end: start.add(order.pages()) });
             self.got(range, Kind::Plain(Some(order)));
         }
@@ -172,12 +188,15 @@ impl Life {
             Kind::Counted(references) => {
                 self.model.gives(range);
                 for _ in 0..references {
-                    self.manager.give_back_reference(range.start).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+                    self.manager
+                        .give_back_reference(range.start)
+                        .unwrap_or_else(|error| panic!("{range:?}: {error}"));
                 }
             }
             Kind::Pool(size) => {
                 self.model.gives(range);
-                let freed = self.interrupted(|manager| manager.pool(size).give_back_page(range.start));
+                let freed =
+                    self.interrupted(|manager| manager.pool(size).give_back_page(range.start));
                 freed.unwrap_or_else(|error| panic!("{range:?}: {error}"));
             }
         }
@@ -197,8 +216,11 @@ impl Life {
         self.model.look(range);
         self.model.stamp(part);
         self.model.gives(part);
-        self.interrupted(|manager| manager.give_back(part)).unwrap_or_else(|error| panic!("{part:?}: {error}"));
-        for rest in [PfnRange { start: range.start, end: start }, PfnRange { start: end, end: range.end }] {
+        self.interrupted(|manager| manager.give_back(part))
+            .unwrap_or_else(|error| panic!("{part:?}: {error}"));
+        for rest in
+            [PfnRange { start: range.start, end: start }, PfnRange { start: end, end: range.end }]
+        {
             if !rest.is_empty() {
                 self.model.stamp(rest);
                 self.runs.push(Run { range: rest, kind: Kind::Plain(None) });
@@ -218,8 +240,10 @@ impl Life {
     fn references(&mut self) {
         let frame = self.some_frame();
         let frame = Pfn(frame.0.min(u64::from(self.model.blocks()) * PAGES_PER_BLOCK - 1));
-        let counted =
-            self.runs.iter_mut().find(|run| run.range.contains(frame) && matches!(run.kind, Kind::Counted(_)));
+        let counted = self
+            .runs
+            .iter_mut()
+            .find(|run| run.range.contains(frame) && matches!(run.kind, Kind::Counted(_)));
         let manager = self.manager;
         match (manager.try_get(frame), counted) {
             (Ok(()), Some(Run { kind: Kind::Counted(references), range })) => {
@@ -237,12 +261,18 @@ impl Life {
     }
 
     fn size(&mut self) -> PoolSize {
-        if self.random.one_in(if self.fills { 40 } else { 6 }) { PoolSize::OneGib } else { PoolSize::TwoMib }
+        if self.random.one_in(if self.fills { 40 } else { 6 }) {
+            PoolSize::OneGib
+        } else {
+            PoolSize::TwoMib
+        }
     }
 
     fn take_from_pool(&mut self) {
         let size = self.size();
-        if let Ok(range) = self.interrupted(|manager| manager.pool(size).allocate(NodeChoice::Any, false)) {
+        if let Ok(range) =
+            self.interrupted(|manager| manager.pool(size).allocate(NodeChoice::Any, false))
+        {
             assert_eq!(range.pages(), size.frames());
             self.got(range, Kind::Pool(size));
         }
@@ -260,8 +290,11 @@ impl Life {
         let by_node = self.random.one_in(3);
         self.interrupted(|manager| {
             let pool = manager.pool(size);
-            let resized =
-                if by_node { pool.resize_node(node, pages, &NoHelpers) } else { pool.resize(pages, &NoHelpers) };
+            let resized = if by_node {
+                pool.resize_node(node, pages, &NoHelpers)
+            } else {
+                pool.resize(pages, &NoHelpers)
+            };
             resized.map(drop).expect("nobody else resizes");
         });
         if size == PoolSize::TwoMib {
@@ -298,7 +331,8 @@ impl Life {
     /// Empties the pools, for the end.
     pub fn empty_pools(&mut self) {
         for size in PoolSize::ALL {
-            let resized = self.manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
+            let resized =
+                self.manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
             assert_eq!(resized.reached, 0);
         }
     }
@@ -307,12 +341,15 @@ impl Life {
     pub fn empty_handler(&mut self) {
         while let Some((range, order)) = self.handler.take() {
             self.model.gives(range);
-            self.manager.give_back_order(range.start, order).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+            self.manager
+                .give_back_order(range.start, order)
+                .unwrap_or_else(|error| panic!("{range:?}: {error}"));
         }
     }
 
     fn isolate(&mut self) {
-        let start = u32::try_from(self.random.below(u64::from(self.model.blocks()))).expect("small");
+        let start =
+            u32::try_from(self.random.below(u64::from(self.model.blocks()))).expect("small");
         let most = 1 << self.random.below(9);
         let blocks = 1 + u32::try_from(self.random.below(most)).expect("small");
         let end = (start + blocks).min(self.model.blocks());
@@ -333,7 +370,8 @@ impl Life {
         }
         let range = self.isolated.swap_remove(self.random.index(self.isolated.len()));
         self.model.isolate(range.start.0, range.end.0, false);
-        self.interrupted(|manager| manager.unisolate(range)).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+        self.interrupted(|manager| manager.unisolate(range))
+            .unwrap_or_else(|error| panic!("{range:?}: {error}"));
     }
 
     fn claim(&mut self) {
@@ -351,7 +389,13 @@ impl Life {
     fn report(&mut self) {
         let Some(reporter) = &mut self.reporter else { return };
         if self.random.one_in(4) {
-            let answers = [Answer::After(0), Answer::After(2), Answer::Fails(1), Answer::Refuses, Answer::IsBusy];
+            let answers = [
+                Answer::After(0),
+                Answer::After(2),
+                Answer::Fails(1),
+                Answer::Refuses,
+                Answer::IsBusy,
+            ];
             self.host.plan(self.random.choose(&answers));
         }
         if self.random.one_in(20) {
@@ -371,7 +415,11 @@ impl Life {
         let Some(&Run { range, kind: Kind::Plain(_) }) = self.runs.get(index) else { return };
         let restore = self.random.one_in(3);
         self.interrupted(|manager| {
-            let _ = if restore { manager.bring_back_map(&[range]) } else { manager.give_up_map(&[range]) };
+            let _ = if restore {
+                manager.bring_back_map(&[range])
+            } else {
+                manager.give_up_map(&[range])
+            };
         });
     }
 
@@ -380,7 +428,8 @@ impl Life {
         let frame = self.some_frame();
         let manager = self.manager;
         let block = BlockNumber::containing(frame);
-        let _ = (manager.block_state(block), manager.map_frames(block), manager.page_history(frame));
+        let _ =
+            (manager.block_state(block), manager.map_frames(block), manager.page_history(frame));
         let _ = manager.survey(BlockRange::new(block.0, block.0 + 1));
         let _ = (manager.references(frame), manager.cpu_cache(0), manager.times());
         for zone in manager.views() {
@@ -414,7 +463,9 @@ impl Life {
         assert!(manager.give_back(PfnRange { start: frame, end: frame }).is_err(), "an empty run");
         assert!(manager.give_back_order(far, Order::PAGE).is_err(), "{far} is no memory");
         assert!(
-            manager.isolate(blocks).is_err() && manager.unisolate(blocks).is_err() && manager.survey(blocks).is_err()
+            manager.isolate(blocks).is_err()
+                && manager.unisolate(blocks).is_err()
+                && manager.survey(blocks).is_err()
         );
         assert!(manager.claim_isolated(blocks).is_err());
         assert!(manager.begin_references(reversed).is_err() && manager.try_get(far).is_err());

@@ -135,7 +135,10 @@ impl Machine {
     }
 
     #[cfg(shuttle)]
-    #[expect(clippy::unused_self, reason = "shuttle's schedulers are fair enough to those who yield")]
+    #[expect(
+        clippy::unused_self,
+        reason = "shuttle's schedulers are fair enough to those who yield"
+    )]
     pub fn ring(&self) {}
 }
 
@@ -212,7 +215,11 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     let held = body(model);
     assert_disjoint(&held);
     let held_pages: u64 = held.iter().map(|range| range.pages()).sum();
-    assert_eq!(model.totals().free_pages + model.cached_pages() + held_pages, free, "pages are lost or there twice");
+    assert_eq!(
+        model.totals().free_pages + model.cached_pages() + held_pages,
+        free,
+        "pages are lost or there twice"
+    );
     for range in held {
         model.give_back(range).expect("it is held");
     }
@@ -229,7 +236,9 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
     let mut ranges = [MapRange::EMPTY; 4];
     let mut builder = MapBuilder::new(&mut ranges);
     let start = platform.shape.start();
-    builder.add(start << 12, (platform.shape.end() - start) << 12, MemoryKind::Conventional).expect("a map");
+    builder
+        .add(start << 12, (platform.shape.end() - start) << 12, MemoryKind::Conventional)
+        .expect("a map");
     let map = builder.finish().expect("a map");
     let mut claims = [MemoryAffinity::EMPTY; 2];
     let mut topology = Topology::new(&mut claims);
@@ -239,7 +248,8 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
     let parameters = parameters();
     let mut storage = Box::new(EarlyStorage::new());
     // SAFETY: the memory is the model's, and the manager of the execution before is gone.
-    let early = unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let early =
+        unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::new(Manager::bring_up(early, &input).expect("bring-up"))
 }
@@ -273,7 +283,10 @@ fn settle(model: &Model, free: u64) {
 pub fn assert_disjoint(ranges: &[PfnRange]) {
     for (index, range) in ranges.iter().enumerate() {
         for other in &ranges[..index] {
-            assert!(range.intersection(*other).is_empty(), "{range:?} and {other:?} were given both");
+            assert!(
+                range.intersection(*other).is_empty(),
+                "{range:?} and {other:?} were given both"
+            );
         }
     }
 }
@@ -300,7 +313,9 @@ pub fn take_movable(model: &Model, of: u8) -> Option<PfnRange> {
 
 /// Gives back what [`take`] gave.
 pub fn give(model: &Model, range: PfnRange) {
-    model.give_back_order(range.start, Order::for_pages(range.pages()).expect("an order")).expect("it is held");
+    model
+        .give_back_order(range.start, Order::for_pages(range.pages()).expect("an order"))
+        .expect("it is held");
 }
 
 /// Everything that can be had of one type.

@@ -45,7 +45,10 @@ impl Rig {
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let manager: &'static Fake = Box::leak(Box::new(manager));
         let (host, device) = FakeHost::new(machine, traits);
-        let reporter = manager.register_reporting(device).map_err(|(error, _)| error).expect("the only device");
+        let reporter = manager
+            .register_reporting(device)
+            .map_err(|(error, _)| error)
+            .expect("the only device");
         let mut rig = Self { manager, host, reporter: Some(reporter), now_ns: 5 * SECOND };
         assert!(matches!(rig.events()[..], [Event::Enabled { .. }]));
         rig
@@ -66,14 +69,20 @@ impl Rig {
         let end_ns = self.now_ns + ns;
         for _ in 0..2_000_000 {
             match self.reporter.as_mut().expect("registered").poll(self.now_ns) {
-                Some(deadline_ns) if deadline_ns <= end_ns => self.now_ns = deadline_ns.max(self.now_ns),
+                Some(deadline_ns) if deadline_ns <= end_ns => {
+                    self.now_ns = deadline_ns.max(self.now_ns)
+                }
                 _ => {
                     self.now_ns = end_ns;
                     return;
                 }
             }
         }
-        panic!("polls without end: {:?} {:?}", self.reporter().phase(), self.manager.reporting_counters());
+        panic!(
+            "polls without end: {:?} {:?}",
+            self.reporter().phase(),
+            self.manager.reporting_counters()
+        );
     }
 
     /// Polls until there is nothing to report, at most for so long.
@@ -104,7 +113,8 @@ impl Rig {
     }
 
     pub fn try_take(&self, order: u8) -> Option<PfnRange> {
-        let taken = self.manager.allocate(&Request::new(Order::new(order).expect("an order"))).ok()?;
+        let taken =
+            self.manager.allocate(&Request::new(Order::new(order).expect("an order"))).ok()?;
         self.host.handed_out(taken);
         Some(taken)
     }

@@ -29,7 +29,10 @@ fn the_same_run_goes_on_without_what_failed() {
     match earlier(&file.to_json().to_string(), &other_load).expect("is a file of results") {
         Earlier::GoOn { started, sections, rows } => {
             assert_eq!((started, sections.len(), rows.len()), (file.started, 1, 2));
-            assert_eq!((&sections[0]["section"], &sections[0]["seconds"]), (&json!("alloc"), &json!(1.5)));
+            assert_eq!(
+                (&sections[0]["section"], &sections[0]["seconds"]),
+                (&json!("alloc"), &json!(1.5))
+            );
         }
         Earlier::Anew(why) => panic!("{why}"),
     }
@@ -61,7 +64,8 @@ fn another_run_begins_anew_and_says_why() {
 fn a_whole_file_is_not_gone_on_with() {
     let mut file = ResultsFile::new(header());
     for part in PARTS {
-        let outcome = if part.needs_qemu() { Outcome::LeftOut("no QEMU".into()) } else { section(1) };
+        let outcome =
+            if part.needs_qemu() { Outcome::LeftOut("no QEMU".into()) } else { section(1) };
         file.add(&part.name(), part.bench, part.on, outcome).expect("goes nowhere");
     }
     assert!(file.failed().is_empty() && PARTS.into_iter().all(|part| file.has(&part.name())));
@@ -72,9 +76,14 @@ fn a_whole_file_is_not_gone_on_with() {
 #[test]
 fn what_is_no_file_of_results_is_not_written_over() {
     let whole = some().to_json().to_string();
-    for text in
-        ["", "[]", "{}", "hello", r#"{"format":2,"sections":[],"rows":[]}"#, r#"{"format":1,"sections":3,"rows":[]}"#]
-    {
+    for text in [
+        "",
+        "[]",
+        "{}",
+        "hello",
+        r#"{"format":2,"sections":[],"rows":[]}"#,
+        r#"{"format":1,"sections":3,"rows":[]}"#,
+    ] {
         assert!(earlier(text, &header()).is_err(), "{text}");
     }
     // No prefix of one is taken for one.

@@ -44,7 +44,9 @@ fn job(helpers: &HostedHelpers, inside: &AtomicBool, leave: &AtomicBool) {
 fn is_possible() -> bool {
     let possible = HostedHelpers::new().pool().allowance() > 0;
     if !possible {
-        eprintln!("\nNOT POSSIBLE HERE: a helper that is replaced: this process may use one CPU only");
+        eprintln!(
+            "\nNOT POSSIBLE HERE: a helper that is replaced: this process may use one CPU only"
+        );
     }
     possible
 }
@@ -109,7 +111,8 @@ fn a_lowered_helper_starts_nobody_who_keeps_a_priority() {
         return;
     }
     let helpers = one_lowered_helper();
-    let (inside, leave, started) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+    let (inside, leave, started) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(usize::MAX));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let result = Job::new(0..2).min_chunk(1).max_threads(2).run(&helpers, |_, worker| {

@@ -11,7 +11,11 @@ use core::fmt::Write;
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
 /// The whole machine's.
-pub(super) fn meminfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn meminfo<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let totals = manager.totals();
     let kept: u64 = manager.zones().iter().map(kept_pages).sum();
     let available = (totals.free_pages + manager.cached_pages()).saturating_sub(kept);
@@ -42,7 +46,8 @@ pub(super) fn of_node<P: Platform>(
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let sum = |of: fn(&Zone) -> u64| zones_of(manager, id).map(of).sum::<u64>();
     let (managed, free) = (sum(Zone::managed_pages), sum(Zone::free_pages));
-    let mut line = |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
+    let mut line =
+        |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
     line("MemTotal", managed)?;
     line("MemFree", free)?;
     line("MemUsed", managed.saturating_sub(free))?;

@@ -59,7 +59,9 @@ fn place(what: BlockUse) -> usize {
         BlockUse::Free { order, is_reported: true } => ordered(1, order),
         BlockUse::Allocated { order } => ordered(2, order),
         BlockUse::Pool { order } => ordered(3, order),
-        BlockUse::Split { used_pages, managed_pages } => ORDERED.len() * ORDERS + eighths(used_pages, managed_pages),
+        BlockUse::Split { used_pages, managed_pages } => {
+            ORDERED.len() * ORDERS + eighths(used_pages, managed_pages)
+        }
         BlockUse::Reserved => other(0),
         BlockUse::Offline => other(1),
         BlockUse::Unaccepted => other(2),
@@ -152,7 +154,11 @@ impl Cells<'_> {
         match &mut self.line {
             Some(line)
                 if line.start + line.blocks == cell.start
-                    && if only.is_some() { line.only == only } else { line.counts == cell.counts } =>
+                    && if only.is_some() {
+                        line.only == only
+                    } else {
+                        line.counts == cell.counts
+                    } =>
             {
                 line.blocks += cell.blocks;
             }
@@ -213,7 +219,8 @@ impl Line {
         let fills = &rest[..FILLS];
         let blocks: u64 = fills.iter().map(|&count| u64::from(count)).sum();
         if blocks != 0 {
-            let used: u64 = fills.iter().zip(0..).map(|(&count, eighths)| u64::from(count) * eighths).sum();
+            let used: u64 =
+                fills.iter().zip(0..).map(|(&count, eighths)| u64::from(count) * eighths).sum();
             write!(out, "{separator}S{}:{blocks}", eighths(used, 8 * blocks))?;
         }
         Ok(())
@@ -221,16 +228,33 @@ impl Line {
 }
 
 /// The text of the file.
-pub(super) fn memory<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn memory<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let segments = manager.zones().iter().flat_map(|zone| zone.segments());
     let blocks: u64 = segments.map(|segment| u64::from(segment.blocks)).sum();
-    let cell_blocks = u32::try_from(blocks.div_ceil(MOST_CELLS).next_power_of_two()).unwrap_or(1 << 31);
+    let cell_blocks =
+        u32::try_from(blocks.div_ceil(MOST_CELLS).next_power_of_two()).unwrap_or(1 << 31);
     writeln!(out, "framewright memory 1 blocks {blocks} cell {cell_blocks}")?;
     for zone in manager.zones() {
         let (id, free) = (zone.id(), zone.free_pages());
         let (present, managed) = (zone.present_pages(), zone.managed_pages());
-        writeln!(out, "zone {} {} present {present} managed {managed} free {free}", id.node, id.kind)?;
-        let mut cells = Cells { out, cell_blocks, start: 0, blocks: 0, counts: [0; USES], line: None, result: Ok(()) };
+        writeln!(
+            out,
+            "zone {} {} present {present} managed {managed} free {free}",
+            id.node, id.kind
+        )?;
+        let mut cells = Cells {
+            out,
+            cell_blocks,
+            start: 0,
+            blocks: 0,
+            counts: [0; USES],
+            line: None,
+            result: Ok(()),
+        };
         zone.for_each_block_run(manager.platform(), &mut |run| cells.take(run));
         cells.finish()?;
     }
@@ -246,7 +270,15 @@ mod tests {
     fn text(cell_blocks: u32, runs: &[(u32, u32, BlockUse)]) -> String {
         let mut text = String::new();
         let out = &mut text;
-        let mut cells = Cells { out, cell_blocks, start: 0, blocks: 0, counts: [0; USES], line: None, result: Ok(()) };
+        let mut cells = Cells {
+            out,
+            cell_blocks,
+            start: 0,
+            blocks: 0,
+            counts: [0; USES],
+            line: None,
+            result: Ok(()),
+        };
         for &(start, blocks, what) in runs {
             cells.take(BlockRun { start: BlockNumber(start), blocks, what });
         }
@@ -259,7 +291,8 @@ mod tests {
 
     #[test]
     fn every_use_has_a_name_of_its_own() {
-        let names: std::collections::BTreeSet<_> = (0..USES).map(|place| Code(place).to_string()).collect();
+        let names: std::collections::BTreeSet<_> =
+            (0..USES).map(|place| Code(place).to_string()).collect();
         assert_eq!(names.len(), USES);
         for (what, name) in [
             (FREE, "F9"),
@@ -280,7 +313,10 @@ mod tests {
 
     #[test]
     fn equal_neighbours_are_one_line() {
-        assert_eq!(text(1, &[(0, 3, FREE), (3, 1, FREE), (4, 2, LARGE)]), "0x0 4 F9\n0x800 2 R18\n");
+        assert_eq!(
+            text(1, &[(0, 3, FREE), (3, 1, FREE), (4, 2, LARGE)]),
+            "0x0 4 F9\n0x800 2 R18\n"
+        );
         assert_eq!(text(4, &[(2, 2, FREE), (4, 3, FREE), (7, 9, FREE)]), "0x400 14 F9\n");
         // Not where something lies between.
         assert_eq!(text(1, &[(0, 1, FREE), (2, 1, FREE)]), "0x0 1 F9\n0x400 1 F9\n");
@@ -288,16 +324,35 @@ mod tests {
 
     #[test]
     fn a_cell_says_how_many_of_each() {
-        let mixed = [(0, 3, FREE), (3, 1, LARGE), (4, 1, LARGE), (5, 3, FREE), (8, 1, FREE), (10, 1, LARGE)];
+        let mixed = [
+            (0, 3, FREE),
+            (3, 1, LARGE),
+            (4, 1, LARGE),
+            (5, 3, FREE),
+            (8, 1, FREE),
+            (10, 1, LARGE),
+        ];
         // A gap ends a cell.
         assert_eq!(text(4, &mixed), "0x0 8 F9:3,R18:1\n0x1000 1 F9\n0x1400 1 R18\n");
     }
 
     #[test]
     fn many_uses_of_a_cell_lose_their_orders() {
-        let split = |eighths: u8| BlockUse::Split { used_pages: 64 * u64::from(eighths), managed_pages: 512 };
-        let free = |order: u8| BlockUse::Free { order: Order::new(order).expect("an order"), is_reported: false };
-        let runs = [(0, 6, free(9)), (6, 3, free(10)), (9, 2, LARGE), (11, 1, split(1)), (12, 3, split(4))];
+        let split = |eighths: u8| BlockUse::Split {
+            used_pages: 64 * u64::from(eighths),
+            managed_pages: 512,
+        };
+        let free = |order: u8| BlockUse::Free {
+            order: Order::new(order).expect("an order"),
+            is_reported: false,
+        };
+        let runs = [
+            (0, 6, free(9)),
+            (6, 3, free(10)),
+            (9, 2, LARGE),
+            (11, 1, split(1)),
+            (12, 3, split(4)),
+        ];
         assert_eq!(text(16, &runs), "0x0 15 F9:6,F10:3,R18:2,S1:1,S4:3\n");
         let more = [runs.as_slice(), &[(15, 1, BlockUse::Hole)]].concat();
         assert_eq!(text(16, &more), "0x0 16 H:1,F:9,R:2,S3:4\n");

@@ -28,7 +28,11 @@ impl<P: Platform> Manager<P> {
             settings::lowmem_reserve_ratio,
             settings::set_lowmem_reserve_ratio,
         ),
-        File::read_write("/proc/sys/vm/min_free_kbytes", settings::min_free_kbytes, settings::set_min_free_kbytes),
+        File::read_write(
+            "/proc/sys/vm/min_free_kbytes",
+            settings::min_free_kbytes,
+            settings::set_min_free_kbytes,
+        ),
         File::read_write(
             "/proc/sys/vm/watermark_scale_factor",
             settings::watermark_scale_factor,
@@ -41,14 +45,22 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_memory),
         File::read_only("/sys/devices/system/node/online", nodes::all),
         File::read_only("/sys/devices/system/node/possible", nodes::all),
-        File::read_only("/sys/devices/system/node/node*/cpulist", nodes::cpulist).numbered(nodes::numbers),
-        File::read_only("/sys/devices/system/node/node*/distance", nodes::distance).numbered(nodes::numbers),
-        File::read_only("/sys/devices/system/node/node*/meminfo", meminfo::of_node).numbered(nodes::numbers),
-        File::read_only("/sys/devices/system/node/node*/numastat", vmstat::numastat).numbered(nodes::numbers),
-        File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node).numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/cpulist", nodes::cpulist)
+            .numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/distance", nodes::distance)
+            .numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/meminfo", meminfo::of_node)
+            .numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/numastat", vmstat::numastat)
+            .numbered(nodes::numbers),
+        File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node)
+            .numbered(nodes::numbers),
         File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
         File::read_only("/sys/module/framewright/parameters/careful", settings::careful),
-        File::read_only("/sys/module/framewright/parameters/init_on_alloc", settings::init_on_alloc),
+        File::read_only(
+            "/sys/module/framewright/parameters/init_on_alloc",
+            settings::init_on_alloc,
+        ),
         File::read_only("/sys/module/framewright/parameters/init_on_free", settings::init_on_free),
         File::read_only("/sys/module/framewright/parameters/mem", settings::mem),
         File::read_only("/sys/module/framewright/parameters/memmap_init", settings::memmap_init),
@@ -57,7 +69,11 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/module/framewright/parameters/page_poison", settings::page_poison),
         File::read_only("/sys/module/framewright/parameters/pages", settings::pages),
         File::read_only("/sys/module/page_alloc/parameters/shuffle", reporting::shuffle),
-        File::read_write("/sys/module/page_reporting/parameters/pace", reporting::pace, reporting::set_pace),
+        File::read_write(
+            "/sys/module/page_reporting/parameters/pace",
+            reporting::pace,
+            reporting::set_pace,
+        ),
         File::read_write(
             "/sys/module/page_reporting/parameters/page_reporting_delay_ms",
             reporting::delay_ms,
@@ -68,7 +84,11 @@ impl<P: Platform> Manager<P> {
             reporting::order,
             reporting::set_order,
         ),
-        File::read_write("/sys/module/page_reporting/parameters/pools", reporting::pools, reporting::set_pools),
+        File::read_write(
+            "/sys/module/page_reporting/parameters/pools",
+            reporting::pools,
+            reporting::set_pools,
+        ),
         File::read_write(
             "/sys/module/page_reporting/parameters/timeout_ms",
             reporting::timeout_ms,
@@ -89,6 +109,9 @@ fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) -> Option<&'a
 }
 
 /// The zones with memory of a node.
-fn zones_of<P: Platform>(manager: &Manager<P>, node: NodeId) -> impl Iterator<Item = &'static Zone> + Clone + use<P> {
+fn zones_of<P: Platform>(
+    manager: &Manager<P>,
+    node: NodeId,
+) -> impl Iterator<Item = &'static Zone> + Clone + use<P> {
     manager.zones().iter().filter(move |zone| zone.id().node == node)
 }

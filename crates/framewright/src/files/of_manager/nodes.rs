@@ -22,15 +22,27 @@ fn list<P: Platform>(
     write_cpu_list(out, nodes.filter_map(|node| u32::try_from(node.id.index()).ok()))
 }
 
-pub(super) fn all<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn all<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     list(manager, out, |_| true)
 }
 
-pub(super) fn has_memory<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn has_memory<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     list(manager, out, |node| zones_of(manager, node.id).next().is_some())
 }
 
-pub(super) fn has_cpu<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn has_cpu<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let platform = manager.platform();
     list(manager, out, |node| (0..platform.cpus()).any(|cpu| platform.cpu_node(cpu) == node.id))
 }

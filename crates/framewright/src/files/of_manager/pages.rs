@@ -13,7 +13,11 @@ use core::fmt::Write;
 const MANY: u64 = 100_000;
 
 /// A line for each zone with its free runs by order.
-pub(super) fn buddyinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn buddyinfo<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     for zone in manager.zones() {
         let runs = zone.free_areas(manager.platform()).by_order();
         write!(out, "Node {}, zone {:>8} ", zone.id().node, zone.id().kind)?;
@@ -26,7 +30,11 @@ pub(super) fn buddyinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut 
 }
 
 /// The same by migrate type, and what type blocks have.
-pub(super) fn pagetypeinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn pagetypeinfo<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     for node in manager.nodes() {
         if zones_of(manager, node.id).next().is_none() {
             continue;
@@ -40,7 +48,13 @@ pub(super) fn pagetypeinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &m
         for zone in zones_of(manager, node.id) {
             let areas = zone.free_areas(manager.platform());
             for (kind, runs) in MigrateType::ALL.iter().zip(areas.runs) {
-                write!(out, "Node {:>4}, zone {:>8}, type {:>12} ", node.id, zone.id().kind, kind.name())?;
+                write!(
+                    out,
+                    "Node {:>4}, zone {:>8}, type {:>12} ",
+                    node.id,
+                    zone.id().kind,
+                    kind.name()
+                )?;
                 for runs in runs {
                     let sign = if runs >= MANY { ">" } else { "" };
                     write!(out, "{sign}{:6} ", runs.min(MANY))?;

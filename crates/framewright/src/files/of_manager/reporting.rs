@@ -21,7 +21,8 @@ pub(super) fn order<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn 
 
 /// What is no order is refused, and so is unsetting it again.
 pub(super) fn set_order<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
-    let order = u8::try_from(parse_number(text)?).ok().and_then(Order::new).ok_or(FileError::Invalid)?;
+    let order =
+        u8::try_from(parse_number(text)?).ok().and_then(Order::new).ok_or(FileError::Invalid)?;
     manager.reporting().set_order(order);
     Ok(())
 }
@@ -35,7 +36,11 @@ pub(super) fn set_delay_ms<P: Platform>(manager: &Manager<P>, _: &[u64], text: &
     Ok(())
 }
 
-pub(super) fn timeout_ms<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn timeout_ms<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     Ok(writeln!(out, "{}", manager.reporting().timeout_ms())?)
 }
 
@@ -72,12 +77,20 @@ pub(super) fn shuffle<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dy
 pub(super) fn counters<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -> Shown {
     let unreported: u64 = manager.zones().iter().map(Zone::unreported_pages).sum();
     writeln!(out, "nr_free_unreported {unreported}")?;
-    manager.reporting_counters().named().into_iter().try_for_each(|(name, count)| writeln!(out, "{name} {count}"))?;
+    manager
+        .reporting_counters()
+        .named()
+        .into_iter()
+        .try_for_each(|(name, count)| writeln!(out, "{name} {count}"))?;
     Ok(())
 }
 
 /// How shuffled a zone is, for `/proc/zoneinfo`.
-pub(super) fn shuffled<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write) -> Shown {
+pub(super) fn shuffled<P: Platform>(
+    manager: &Manager<P>,
+    zone: &Zone,
+    out: &mut dyn Write,
+) -> Shown {
     let shuffled = zone.shuffled(manager.platform());
     write!(out, "\n  shuffle")?;
     for (name, count) in [("pairs:", shuffled.pairs), ("neighbours:", shuffled.neighbours)] {

@@ -15,28 +15,52 @@ fn switch(out: &mut dyn Write, on: bool) -> Shown {
     show(out, if on { "Y" } else { "N" })
 }
 
-pub(super) fn min_free_kbytes<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn min_free_kbytes<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     show(out, manager.min_free_kbytes())
 }
 
-pub(super) fn set_min_free_kbytes<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+pub(super) fn set_min_free_kbytes<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
     manager.set_min_free_kbytes(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
 
-pub(super) fn watermark_scale_factor<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn watermark_scale_factor<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     show(out, manager.watermark_scale_factor())
 }
 
-pub(super) fn set_watermark_scale_factor<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+pub(super) fn set_watermark_scale_factor<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
     manager.set_watermark_scale_factor(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
 
-pub(super) fn lowmem_reserve_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn lowmem_reserve_ratio<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     let [dma, dma32, normal] = manager.lowmem_reserve_ratio();
     show(out, format_args!("{dma}\t{dma32}\t{normal}"))
 }
 
-pub(super) fn set_lowmem_reserve_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
     let mut ratio = manager.lowmem_reserve_ratio();
     parse_numbers(text, &mut ratio)?;
     if ratio.iter().any(|&ratio| i32::try_from(ratio).is_err()) {
@@ -55,7 +79,11 @@ pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text:
     manager.drain().map(drop).map_err(|_| FileError::Output)
 }
 
-pub(super) fn memmap_init<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn memmap_init<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     show(out, manager.policy().name())
 }
 
@@ -72,19 +100,35 @@ pub(super) fn mem<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Wr
     show(out, manager.settings().memory_limit.unwrap_or(0))
 }
 
-pub(super) fn page_owner<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn page_owner<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     switch(out, manager.aids().page_owner)
 }
 
-pub(super) fn page_poison<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn page_poison<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     switch(out, manager.aids().page_poison)
 }
 
-pub(super) fn init_on_alloc<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn init_on_alloc<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     switch(out, manager.aids().init_on_alloc)
 }
 
-pub(super) fn init_on_free<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+pub(super) fn init_on_free<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
     switch(out, manager.aids().init_on_free)
 }
 

@@ -32,7 +32,11 @@ const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 
 /// Everything.
-pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn vmstat<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, manager.zones().iter(), line)?;
     line(ARRAY_PAGES, manager.map_array_pages())?;
@@ -51,7 +55,10 @@ pub(super) fn vmstat<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn
         let pages = zones.map(|zone| zone.flow(manager.platform()).allocated_pages).sum();
         line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
     }
-    line("pgfree", manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum())?;
+    line(
+        "pgfree",
+        manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum(),
+    )?;
     let (taken, short) = manager.pool_takes();
     line("htlb_buddy_alloc_success", taken)?;
     line("htlb_buddy_alloc_fail", short)?;
@@ -117,7 +124,10 @@ fn pages<'a, P: Platform>(
 ) -> Result<(), FileError> {
     let sum = |of: fn(&Zone) -> u64| zones.clone().map(of).sum();
     line(FREE_PAGES, sum(Zone::free_pages))?;
-    line(FREE_BLOCK_PAGES, zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum())?;
+    line(
+        FREE_BLOCK_PAGES,
+        zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum(),
+    )?;
     line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
     line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
     line(MAP_PAGES, sum(Zone::map_pages))?;

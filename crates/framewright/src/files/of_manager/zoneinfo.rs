@@ -9,7 +9,11 @@ use crate::zone::{Watermarks, Zone, ZoneId, ZoneKind};
 use core::fmt::Write;
 
 /// All zones of all nodes, those without memory included, as in Linux.
-pub(super) fn zoneinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Result<(), FileError> {
+pub(super) fn zoneinfo<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     for node in manager.nodes() {
         let mut first = true;
         for kind in ZoneKind::ALL {
@@ -29,7 +33,11 @@ pub(super) fn zoneinfo<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut d
     Ok(())
 }
 
-fn per_node<P: Platform>(manager: &Manager<P>, node: &Node, out: &mut dyn Write) -> Result<(), FileError> {
+fn per_node<P: Platform>(
+    manager: &Manager<P>,
+    node: &Node,
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let table_bytes: u64 = zones_of(manager, node.id).map(|zone| zone.table_memory().size()).sum();
     let map_pages: u64 = zones_of(manager, node.id).map(Zone::map_pages).sum();
     write!(out, "\n      {:<12} {map_pages}", vmstat::MAP_PAGES)?;
@@ -55,13 +63,19 @@ fn pages(zone: Option<&Zone>, out: &mut dyn Write) -> Result<(), FileError> {
         write!(out, "\n        {name:<8} {pages}")?;
     }
     write!(out, "\n        protection: (")?;
-    for (index, pages) in zone.map_or([0; ZoneKind::COUNT], Zone::lowmem_reserve).into_iter().enumerate() {
+    for (index, pages) in
+        zone.map_or([0; ZoneKind::COUNT], Zone::lowmem_reserve).into_iter().enumerate()
+    {
         write!(out, "{}{pages}", if index == 0 { "" } else { ", " })?;
     }
     Ok(write!(out, ")")?)
 }
 
-fn populated<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write) -> Result<(), FileError> {
+fn populated<P: Platform>(
+    manager: &Manager<P>,
+    zone: &Zone,
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
     let platform = manager.platform();
     for (name, pages) in [
         (vmstat::FREE_PAGES, zone.free_pages()),
@@ -73,12 +87,17 @@ fn populated<P: Platform>(manager: &Manager<P>, zone: &Zone, out: &mut dyn Write
     write!(out, "\n  pagesets")?;
     for cpu in 0..platform.cpus() {
         let cache = manager.cpu_cache(cpu).filter(|cache| cache.zone == zone.id());
-        let (count, high, batch) = cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));
+        let (count, high, batch) =
+            cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));
         write!(out, "\n    cpu: {cpu}")?;
         // What a cache keeps at most does not adapt, so the limits are one.
-        for (name, pages) in
-            [("count:", count), ("high:", high), ("batch:", batch), ("high_min:", high), ("high_max:", high)]
-        {
+        for (name, pages) in [
+            ("count:", count),
+            ("high:", high),
+            ("batch:", batch),
+            ("high_min:", high),
+            ("high_max:", high),
+        ] {
             write!(out, "\n              {name:<9} {pages}")?;
         }
     }

@@ -31,7 +31,9 @@ impl fmt::Display for PlatformFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoCpu => f.write_str("Platform::cpus is 0"),
-            Self::CpuNumber { cpu, cpus } => write!(f, "Platform::pin gave CPU {cpu}, and Platform::cpus is {cpus}"),
+            Self::CpuNumber { cpu, cpus } => {
+                write!(f, "Platform::pin gave CPU {cpu}, and Platform::cpus is {cpus}")
+            }
             Self::MisalignedDirectMap { address, offset } => write!(
                 f,
                 "Platform::direct shows the page at {address:#x} at {offset} bytes behind a multiple of {PAGE_SIZE}"
@@ -44,7 +46,10 @@ impl fmt::Display for PlatformFault {
 ///
 /// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without one is found at bring-up and not when
 /// memory becomes short.
-pub(super) fn check<P: Platform>(platform: &P, early: &EarlyAllocator<'_, P>) -> Result<(), BringUpError> {
+pub(super) fn check<P: Platform>(
+    platform: &P,
+    early: &EarlyAllocator<'_, P>,
+) -> Result<(), BringUpError> {
     let cpus = platform.cpus();
     if cpus == 0 {
         return Err(BringUpError::Platform(PlatformFault::NoCpu));

@@ -30,9 +30,14 @@ impl fmt::Display for BringUpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRoomForTables { what, size_bytes, node, cause } => {
-                write!(f, "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}")
+                write!(
+                    f,
+                    "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}"
+                )
             }
-            Self::NothingToManage => f.write_str("too little memory: the tables left no free frame"),
+            Self::NothingToManage => {
+                f.write_str("too little memory: the tables left no free frame")
+            }
             Self::Platform(fault) => write!(f, "the platform breaks its contract: {fault}"),
         }
     }

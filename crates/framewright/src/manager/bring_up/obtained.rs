@@ -45,12 +45,10 @@ impl<P: Platform> Obtained<'_, '_, P> {
             zeroed,
             ..EarlyRequest::new(size_bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         };
-        let range = self.early.allocate_table(&request, node).map_err(|cause| BringUpError::NoRoomForTables {
-            what,
-            size_bytes,
-            node,
-            cause,
-        })?;
+        let range = self
+            .early
+            .allocate_table(&request, node)
+            .map_err(|cause| BringUpError::NoRoomForTables { what, size_bytes, node, cause })?;
         self.bytes += range.size();
         Ok(range)
     }
@@ -64,7 +62,10 @@ impl<P: Platform> Obtained<'_, '_, P> {
 
 /// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay out of low memory. With some they stay on
 /// their nodes, where CPUs are near to them, unless there are so many that each GiB counts.
-pub(super) fn place_tables<P: Platform>(early: &mut EarlyAllocator<'_, P>, parameters: &Parameters) {
+pub(super) fn place_tables<P: Platform>(
+    early: &mut EarlyAllocator<'_, P>,
+    parameters: &Parameters,
+) {
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {

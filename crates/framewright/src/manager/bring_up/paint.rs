@@ -39,7 +39,10 @@ impl Painter<'_> {
         while self.position < end {
             let rest = PfnRange::new(self.position, end);
             // Nodes are few, and reservations are not many.
-            let ours = self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
+            let ours = self
+                .array
+                .frames()
+                .chain(self.boot_pages.ranges().iter().map(|range| range.frames));
             let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
             let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
             let stop = next.map_or(end, |part| part.start.0);
@@ -103,8 +106,17 @@ pub(super) fn paint<P: Platform>(
     for paints_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());
         let (slots, free_end) = (&*frame.slots, NOTHING);
-        let mut painter =
-            Painter { zones, slots, runs, run: None, position: 0, free_end, paints_free, array, boot_pages };
+        let mut painter = Painter {
+            zones,
+            slots,
+            runs,
+            run: None,
+            position: 0,
+            free_end,
+            paints_free,
+            array,
+            boot_pages,
+        };
         painter.advance();
         let work = if paints_free { Work::Painting } else { Work::Bookkeeping };
         early.for_each_in_the_end(&mut |free, node: NodeId| {

@@ -63,7 +63,12 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Splits the mapping of a piece. Where there is no frame for that the piece is described again.
-    fn prepare_owned(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> MapChange {
+    fn prepare_owned(
+        &self,
+        space: &dyn MapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> MapChange {
         let mut change = MapChange::default();
         let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
         if self.prepare_piece(space, piece, &mut frames, unflushed).is_ok() {
@@ -76,7 +81,12 @@ impl<P: Platform> Manager<P> {
         change
     }
 
-    fn evict_owned(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> MapChange {
+    fn evict_owned(
+        &self,
+        space: &dyn MapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> MapChange {
         let mut change = MapChange::default();
         if piece.zone.is_described(piece.blocks.start) {
             // It could not be prepared.
@@ -98,9 +108,14 @@ impl<P: Platform> Manager<P> {
 }
 
 /// Calls `each` with the parts of `runs` in each section, as far as they are in the zone.
-fn for_each_piece(zone: &'static Zone, runs: impl Iterator<Item = PfnRange>, each: &mut dyn FnMut(Piece)) {
+fn for_each_piece(
+    zone: &'static Zone,
+    runs: impl Iterator<Item = PfnRange>,
+    each: &mut dyn FnMut(Piece),
+) {
     for run in runs {
-        let (mut next, end) = (BlockNumber::containing(run.start).0, BlockNumber::containing(run.end).0);
+        let (mut next, end) =
+            (BlockNumber::containing(run.start).0, BlockNumber::containing(run.end).0);
         while next < end {
             let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
             each(Piece { zone, blocks: BlockRange::new(next, stop) });

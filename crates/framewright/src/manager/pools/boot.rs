@@ -63,13 +63,23 @@ pub struct BootFill {
 
 impl<P: Platform> Manager<P> {
     /// Fills the pools as the command line says. To be called once, when all memory is available and before anybody uses it much; `helpers` may take part.
-    pub fn fill_pools<H: Helpers + ?Sized>(&self, parameters: &Parameters, helpers: &H) -> BootFill {
+    pub fn fill_pools<H: Helpers + ?Sized>(
+        &self,
+        parameters: &Parameters,
+        helpers: &H,
+    ) -> BootFill {
         let words = &parameters.huge_pages;
         let started_ns = self.platform.now_ns();
         let quarter = (self.platform.cpus() / 4).max(1);
         let threads = words.alloc_threads.unwrap_or(quarter);
         let mut fill = BootFill {
-            pools: PoolSize::ALL.map(|size| BootPool { size, wanted: 0, got: 0, without_map: 0, nodes: None }),
+            pools: PoolSize::ALL.map(|size| BootPool {
+                size,
+                wanted: 0,
+                got: 0,
+                without_map: 0,
+                nodes: None,
+            }),
             default_size: words.default_size(),
             overridden: words.overridden_pages(),
             absent_node: None,
@@ -93,7 +103,9 @@ impl<P: Platform> Manager<P> {
             if requested.pages == 0 && ours == 0 {
                 continue;
             }
-            if let Some(absent) = requested.nodes().nodes().find(|node| node.index() >= self.nodes.len()) {
+            if let Some(absent) =
+                requested.nodes().nodes().find(|node| node.index() >= self.nodes.len())
+            {
                 fill.absent_node = Some(absent);
                 continue;
             }
@@ -101,12 +113,20 @@ impl<P: Platform> Manager<P> {
             let Ok(_resizing) = self.start_resizing() else { continue };
             let pool = &mut fill.pools[size.index()];
             pool.wanted = requested.pages;
-            let threads = if size.is_gigantic() { threads.max(self.count_nodes_with_memory()) } else { threads };
+            let threads = if size.is_gigantic() {
+                threads.max(self.count_nodes_with_memory())
+            } else {
+                threads
+            };
             let plain = requested.nodes().is_empty();
             if !plain || ours != 0 {
                 let nodes = self.nodes_with_memory(NodeMask::ALL);
-                let mut shares = shares_of(&requested, nodes, &|node| self.managed_on(node) / size.frames());
-                shares.iter_mut().zip(adopted).for_each(|(share, &has)| *share = share.saturating_sub(has));
+                let mut shares =
+                    shares_of(&requested, nodes, &|node| self.managed_on(node) / size.frames());
+                shares
+                    .iter_mut()
+                    .zip(adopted)
+                    .for_each(|(share, &has)| *share = share.saturating_sub(has));
                 self.fill_shares(size, &shares, helpers, threads);
             }
             if plain {
@@ -125,7 +145,8 @@ impl<P: Platform> Manager<P> {
         self.pools.at_boot.store(false, Ordering::Relaxed);
         fill.threads_of_use = self.pools.threads_of_use.swap(1, Ordering::Relaxed);
         fill.threads_used = self.pools.threads_used.swap(1, Ordering::Relaxed);
-        fill.duration_ns = started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
+        fill.duration_ns =
+            started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
         fill
     }
 
@@ -138,7 +159,10 @@ impl<P: Platform> Manager<P> {
         }
         let _moving = Moving::start(self);
         for range in self.pools.boot_pages.ranges() {
-            let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order) else { continue };
+            let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order)
+            else {
+                continue;
+            };
             for (slot, zone) in self.node_zones(range.node) {
                 let chain = zone.adopt_all_for_pool(self.platform, range.frames, range.order);
                 if chain == Chain::EMPTY {
@@ -168,7 +192,10 @@ fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u6
         return spread(requested.pages, 0, nodes, room).0;
     }
     let mut shares = [0; MAX_NODES];
-    requested.nodes().nodes().for_each(|node| shares[node.index()] = requested.on_node(node).unwrap_or(0));
+    requested
+        .nodes()
+        .nodes()
+        .for_each(|node| shares[node.index()] = requested.on_node(node).unwrap_or(0));
     shares
 }
 
@@ -196,11 +223,15 @@ pub(in super::super) fn choose_boot_pages<P: Platform>(
     let (mut present, mut free) = ([0; MAX_NODES], [0; MAX_NODES]);
     early.runs().for_each(|run| present[run.node.index()] += run.range.pages());
     early.for_each_free(&mut |range, node| free[node.index()] += range.pages());
-    let with_memory = |mask: NodeMask, node: NodeId| if present[node.index()] == 0 { mask } else { mask.with(node) };
+    let with_memory = |mask: NodeMask, node: NodeId| {
+        if present[node.index()] == 0 { mask } else { mask.with(node) }
+    };
     let nodes = topology.nodes().fold(NodeMask::EMPTY, with_memory);
     let mut most: [u64; MAX_NODES] = core::array::from_fn(|index| {
         let node = NodeId::new(index).filter(|&node| nodes.contains(node));
-        node.map_or(0, |node| most_frames(free[index], sections_of_node(directory, node_of, node).count() as u64))
+        node.map_or(0, |node| {
+            most_frames(free[index], sections_of_node(directory, node_of, node).count() as u64)
+        })
     });
     for size in PoolSize::ALL.into_iter().rev() {
         let requested = words.requested(size);

@@ -27,13 +27,20 @@ impl<P: Platform> Manager<P> {
                 let mut free = 0;
                 for (slot, zone) in self.node_zones(node.id) {
                     for list in books.list(size, slot).chains() {
-                        free += count(zone, size, list).ok_or(PoolFault::List { size, zone: zone.id() })?;
+                        free += count(zone, size, list)
+                            .ok_or(PoolFault::List { size, zone: zone.id() })?;
                     }
                 }
                 let NodeCounts { free: says, .. } = books.node(size, node.id);
                 if says != free {
                     let node = Some(node.id);
-                    return Err(PoolFault::Count { size, node, counter: "free", says, counted: free });
+                    return Err(PoolFault::Count {
+                        size,
+                        node,
+                        counter: "free",
+                        says,
+                        counted: free,
+                    });
                 }
             }
         }
@@ -52,7 +59,13 @@ impl<P: Platform> Manager<P> {
                 let says = self.pools.books.lock(self.platform).node(size, node.id).nr;
                 let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
                 if says != counted {
-                    return Err(PoolFault::Count { size, node: Some(node.id), counter: "nr", says, counted });
+                    return Err(PoolFault::Count {
+                        size,
+                        node: Some(node.id),
+                        counter: "nr",
+                        says,
+                        counted,
+                    });
                 }
             }
             let strange: u64 = found[1..BLOCK_ORDERS - 1].iter().sum();

@@ -5,7 +5,9 @@ use crate::block::lists::NONE;
 use crate::block::{BlockState, State};
 use crate::early::NodeChoice;
 use crate::platform::Platform;
-use crate::pools::{Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Search, Taken, is_in_use};
+use crate::pools::{
+    Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Search, Taken, is_in_use,
+};
 use crate::sync::SpinGuard;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
@@ -35,16 +37,21 @@ impl<P: Platform> Pool<'_, P> {
                 return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
             }
             if reserved || counts.available() != 0 {
-                for (node, (slot, zone)) in
-                    nodes.clone().flat_map(|node| manager.node_zones(node).map(move |at| (node, at)))
+                for (node, (slot, zone)) in nodes
+                    .clone()
+                    .flat_map(|node| manager.node_zones(node).map(move |at| (node, at)))
                 {
                     let mut search = books.list(size, slot).search();
                     loop {
-                        if let Some(index) = self.take_free((&mut books, &mut search), slot, zone, reserved) {
+                        if let Some(index) =
+                            self.take_free((&mut books, &mut search), slot, zone, reserved)
+                        {
                             books.use_free(size, node);
                             books.counts_mut(size).reserved -= u64::from(reserved);
                             mark(zone, index, if reserved { RESTORE } else { 0 });
-                            return zone.frames_of(index, size.order()).ok_or(PoolError::NoPage(size));
+                            return zone
+                                .frames_of(index, size.order())
+                                .ok_or(PoolError::NoPage(size));
                         }
                         if search.is_over() {
                             break;
@@ -90,7 +97,10 @@ impl<P: Platform> Pool<'_, P> {
     pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
         let _books = self.manager.pools.books.lock(self.manager.platform);
-        let flags = self.flags(&place).filter(|flags| flags & LENT == 0).ok_or(PoolError::NotAllocated(page))?;
+        let flags = self
+            .flags(&place)
+            .filter(|flags| flags & LENT == 0)
+            .ok_or(PoolError::NotAllocated(page))?;
         mark(place.zone, place.index, flags & !RESTORE);
         Ok(())
     }
@@ -108,7 +118,10 @@ impl<P: Platform> Pool<'_, P> {
         let (manager, size, zone) = (self.manager, self.size, place.zone);
         let leaves = {
             let books = manager.pools.books.lock(manager.platform);
-            let flags = self.flags(&place).filter(|flags| flags & LENT == 0).ok_or(PoolError::NotAllocated(page))?;
+            let flags = self
+                .flags(&place)
+                .filter(|flags| flags & LENT == 0)
+                .ok_or(PoolError::NotAllocated(page))?;
             manager.end_use_locked(books, size, &place, flags, false)
         };
         if leaves {
@@ -210,14 +223,20 @@ impl<P: Platform> Manager<P> {
                         if chain.pages == 1 {
                             books.count_reused(size, chain.told);
                             mark(zone, chain.first, if reserved { RESTORE } else { 0 });
-                            return zone.frames_of(chain.first, size.order()).ok_or(PoolError::NoPage(size));
+                            return zone
+                                .frames_of(chain.first, size.order())
+                                .ok_or(PoolError::NoPage(size));
                         }
                     }
                 }
             }
         }
         self.give_back(size, node, &taken);
-        Err(if reserved { PoolError::NotReserved { pages: 1, reserved: 0 } } else { PoolError::NoPage(size) })
+        Err(if reserved {
+            PoolError::NotReserved { pages: 1, reserved: 0 }
+        } else {
+            PoolError::NoPage(size)
+        })
     }
 
     /// One page of the first node that has one: first at hand, then with all that can be done about it.
@@ -227,10 +246,11 @@ impl<P: Platform> Manager<P> {
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Option<(NodeId, Taken)> {
         let at_hand = nodes.clone().map(|node| (node, self.take_pages(size, node, 1)));
-        at_hand
-            .into_iter()
-            .find(|(_, taken)| taken.pages() != 0)
-            .or_else(|| nodes.map(|node| (node, self.take_hard(size, node, 1))).find(|(_, taken)| taken.pages() != 0))
+        at_hand.into_iter().find(|(_, taken)| taken.pages() != 0).or_else(|| {
+            nodes
+                .map(|node| (node, self.take_hard(size, node, 1)))
+                .find(|(_, taken)| taken.pages() != 0)
+        })
     }
 }
 

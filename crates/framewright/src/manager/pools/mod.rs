@@ -31,7 +31,9 @@ use crate::early::NodeChoice;
 use crate::memory_map::{BootPages, BootRange};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::pools::{Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize};
+use crate::pools::{
+    Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize,
+};
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
@@ -159,7 +161,11 @@ impl<P: Platform> Manager<P> {
     #[must_use]
     pub fn default_pool_size(&self) -> PoolSize {
         // Relaxed: written at boot.
-        if self.pools.default_is_gigantic.load(Ordering::Relaxed) { PoolSize::OneGib } else { PoolSize::TwoMib }
+        if self.pools.default_is_gigantic.load(Ordering::Relaxed) {
+            PoolSize::OneGib
+        } else {
+            PoolSize::TwoMib
+        }
     }
 
     /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
@@ -179,7 +185,11 @@ impl<P: Platform> Manager<P> {
     /// Nodes of a set that have memory that is managed.
     fn nodes_with_memory(&self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
-        for zone in self.zones.iter().filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node)) {
+        for zone in self
+            .zones
+            .iter()
+            .filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node))
+        {
             found = found.with(zone.id().node);
         }
         found
@@ -192,7 +202,9 @@ impl<P: Platform> Manager<P> {
         let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
         // Acquire pairs with the Release when `Resizing` is dropped: resizes follow one another. Relaxed: a task knows its own
         // number, and that of another decides nothing.
-        while let Err(owner) = self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+        while let Err(owner) =
+            self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
             // A resize inside the reclaim hook of a resize would wait for itself.
             if !can_wait || me == SOMEBODY || owner == me {
                 return Err(PoolError::Busy);
@@ -233,7 +245,8 @@ impl<P: Platform> Pool<'_, P> {
         if self.size.is_gigantic() {
             return Err(PoolError::NotPossible(self.size));
         }
-        self.manager.pools.books.lock(self.manager.platform).counts_mut(self.size).overcommit = pages;
+        self.manager.pools.books.lock(self.manager.platform).counts_mut(self.size).overcommit =
+            pages;
         Ok(())
     }
 
@@ -242,7 +255,10 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Nodes in the order in which they are asked for a page.
-    fn nodes_for(&self, choice: NodeChoice) -> Result<(&'static [NodeId], Option<NodeId>), PoolError> {
+    fn nodes_for(
+        &self,
+        choice: NodeChoice,
+    ) -> Result<(&'static [NodeId], Option<NodeId>), PoolError> {
         let (first, exact) = match choice {
             NodeChoice::Any => (self.manager.local_node(), false),
             NodeChoice::Preferred(node) => (node, false),
@@ -253,4 +269,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 }
 
-const _: () = assert!(MAX_NODES <= framewright_jobs::MAX_PARTS, "a resize is a job with a part for each node");
+const _: () = assert!(
+    MAX_NODES <= framewright_jobs::MAX_PARTS,
+    "a resize is a job with a part for each node"
+);

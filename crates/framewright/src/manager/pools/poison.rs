@@ -83,10 +83,18 @@ impl<P: Platform> Manager<P> {
                     return;
                 }
                 let Some(suspect) = books.take_suspect() else { return };
-                (suspect, self.suspected(&suspect).filter(|place| self.pool(suspect.size).leave(&mut books, place)))
+                (
+                    suspect,
+                    self.suspected(&suspect)
+                        .filter(|place| self.pool(suspect.size).leave(&mut books, place)),
+                )
             };
             if let Some(place) = left {
-                self.give_back_lot(suspect.size, place.zone, Lot::fresh(Chain::one(place.index, false)));
+                self.give_back_lot(
+                    suspect.size,
+                    place.zone,
+                    Lot::fresh(Chain::one(place.index, false)),
+                );
             }
         }
     }
@@ -96,7 +104,8 @@ impl<P: Platform> Manager<P> {
         let &Suspect { size, slot, index } = suspect;
         let zone = self.zones.get(slot)?;
         let place = Place { zone, slot, index };
-        let is_bad = self.pool(size).is_page(&place) && zone.table().state(index).has(BlockState::POISONED);
+        let is_bad =
+            self.pool(size).is_page(&place) && zone.table().state(index).has(BlockState::POISONED);
         is_bad.then_some(place)
     }
 }

@@ -32,14 +32,19 @@ impl<P: Platform> Pool<'_, P> {
                 promised += now;
                 let missing = pages - promised;
                 if missing == 0 {
-                    let on_nodes: u64 = manager.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
+                    let on_nodes: u64 =
+                        manager.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
                     if pages <= on_nodes {
                         return Ok(());
                     }
                     0
                 } else {
                     let room = counts.overcommit.saturating_sub(counts.all.surplus);
-                    if size.is_gigantic() || room < missing { 0 } else { missing.min(PAGES_AT_ONCE) }
+                    if size.is_gigantic() || room < missing {
+                        0
+                    } else {
+                        missing.min(PAGES_AT_ONCE)
+                    }
                 }
             };
             let more = if room == 0 { 0 } else { manager.add_surplus_pages(size, allowed, room) };

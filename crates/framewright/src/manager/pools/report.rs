@@ -24,7 +24,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    pub(crate) const EMPTY: Self = Self { number: 0, indices: [NONE; MOST_PIECES], len: 0, part: None };
+    pub(crate) const EMPTY: Self =
+        Self { number: 0, indices: [NONE; MOST_PIECES], len: 0, part: None };
 
     /// Pages of it.
     pub(crate) const fn len(&self) -> usize {
@@ -65,23 +66,35 @@ impl<P: Platform> Manager<P> {
 
     /// Whether a list has pages of at least `order` that may be lent.
     pub(crate) fn has_pool_pages_to_report(&self, order: Order) -> bool {
-        let fits = |number: &usize| self.pool_list(*number).is_some_and(|(size, _, _)| size.order() >= order);
+        let fits = |number: &usize| {
+            self.pool_list(*number).is_some_and(|(size, _, _)| size.order() >= order)
+        };
         (0..self.pool_lists()).filter(fits).any(|number| self.pool_free_frames(number).1 != 0)
     }
 
     /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1 GiB pages one, of which `most_frames` go out at once.
-    pub(crate) fn lend_pool_pages(&self, number: usize, most_frames: u64, most_pages: usize) -> Loan {
+    pub(crate) fn lend_pool_pages(
+        &self,
+        number: usize,
+        most_frames: u64,
+        most_pages: usize,
+    ) -> Loan {
         let mut loan = Loan { number, ..Loan::EMPTY };
         let Some((size, slot, zone)) = self.pool_list(number) else { return loan };
         let node = zone.id().node;
         let most = if size.is_gigantic() { 1 } else { most_frames / size.frames() };
         let mut books = self.pools.books.lock(self.platform);
-        let most = most.min(books.lendable(size, node).div_ceil(2)).min(most_pages.min(MOST_PIECES) as u64);
+        let most = most
+            .min(books.lendable(size, node).div_ceil(2))
+            .min(most_pages.min(MOST_PIECES) as u64);
         // One step of a search: what is isolated goes to the end, so that the next call comes further.
         let mut search = books.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
-            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search) else { break };
+            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search)
+            else {
+                break;
+            };
             books.use_free(size, node);
             zone.table().set_next(index, NONE);
             zone.table().set_previous(index, IN_USE | LENT);

@@ -5,7 +5,10 @@
 
 use super::{Manager, Pool};
 use crate::platform::Platform;
-use crate::pools::{BLOCKS_OF_A_THREAD_WITH_MAPS, Books, NodeMask, PoolError, PoolSize, Shares, Taken, resize_threads};
+use crate::pools::{
+    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, NodeMask, PoolError, PoolSize, Shares, Taken,
+    resize_threads,
+};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
 use core::fmt;
@@ -50,7 +53,10 @@ impl fmt::Display for Resized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, wanted, reached } = self;
         if self.is_short() {
-            write!(f, "HugeTLB: allocating {wanted} of page size {size} failed.  Only allocated {reached} hugepages.")
+            write!(
+                f,
+                "HugeTLB: allocating {wanted} of page size {size} failed.  Only allocated {reached} hugepages."
+            )
         } else {
             write!(f, "HugeTLB: {reached} pages of page size {size}")
         }
@@ -65,7 +71,11 @@ impl<P: Platform> Pool<'_, P> {
     ///
     /// # Errors
     /// [`PoolError::Busy`]. Too little memory is no error, see [`Resized`].
-    pub fn resize<H: Helpers + ?Sized>(&self, pages: u64, helpers: &H) -> Result<Resized, PoolError> {
+    pub fn resize<H: Helpers + ?Sized>(
+        &self,
+        pages: u64,
+        helpers: &H,
+    ) -> Result<Resized, PoolError> {
         self.resize_within(pages, NodeMask::ALL, helpers)
     }
 
@@ -142,7 +152,14 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Adds up to `missing` pages.
-    fn grow_pool<H: Helpers + ?Sized>(&self, size: PoolSize, missing: u64, nodes: NodeMask, helpers: &H, threads: u32) {
+    fn grow_pool<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        missing: u64,
+        nodes: NodeMask,
+        helpers: &H,
+        threads: u32,
+    ) {
         let all = self.nodes_with_memory(nodes);
         let mut open = all;
         let mut left = missing;
@@ -173,7 +190,13 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and nobody else.
-    pub(super) fn fill_shares<H: Helpers + ?Sized>(&self, size: PoolSize, shares: &Shares, helpers: &H, threads: u32) {
+    pub(super) fn fill_shares<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        shares: &Shares,
+        helpers: &H,
+        threads: u32,
+    ) {
         let with_memory = self.nodes_with_memory(NodeMask::ALL);
         let shares = core::array::from_fn(|index| {
             let node = NodeId::new(index).filter(|&node| with_memory.contains(node));
@@ -232,13 +255,21 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Takes free pages out and makes the rest of the excess surplus.
-    fn shrink_pool<H: Helpers + ?Sized>(&self, size: PoolSize, count: u64, nodes: NodeMask, helpers: &H, threads: u32) {
+    fn shrink_pool<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        count: u64,
+        nodes: NodeMask,
+        helpers: &H,
+        threads: u32,
+    ) {
         let nodes = self.nodes_with_memory(nodes);
         loop {
             let shares = {
                 let mut books = self.pools.books.lock(self.platform);
                 let most = books.removable(size, count);
-                let shares = books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
+                let shares = books
+                    .deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
                 if shares.iter().all(|&share| share == 0) {
                     books.make_surplus(size, nodes, count);
                     return;
@@ -268,7 +299,8 @@ impl<P: Platform> Manager<P> {
             let mut books = self.pools.books.lock(self.platform);
             let wanted = (most - taken.pages()).min(books.removable(size, count));
             // All that a node has comes off at once. A part has to be counted off, link after link and with the lock held; and what is restored sets memory free for the rest.
-            let is_whole = wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+            let is_whole =
+                wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = books.drop_free(size, node, count, most);
             if pages == 0 {
@@ -280,7 +312,13 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Takes so many free pages of a node off its lists, which have them.
-    pub(super) fn take_off(&self, books: &mut Books, size: PoolSize, (node, pages): (NodeId, u64), taken: &mut Taken) {
+    pub(super) fn take_off(
+        &self,
+        books: &mut Books,
+        size: PoolSize,
+        (node, pages): (NodeId, u64),
+        taken: &mut Taken,
+    ) {
         let mut left = pages;
         for (slot, zone) in self.node_zones(node) {
             let lot = books.list(size, slot).take(zone.table(), left);
@@ -317,7 +355,10 @@ impl<P: Platform> Manager<P> {
         let mut used = 0;
         for (slot, node) in parts.iter_mut().zip(nodes()) {
             let (index, start) = (node.index(), (node.index() as u64) << PART_SHIFT);
-            *slot = Part { node: u32::try_from(index).unwrap_or(0), range: start..start + shares[index] };
+            *slot = Part {
+                node: u32::try_from(index).unwrap_or(0),
+                range: start..start + shares[index],
+            };
             used += 1;
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);

@@ -150,7 +150,14 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The same above given marks.
-    pub(super) fn take_marked(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64, marks: &[Mark]) {
+    pub(super) fn take_marked(
+        &self,
+        taken: &mut Taken,
+        size: PoolSize,
+        node: NodeId,
+        most: u64,
+        marks: &[Mark],
+    ) {
         let mut left = most;
         // Sections that are taken whole give up their map without a page table.
         let least = if self.optimize_vmemmap() { SECTION } else { size.order() };
@@ -163,8 +170,17 @@ impl<P: Platform> Manager<P> {
                         Some(spared) => (0, left.min(spared)),
                         None => (mark.keeps(zone, ZoneKind::Normal), left),
                     };
-                    let lot = zone.take_for_pool(self.platform, size.order(), most, keep, least, &mut note);
-                    if lot.pages() == 0 && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX)) {
+                    let lot = zone.take_for_pool(
+                        self.platform,
+                        size.order(),
+                        most,
+                        keep,
+                        least,
+                        &mut note,
+                    );
+                    if lot.pages() == 0
+                        && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX))
+                    {
                         break;
                     }
                     left -= lot.pages();
@@ -188,13 +204,18 @@ impl<P: Platform> Manager<P> {
 
     /// The same, each page an allocation of its own that aids see.
     fn take_singly(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64) {
-        let request = Request { node: NodeChoice::Exact(node), fail_fast: true, ..Request::new(size.order()) };
+        let request = Request {
+            node: NodeChoice::Exact(node),
+            fail_fast: true,
+            ..Request::new(size.order())
+        };
         let mut damaged = 0;
         while taken.pages() < most {
             match self.allocate(&request) {
                 Ok(range) => {
                     let Ok((zone, _)) = self.zone_of_range(range) else { return };
-                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order()) else {
+                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order())
+                    else {
                         // It was isolated a moment ago, and stays so.
                         damaged += 1;
                         // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
@@ -225,9 +246,14 @@ impl<P: Platform> Manager<P> {
             } else {
                 self.take_marked(&mut taken, size, node, left, marks);
             }
-            if taken.pages() == most { Ok(()) } else { Err((most - taken.pages()).saturating_mul(size.frames())) }
+            if taken.pages() == most {
+                Ok(())
+            } else {
+                Err((most - taken.pages()).saturating_mul(size.frames()))
+            }
         };
-        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
+        let hopeless =
+            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
         if hopeless || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `taken`.
             let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
@@ -270,7 +296,11 @@ impl<P: Platform> Manager<P> {
             let one = rest.take(zone.table(), 1);
             let frames = zone.frames_of(one.first, size.order());
             if !zone.disown_from_pool(self.platform, one.first) {
-                leaked += zone.release_from_pool(self.platform, size.order(), Chain { told: false, ..one });
+                leaked += zone.release_from_pool(
+                    self.platform,
+                    size.order(),
+                    Chain { told: false, ..one },
+                );
             } else if let Some(frames) = frames {
                 // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
                 // SAFETY: the page left its pool, where nobody had it, and is in no list: it is ours alone (invariants 37 and 42).
@@ -298,13 +328,19 @@ impl<P: Platform> Manager<P> {
             let lot = taken.lots[zone.id().kind as usize];
             let runs = taken.runs(zone.id().kind).filter(|_| is_ours && lot.pages() != 0);
             debug_assert!(
-                runs.clone().is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>() == lot.pages() * size.frames()),
+                runs.clone()
+                    .is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>()
+                        == lot.pages() * size.frames()),
                 "the runs are all pages"
             );
             match runs {
                 Some(runs) if self.optimize_vmemmap() => self.give_up_map(zone, runs),
                 Some(_) => 0,
-                None => lot.chains().map(|chain| self.tell_maps(size, zone, chain, Moment::Publish)).iter().sum(),
+                None => lot
+                    .chains()
+                    .map(|chain| self.tell_maps(size, zone, chain, Moment::Publish))
+                    .iter()
+                    .sum(),
             }
         };
         self.node_zones(node).map(prepare).sum()
@@ -312,14 +348,24 @@ impl<P: Platform> Manager<P> {
 
     /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay
     /// as they are.
-    fn give_up_map(&self, zone: &'static Zone, runs: impl Iterator<Item = PfnRange> + Clone) -> u64 {
+    fn give_up_map(
+        &self,
+        zone: &'static Zone,
+        runs: impl Iterator<Item = PfnRange> + Clone,
+    ) -> u64 {
         let change = self.reclaim_map_of_own(zone, runs).unwrap_or_default();
         self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
         change.freed_pages.saturating_sub(change.spent_pages)
     }
 
     /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
-    pub(super) fn tell_maps(&self, size: PoolSize, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
+    pub(super) fn tell_maps(
+        &self,
+        size: PoolSize,
+        zone: &'static Zone,
+        chain: Chain,
+        moment: Moment,
+    ) -> u64 {
         if chain.pages == 0 {
             return 0;
         }
@@ -342,7 +388,9 @@ impl<P: Platform> Manager<P> {
                 (Moment::Free, Some(maps)) => unsafe { maps.before_free(&batch) },
                 // SAFETY: as said (invariant 42).
                 (Moment::Demotion, Some(maps)) => unsafe { maps.before_demotion(&batch) },
-                (Moment::Publish, None) if give_up => returned += self.give_up_map(zone, runs.iter().copied()),
+                (Moment::Publish, None) if give_up => {
+                    returned += self.give_up_map(zone, runs.iter().copied())
+                }
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {
                     // SAFETY: as said (invariant 42).
