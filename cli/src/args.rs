@@ -20,13 +20,16 @@ struct Program {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual one
+    /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual
+    /// one
     #[command(after_help = parameters_help())]
     Boot(Boot),
-    /// Bring memory up and take commands: from a terminal with line editing, else from standard input
+    /// Bring memory up and take commands: from a terminal with line editing, else from standard
+    /// input
     #[command(after_help = parameters_help())]
     Shell(Shell),
-    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches, reporting; on a terminal live, else one table after the other
+    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
+    /// reporting; on a terminal live, else one table after the other
     #[command(after_help = format!("Keys, on a terminal: {}", crate::top::KEYS))]
     Top(Top),
     /// Measure
@@ -37,7 +40,8 @@ pub enum Command {
     Compare(Compare),
     /// Make one page of results and snapshots, to look at in a browser or to print
     Report(Report),
-    /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a flush of all its CPUs
+    /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a
+    /// flush of all its CPUs
     Model(ModelOptions),
 }
 
@@ -53,10 +57,12 @@ pub struct Boot {
     /// End with the three policies of memmap_init= side by side (hosted, not with --json or --exec)
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
     pub policy_table: bool,
-    /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit status is that of the last
+    /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit
+    /// status is that of the last
     #[arg(long, value_name = "COMMANDS")]
     pub exec: Option<String>,
-    /// Write down what every part of memory is used for, after the commands, as JSON for `framewright report`
+    /// Write down what every part of memory is used for, after the commands, as JSON for
+    /// `framewright report`
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
 }
@@ -64,7 +70,8 @@ pub struct Boot {
 /// Options of `framewright report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that measure the same the last counts
+    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that
+    /// measure the same the last counts
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// A snapshot of memory, for its map; may be given many times
@@ -106,7 +113,8 @@ pub struct Top {
 /// A machine.
 #[derive(Args, Debug)]
 pub struct Target {
-    /// Where: in this process, or on a virtual machine, whose guest is built from the source tree with cargo unless FRAMEWRIGHT_GUEST names a built one
+    /// Where: in this process, or on a virtual machine, whose guest is built from the source tree
+    /// with cargo unless FRAMEWRIGHT_GUEST names a built one
     #[arg(long, value_enum, default_value_t = Where::Hosted)]
     pub on: Where,
     /// How QEMU runs the machine [default: auto: KVM where it works]
@@ -118,7 +126,8 @@ pub struct Target {
     /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub nodes: Option<u32>,
-    /// How many CPUs the machine has [default: this machine's or the file's, at least one for each of --nodes; with --memory and on QEMU one for each node]
+    /// How many CPUs the machine has [default: this machine's or the file's, at least one for each
+    /// of --nodes; with --memory and on QEMU one for each node]
     #[arg(long, value_name = "N", value_parser = cpus)]
     pub cpus: Option<u32>,
     /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
@@ -127,13 +136,16 @@ pub struct Target {
     /// QEMU's machine [default: q35]
     #[arg(long, value_enum)]
     pub machine: Option<Model>,
-    /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the device, such as free-page-hint=on (QEMU)
+    /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
+    /// device, such as free-page-hint=on (QEMU)
     #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub balloon: Option<String>,
-    /// Give free memory back to the system while commands run: at once, or when it needs some (hosted; --balloon does it on QEMU)
+    /// Give free memory back to the system while commands run: at once, or when it needs some
+    /// (hosted; --balloon does it on QEMU)
     #[arg(long, value_enum, value_name = "ADVICE", num_args = 0..=1, require_equals = true, default_missing_value = "dontneed")]
     pub reporting: Option<Advice>,
-    /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many times
+    /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
+    /// times
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub qemu: Vec<String>,
     /// Give up after this long; what a shell does once it is there is not limited
@@ -217,21 +229,28 @@ pub enum Model {
 pub enum Bench {
     /// How long bringing up all memory takes on synthetic machines from 8 GiB to 24 TiB
     BringUp(BenchBringUp),
-    /// How long allocating and freeing take, by order, pattern, threads and memory, beside two other allocators
+    /// How long allocating and freeing take, by order, pattern, threads and memory, beside two
+    /// other allocators
     Alloc(BenchOptions),
-    /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two other allocators
+    /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
+    /// other allocators
     Fragment(BenchOptions),
-    /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the same bytes
+    /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the
+    /// same bytes
     Init(BenchInit),
-    /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop, rayon and scoped threads
+    /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop,
+    /// rayon and scoped threads
     Jobs(BenchOptions),
-    /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and threads
+    /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and
+    /// threads
     Hugepages(BenchOn),
     /// How soon freed memory is back with the host, and what that costs those who allocate
     Reporting(BenchReporting),
-    /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for pools
+    /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for
+    /// pools
     Scaling(BenchOn),
-    /// How far the model's predictions are from what is measured here and from what others published
+    /// How far the model's predictions are from what is measured here and from what others
+    /// published
     Model(BenchOptions),
     /// All of these, one after the other
     All(BenchAll),
@@ -240,17 +259,20 @@ pub enum Bench {
 /// What to compare with.
 #[derive(Subcommand, Debug)]
 pub enum Compare {
-    /// Linux: times to boot and to make the memory map, memory left over, huge-page pools, page reports, page faults
+    /// Linux: times to boot and to make the memory map, memory left over, huge-page pools, page
+    /// reports, page faults
     Linux(CompareLinux),
 }
 
 /// Options of `framewright compare linux`.
 #[derive(Args, Debug)]
 pub struct CompareLinux {
-    /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual machines, fetched by apt on Debian]
+    /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual
+    /// machines, fetched by apt on Debian]
     #[arg(long, value_name = "VMLINUZ")]
     pub kernel: Option<PathBuf>,
-    /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest, less where the host has less]
+    /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest,
+    /// less where the host has less]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// CPUs of all machines [default: 2]
@@ -343,7 +365,8 @@ pub struct BenchAll {
     /// Less of everything: three minutes at most on two idle CPUs
     #[arg(long)]
     pub quick: bool,
-    /// Keep the results in this file, section by section; a run that was interrupted goes on with what is missing
+    /// Keep the results in this file, section by section; a run that was interrupted goes on with
+    /// what is missing
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Start over, whatever is in the file

@@ -59,7 +59,8 @@ fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "framewright: {message}");
 }
 
-/// A panic is a mistake of ours: say so in one line, rather than abort with a trace that helps no user.
+/// A panic is a mistake of ours: say so in one line, rather than abort with a trace that helps no
+/// user.
 pub fn shorten_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");

@@ -13,7 +13,8 @@ extern "C" fn note(signal: libc::c_int) {
     RECEIVED.store(signal, Ordering::Relaxed);
 }
 
-/// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as ever, should we be stuck.
+/// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as ever, should
+/// we be stuck.
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all zeros is a valid sigaction: no flags, an empty mask, the default action.
@@ -34,19 +35,22 @@ pub fn has_come() -> bool {
 pub fn pass_on(child: u32) {
     let (signal, child) = (RECEIVED.load(Ordering::Relaxed), libc::pid_t::try_from(child));
     if let (1.., Ok(child @ 1..)) = (signal, child) {
-        // SAFETY: no memory is involved; the process is a child that was not waited for, so that its number is not another's.
+        // SAFETY: no memory is involved; the process is a child that was not waited for, so that
+        // its number is not another's.
         unsafe { libc::kill(child, signal) };
     }
 }
 
-/// Forgets an interrupt from the keyboard, which has ended what it was meant for, and watches for the next. Other signals stay.
+/// Forgets an interrupt from the keyboard, which has ended what it was meant for, and watches for
+/// the next. Other signals stay.
 pub fn forget_keyboard() {
     if RECEIVED.compare_exchange(libc::SIGINT, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         watch();
     }
 }
 
-/// Waits until something can be read from `input`, or it has ended. A signal that comes between the look for one and the wait is found at the next look: a read would not see it.
+/// Waits until something can be read from `input`, or it has ended. A signal that comes between the
+/// look for one and the wait is found at the next look: a read would not see it.
 ///
 /// # Errors
 /// A signal has come.

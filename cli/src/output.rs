@@ -70,7 +70,8 @@ impl Style {
 }
 
 impl Output {
-    /// Takes standard output. Colour is for terminals whose owner does not mind (`NO_COLOR`, `TERM=dumb`).
+    /// Takes standard output. Colour is for terminals whose owner does not mind (`NO_COLOR`,
+    /// `TERM=dumb`).
     pub fn new() -> Self {
         let stdout = std::io::stdout().lock();
         let minds = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())

@@ -1,7 +1,8 @@
-//! How far something long is: a bar where standard error is a terminal, else plain lines where they were asked for.
+//! How far something long is: a bar where standard error is a terminal, else plain lines where they
+//! were asked for.
 //!
-//! There is one for the process, as there is one standard error, so that what is measured need not hand it down. It is drawn only
-//! from [`step`], between measurements: nothing ticks meanwhile.
+//! There is one for the process, as there is one standard error, so that what is measured need not
+//! hand it down. It is drawn only from [`step`], between measurements: nothing ticks meanwhile.
 
 use crate::error::Error;
 use crate::interrupt;
@@ -12,12 +13,14 @@ use std::sync::{Mutex, PoisonError};
 
 /// Asks a program that another one runs for lines that begin with [`MARK`].
 pub const WANTED: &str = "FRAMEWRIGHT_PROGRESS";
-/// Begins a line of progress on standard error of a program that another one runs: a separator that no message has.
+/// Begins a line of progress on standard error of a program that another one runs: a separator that
+/// no message has.
 pub const MARK: char = '\u{1e}';
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Begins a bar for so many things, where there is a terminal; for none a line that says what is done.
+/// Begins a bar for so many things, where there is a terminal; for none a line that says what is
+/// done.
 pub fn begin(things: usize) {
     if !std::io::stderr().is_terminal() {
         return;

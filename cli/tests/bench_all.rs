@@ -1,4 +1,5 @@
-//! `framewright bench all`: a file of results that survives interruption, and rows that keep to the documented form. Speed is not judged here: the build may be a slow one.
+//! `framewright bench all`: a file of results that survives interruption, and rows that keep to the
+//! documented form. Speed is not judged here: the build may be a slow one.
 
 mod common;
 
@@ -16,7 +17,8 @@ const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_k
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
 const NAMED: [&str; 5] =
     ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
-/// Endings of the fields that say how a field is spread: the least and the most, and the ends of an interval.
+/// Endings of the fields that say how a field is spread: the least and the most, and the ends of an
+/// interval.
 const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
 
 fn is_time(name: &str) -> bool {
@@ -136,7 +138,8 @@ fn an_interrupted_run_goes_on() {
     let names: Vec<_> = files.map(|file| file.expect("it can be read").file_name()).collect();
     assert_eq!(names, ["results.json"], "nothing that is half written is left");
 
-    // The jobs have a shell that spins beside them, and here is none: that section fails, and the others do not.
+    // The jobs have a shell that spins beside them, and here is none: that section fails, and the
+    // others do not.
     let outcome = finish(&mut bench_all(&path));
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(

@@ -1,4 +1,5 @@
-//! `framewright bench alloc` and `bench fragment`: rows are complete and plausible. Speed is not judged here: the build may be a slow one.
+//! `framewright bench alloc` and `bench fragment`: rows are complete and plausible. Speed is not
+//! judged here: the build may be a slow one.
 
 mod common;
 
@@ -74,7 +75,8 @@ fn alloc_measures_every_allocator_in_every_way() {
         assert!(threads.is_sorted_by(|one, next| one < next), "{threads:?}");
         threads.first() == Some(&1)
     };
-    // A request that several CPUs make at once may be refused by mistake, so that a row with more threads may be missing.
+    // A request that several CPUs make at once may be refused by mistake, so that a row with more
+    // threads may be missing.
     for (allocator, managed) in
         ALLOCATORS.into_iter().flat_map(|name| [8, 64, 1024].map(|gib| (name, gib)))
     {
@@ -166,7 +168,8 @@ fn fragment_tells_how_much_is_whole() {
             "{row}"
         );
     }
-    // Both ways of counting see the same blocks; a page that never was free makes them differ a little.
+    // Both ways of counting see the same blocks; a page that never was free makes them differ a
+    // little.
     let [by_pages, own] =
         ["free_in_whole_blocks_percent", "own_count_percent"].map(|name| rows[0][name].as_f64());
     assert!(

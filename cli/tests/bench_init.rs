@@ -1,4 +1,5 @@
-//! `framewright bench init`: rows are complete and plausible. Speed is not judged here: the build may be a slow one.
+//! `framewright bench init`: rows are complete and plausible. Speed is not judged here: the build
+//! may be a slow one.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! A report in a real browser: nothing is complained about, plots and map are there, no text leaves its picture, nothing is wider than the window; light and dark,
-//! wide and narrow, and printed. Pictures go to `target/report/`, to be looked at.
+//! A report in a real browser: nothing is complained about, plots and map are there, no text leaves
+//! its picture, nothing is wider than the window; light and dark, wide and narrow, and printed.
+//! Pictures go to `target/report/`, to be looked at.
 //!
 //! `cargo xtask test` installs the browser where that is possible; it is never left out.
 

@@ -1,4 +1,5 @@
-//! `framewright compare linux` without Linux: a shell script in QEMU's place that plays both kernels, wrong options, and the program that runs in Linux as an ordinary process.
+//! `framewright compare linux` without Linux: a shell script in QEMU's place that plays both
+//! kernels, wrong options, and the program that runs in Linux as an ordinary process.
 
 mod common;
 
@@ -151,7 +152,8 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     ] {
         assert!(outcome.stdout.contains(part), "no {part}: {}", outcome.stdout);
     }
-    // One configuration for both, and memory that is taken before they begin, but where only the way to the prompt counts.
+    // One configuration for both, and memory that is taken before they begin, but where only the
+    // way to the prompt counts.
     let machine = |call: &str| {
         call.split(" -append ").next().unwrap_or_default().replace(" -initrd ", "").len() > 40
     };

@@ -1,4 +1,5 @@
-//! The supervision of QEMU, tested with a shell script in QEMU's place: what it says, how it ends, and that nothing is left of it.
+//! The supervision of QEMU, tested with a shell script in QEMU's place: what it says, how it ends,
+//! and that nothing is left of it.
 
 mod common;
 

@@ -6,8 +6,8 @@ use common::{Outcome, Scratch, finish, program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Boots with a script as QEMU. `version` is what it does when asked for its version, `body` otherwise;
-/// how it was called comes back as well.
+/// Boots with a script as QEMU. `version` is what it does when asked for its version, `body`
+/// otherwise; how it was called comes back as well.
 fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, String) {
     let folder = Scratch::new(name);
     let calls = folder.path("calls");

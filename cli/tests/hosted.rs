@@ -1,4 +1,5 @@
-//! Machines brought up in the program's own process: real machines' maps with known answers, made-up ones, and this one.
+//! Machines brought up in the program's own process: real machines' maps with known answers,
+//! made-up ones, and this one.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Files that are written by name: what is no result of ours stays, links stay links, and nobody sees half a file.
+//! Files that are written by name: what is no result of ours stays, links stay links, and nobody
+//! sees half a file.
 
 mod common;
 mod fixture;

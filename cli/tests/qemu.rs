@@ -1,5 +1,5 @@
-//! Whole machines in QEMU. `FRAMEWRIGHT_GUEST` names the image; without it the program builds one. Where QEMU is missing these tests
-//! fail and say what to install.
+//! Whole machines in QEMU. `FRAMEWRIGHT_GUEST` names the image; without it the program builds one.
+//! Where QEMU is missing these tests fail and say what to install.
 
 mod common;
 
@@ -28,7 +28,8 @@ fn boot(words: &[&str]) -> Value {
     report
 }
 
-/// What Linux finds on such a machine; only firmware's share at the end of low memory depends on its version.
+/// What Linux finds on such a machine; only firmware's share at the end of low memory depends on
+/// its version.
 fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
     const FIRMWARE_VARIES_BY: u64 = 64;
     for &(node, zone, pages) in zones {
@@ -285,7 +286,8 @@ fn a_time_out_is_kept_and_no_machine_is_left() {
     assert_eq!(machines_with(&image.display().to_string()), [""; 0]);
 }
 
-/// A kernel that does nothing for ever: a Multiboot header that says where it is loaded, and a jump to itself.
+/// A kernel that does nothing for ever: a Multiboot header that says where it is loaded, and a jump
+/// to itself.
 fn spinning_image() -> Vec<u8> {
     const LOAD_ADDRESS: u32 = 0x10_0000;
     const MAGIC: u32 = 0x1bad_b002;

@@ -1,5 +1,6 @@
-//! Firmware that is wrong about everything else than nodes: machines in QEMU whose ACPI tables are all made here. QEMU builds none (`acpi=off`); its
-//! firmware then places ours, by the same list of commands with which QEMU has it place its own.
+//! Firmware that is wrong about everything else than nodes: machines in QEMU whose ACPI tables are
+//! all made here. QEMU builds none (`acpi=off`); its firmware then places ours, by the same list of
+//! commands with which QEMU has it place its own.
 
 mod common;
 
@@ -86,7 +87,8 @@ fn le(number: usize) -> [u8; 4] {
     u32::try_from(number).expect("a small number").to_le_bytes()
 }
 
-/// Boots a machine of two CPUs that has these tables and a root table that names them, and after them `addresses`.
+/// Boots a machine of two CPUs that has these tables and a root table that names them, and after
+/// them `addresses`.
 fn boot_with(
     name: &str,
     tables: &[Table],
@@ -257,7 +259,8 @@ fn a_root_table_that_is_wrong() {
     expect(&report, "1 CPU", "ACPI: RSDT at 0x");
     let report = boot_with("root-short", &good, &[], |root| root.with_length(20), &[]);
     expect(&report, "1 CPU", "a length of 20 bytes cannot be");
-    // What it names is empty, or reaches beyond the first 4 GiB; what comes before is found all the same.
+    // What it names is empty, or reaches beyond the first 4 GiB; what comes before is found all the
+    // same.
     expect(&boot_with("root-null", &good, &[0, 0], |root| root, &[]), "2 CPUs", "");
     let report = boot_with("root-end", &[], &[0xffff_fff0], |root| root, &[]);
     expect(&report, "1 CPU", "going on with one node");

@@ -1,5 +1,6 @@
-//! What people write that makes no sense, in the guest: control files that are not there or take something else, and commands with wrong words. Every
-//! one is answered, nothing changes, and the machine goes on.
+//! What people write that makes no sense, in the guest: control files that are not there or take
+//! something else, and commands with wrong words. Every one is answered, nothing changes, and the
+//! machine goes on.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The virtio balloon of whole machines in QEMU, watched from the host: how much of the guest's memory is there, and what QEMU itself says about the balloon.
+//! The virtio balloon of whole machines in QEMU, watched from the host: how much of the guest's
+//! memory is there, and what QEMU itself says about the balloon.
 
 mod common;
 
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const MEMORY_MIB: u64 = 512;
-/// How much in the host's memory may be something else: code that QEMU translates is not in the guest's memory, so little is.
+/// How much in the host's memory may be something else: code that QEMU translates is not in the
+/// guest's memory, so little is.
 const SLACK_MIB: u64 = 8;
 
 /// A machine that waits for the host, and two lines to it: its log, and QEMU's monitor.
@@ -168,7 +170,8 @@ struct Course {
     log: Vec<String>,
 }
 
-/// The whole course: the balloon takes 64 MiB, blocks are reported, the balloon gives everything back.
+/// The whole course: the balloon takes 64 MiB, blocks are reported, the balloon gives everything
+/// back.
 fn course(mut machine: Watched, reports: bool) -> Course {
     let line = machine.line("blocks of 2 MiB written");
     let number =

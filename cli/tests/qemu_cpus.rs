@@ -1,5 +1,6 @@
-//! Machines with several CPUs and odd nodes in QEMU, chosen so that every pair of what varies comes together in some boot: CPUs 1, 2, 4, 16; nodes
-//! 1, 2, 4, some without memory or CPUs; q35 and pc; with and without x2APIC where the emulator has it; firmware tables that are wrong.
+//! Machines with several CPUs and odd nodes in QEMU, chosen so that every pair of what varies comes
+//! together in some boot: CPUs 1, 2, 4, 16; nodes 1, 2, 4, some without memory or CPUs; q35 and pc;
+//! with and without x2APIC where the emulator has it; firmware tables that are wrong.
 
 mod common;
 
@@ -58,11 +59,13 @@ fn cpus_work_together(report: &Value, cpus: u64) {
     let calls = numbers(line(report, "calls, "));
     assert_eq!(calls, [20 * cpus * (cpus - 1), 0, 20 * (cpus - 1)]);
     assert_eq!(numbers(line(report, "check: the timers of")), [0]);
-    // Each CPU asked for 20 flushes, ten of two pages and ten of everything, and got as many from each of the others.
+    // Each CPU asked for 20 flushes, ten of two pages and ten of everything, and got as many from
+    // each of the others.
     let flushes = numbers(line(report, "nr_tlb_remote_flush"));
     let [asked, received, of_everything, of_pages] = flushes[..4] else { panic!("{flushes:?}") };
     assert_eq!([asked, received, of_pages], [20 * cpus, 20 * cpus * (cpus - 1), 20 * cpus * cpus]);
-    // A CPU that slept while translations of the page array changed forgets everything once more when it wakes.
+    // A CPU that slept while translations of the page array changed forgets everything once more
+    // when it wakes.
     assert!((10 * cpus * cpus..=10 * cpus * cpus + cpus).contains(&of_everything), "{flushes:?}");
     let interrupts = numbers(line(report, "check: interrupts:"));
     assert!(interrupts[0] >= 3 * cpus && interrupts[3] == 0, "{interrupts:?}");
@@ -189,7 +192,8 @@ fn both_forms_of_the_interrupt_controller() {
     }
 }
 
-/// QEMU's emulator has x2APIC from version 9.0 on. Says what it is, as what is tested depends on it.
+/// QEMU's emulator has x2APIC from version 9.0 on. Says what it is, as what is tested depends on
+/// it.
 fn emulates_x2apic(report: &Value) -> bool {
     let version = report["qemu"]["version"].as_str().expect("a version");
     let has = version.split('.').next().and_then(|major| major.parse::<u32>().ok()) >= Some(9);
@@ -234,7 +238,8 @@ fn a_cpu_that_does_not_start_is_named() {
     );
     brought_up(&report, "1 node, 2 CPUs");
     cpus_work_together(&report, 2);
-    // What no controller of 8 bits can be sent: named likewise, or started and missed where identifiers are wide.
+    // What no controller of 8 bits can be sent: named likewise, or started and missed where
+    // identifiers are wide.
     let report =
         boot(&["--memory=256M", "--cpus=2", "ghost_cpu=300", "--qemu=-cpu", "--qemu=max,-x2apic"]);
     assert_eq!(
@@ -309,7 +314,8 @@ fn faults_end_in_the_right_report_wherever_they_happen() {
     );
 }
 
-/// An ACPI table's body in a file, given to QEMU. A machine without nodes of its own has no such table, so that this is the only one.
+/// An ACPI table's body in a file, given to QEMU. A machine without nodes of its own has no such
+/// table, so that this is the only one.
 fn with_tables(tables: &[(&str, u8, Vec<u8>)], name: &str) -> Value {
     let folder = Scratch::new(name);
     let mut words = vec!["--memory=512M".to_owned(), "--cpus=2".to_owned()];

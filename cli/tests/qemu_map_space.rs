@@ -1,5 +1,5 @@
-//! The page tables of whole machines in QEMU: walked by the guest, compared with what they should be, and put through the contract of the page
-//! array on a real CPU.
+//! The page tables of whole machines in QEMU: walked by the guest, compared with what they should
+//! be, and put through the contract of the page array on a real CPU.
 
 mod common;
 

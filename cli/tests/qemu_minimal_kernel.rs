@@ -1,4 +1,5 @@
-//! The minimal kernel of `examples/` in QEMU. `FRAMEWRIGHT_MINIMAL_KERNEL` names the image; without it one is built.
+//! The minimal kernel of `examples/` in QEMU. `FRAMEWRIGHT_MINIMAL_KERNEL` names the image; without
+//! it one is built.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -81,7 +82,8 @@ fn memory_comes_up(words: &[&str], mib: u64) {
         lines[0].starts_with("memory is up: ") && lines[0].ends_with(" pages are free"),
         "{lines:?}"
     );
-    // All but what firmware keeps below 1 MiB and at the end of low memory; and of that all but image and tables.
+    // All but what firmware keeps below 1 MiB and at the end of low memory; and of that all but
+    // image and tables.
     assert!(pages[1] <= mib * 256 && pages[1] + 500 > mib * 256, "{lines:?}");
     assert!(pages[0] < pages[1] && pages[0] + 500 > pages[1], "{lines:?}");
     // The hole below 4 GiB has 2 GiB at most.

@@ -1,6 +1,6 @@
-//! Words on the guest's command line that nobody knows, or that ask for what there is not. Where one
-//! was meant for the guest, a boot that went on without it would be taken for one that did what it
-//! asks. Others are listed and passed over, as in Linux.
+//! Words on the guest's command line that nobody knows, or that ask for what there is not. Where
+//! one was meant for the guest, a boot that went on without it would be taken for one that did what
+//! it asks. Others are listed and passed over, as in Linux.
 
 mod common;
 

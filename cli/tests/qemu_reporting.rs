@@ -1,4 +1,5 @@
-//! Free page reporting of whole machines in QEMU, seen from the host: what the guest frees is gone from QEMU's memory, once, and what the host keeps nobody takes for zero.
+//! Free page reporting of whole machines in QEMU, seen from the host: what the guest frees is gone
+//! from QEMU's memory, once, and what the host keeps nobody takes for zero.
 
 mod common;
 
@@ -115,7 +116,8 @@ fn machine_of(parent: u32) -> Option<u32> {
         let of = stat
             .rsplit_once(") ")
             .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
-        // Between fork and exec it has the name of its parent, and a query of the version has no machine.
+        // Between fork and exec it has the name of its parent, and a query of the version has no
+        // machine.
         of == Some(parent)
             && fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains("-kernel"))

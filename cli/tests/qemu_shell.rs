@@ -1,4 +1,5 @@
-//! The shell in the reference guest: from the kernel's command line, from a pipe and from a terminal, over the serial line.
+//! The shell in the reference guest: from the kernel's command line, from a pipe and from a
+//! terminal, over the serial line.
 
 mod common;
 #[path = "common/terminal.rs"]
@@ -132,7 +133,8 @@ fn pools_grow_shrink_and_give_their_memory_map_back() {
 
 #[test]
 fn huge_pages_are_used_at_addresses_of_their_own() {
-    // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go with them.
+    // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go
+    // with them.
     let commands = "cat /proc/meminfo; hugetlb 2M 40 1; hugetlb 1G; hugetlb; cat /proc/meminfo; \
                     echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M 13; verify";
     let machine = [

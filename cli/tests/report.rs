@@ -1,4 +1,5 @@
-//! `boot --snapshot` and `report`: what they write, and what they say of files that they cannot use.
+//! `boot --snapshot` and `report`: what they write, and what they say of files that they cannot
+//! use.
 
 mod common;
 mod fixture;

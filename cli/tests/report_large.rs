@@ -1,4 +1,5 @@
-//! Reports of files that are small and ask for much, or large and ask for little: what is too much is refused with its place, before anything is drawn.
+//! Reports of files that are small and ask for much, or large and ask for little: what is too much
+//! is refused with its place, before anything is drawn.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The shell over a machine in the program's own process: from a pipe, from a terminal, and after a boot.
+//! The shell over a machine in the program's own process: from a pipe, from a terminal, and after a
+//! boot.
 
 mod common;
 #[path = "common/terminal.rs"]

@@ -1,4 +1,5 @@
-//! Words that people read: what is wrong with a line of a map, numbers of one, and the keys of `top`.
+//! Words that people read: what is wrong with a line of a map, numbers of one, and the keys of
+//! `top`.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Watching a shell in a process: by `framewright top` on a pipe and on a terminal, and by strangers on its socket.
+//! Watching a shell in a process: by `framewright top` on a pipe and on a terminal, and by
+//! strangers on its socket.
 
 mod common;
 #[path = "common/terminal.rs"]
@@ -186,7 +187,8 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
 fn strangers_neither_write_nor_stop_the_shell() {
     let place = Place::new("top-strangers");
     let mut shell = place.shell();
-    // One who comes and says nothing, one who leaves in the middle, one who asks for much and reads nothing.
+    // One who comes and says nothing, one who leaves in the middle, one who asks for much and reads
+    // nothing.
     let silent = shell.connect();
     shell.connect().write_all(b"1 /proc/mem").expect("it listens");
     let deaf = shell.connect();

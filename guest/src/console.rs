@@ -28,7 +28,8 @@ pub fn seize() {
     TURN.store(smp::index() + 1, Ordering::Relaxed);
 }
 
-/// Calls `write` while no other CPU writes. An exception or a panic in the middle of a line only garbles it.
+/// Calls `write` while no other CPU writes. An exception or a panic in the middle of a line only
+/// garbles it.
 fn in_turn(write: impl FnOnce()) {
     let me = smp::index() + 1;
     let state = PLATFORM.irq_save();

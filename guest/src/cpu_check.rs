@@ -1,5 +1,5 @@
-//! All CPUs show that they work together (`check=cpus` on the command line): a job that they help with, calls from each to all others at once,
-//! barriers, flushes, timers.
+//! All CPUs show that they work together (`check=cpus` on the command line): a job that they help
+//! with, calls from each to all others at once, barriers, flushes, timers.
 //!
 //! Orders of memory: Relaxed: counters, read once the calls or the job that count have ended, which
 //! orders them.

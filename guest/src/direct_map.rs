@@ -1,9 +1,10 @@
-//! The final page tables: this program at its own addresses, each part with the rights it needs and no more, and all present
-//! memory in the direct map.
+//! The final page tables: this program at its own addresses, each part with the rights it needs and
+//! no more, and all present memory in the direct map.
 //!
-//! Everything else of the boot tables goes away: address 0, the page below the stack, devices, and memory at its own address. Tables
-//! come from early memory that is mapped already, so what lies above the boot tables' reach is added in steps, and each step may
-//! use the memory of the one before.
+//! Everything else of the boot tables goes away: address 0, the page below the stack, devices, and
+//! memory at its own address. Tables come from early memory that is mapped already, so what lies
+//! above the boot tables' reach is added in steps, and each step may use the memory of the one
+//! before.
 
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
@@ -38,8 +39,9 @@ impl TableMemory for EarlyTables<'_, '_> {
     }
 
     fn read(&self, table: u64, index: usize) -> Entry {
-        // SAFETY: the builder names only frames that `allocate` gave it, which are tables and nothing else (invariant 3), and an entry is a
-        // number. Volatile, because the CPU reads and marks them too.
+        // SAFETY: the builder names only frames that `allocate` gave it, which are tables and
+        // nothing else (invariant 3), and an entry is a number. Volatile, because the CPU reads and
+        // marks them too.
         unsafe { entry(table, index).read_volatile() }
     }
 
@@ -87,8 +89,9 @@ pub fn build(
     let end = map.present_end();
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
     map_present(&tables, &mut memory, map, step, &mut mapped)?;
-    // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay where they are; physical memory is reached only
-    // through the direct map, which is where the boot tables had it. The devices that go away are not used any more.
+    // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay
+    // where they are; physical memory is reached only through the direct map, which is where the
+    // boot tables had it. The devices that go away are not used any more.
     unsafe { set_page_table_root(tables.root()) };
     while step.end < end {
         step = PhysRange::new(step.end, (step.end + STEP_BYTES).min(end));
@@ -135,17 +138,20 @@ impl TableMemory for ManagedTables<'_> {
     }
 
     fn read(&self, table: u64, index: usize) -> Entry {
-        // SAFETY: the builder names the tables in use, those that they lead to, and those that `allocate` gave it; otherwise as for `EarlyTables`.
+        // SAFETY: the builder names the tables in use, those that they lead to, and those that
+        // `allocate` gave it; otherwise as for `EarlyTables`.
         unsafe { entry(table, index).read_volatile() }
     }
 
     fn write(&mut self, table: u64, index: usize, value: Entry) {
-        // SAFETY: as above. Only entries that were empty change, so that no translation in use does.
+        // SAFETY: as above. Only entries that were empty change, so that no translation in use
+        // does.
         unsafe { entry(table, index).write_volatile(value) };
     }
 }
 
-/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two CPUs at once.
+/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two
+/// CPUs at once.
 pub fn add_registers(
     manager: &Manager<GuestPlatform>,
     address: u64,

@@ -38,7 +38,8 @@ pub fn install() {
     let stacks = INTERRUPT_STACKS.take();
     let tops: [u64; STACKS] =
         core::array::from_fn(|index| (&raw const stacks[index]).addr() as u64 + STACK_BYTES as u64);
-    // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege, on its first CPU, once.
+    // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege, on
+    // its first CPU, once.
     unsafe { SEGMENTS.take().load(&tops) };
     let vectors = VECTORS.take();
     vectors.fill(report);
@@ -65,7 +66,8 @@ pub enum Turn {
     Nested,
 }
 
-/// Begins the report of a failure: the other CPUs stop, and the serial port is ours. A CPU that is not the first to fail does not return.
+/// Begins the report of a failure: the other CPUs stop, and the serial port is ours. A CPU that is
+/// not the first to fail does not return.
 pub fn fail() -> Turn {
     let me = smp::index() + 1;
     match FAILING.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
@@ -173,7 +175,8 @@ impl fmt::Display for StackWord {
             return f.write_str("----------------");
         }
         let word = core::ptr::with_exposed_provenance::<u64>(usize::try_from(self.0).unwrap_or(0));
-        // SAFETY: aligned and on a stack, which is mapped. Nobody writes to the stack of a CPU that reports, and the others have been stopped.
+        // SAFETY: aligned and on a stack, which is mapped. Nobody writes to the stack of a CPU that
+        // reports, and the others have been stopped.
         let value = unsafe { word.read_volatile() };
         write!(f, "{value:016x}")
     }

@@ -1,4 +1,5 @@
-//! The end of the guest, told to QEMU through its `isa-debug-exit` device, whose exit status is twice the code plus one.
+//! The end of the guest, told to QEMU through its `isa-debug-exit` device, whose exit status is
+//! twice the code plus one.
 
 use framewright_x86::cpu::port::Port;
 use framewright_x86::cpu::registers;
@@ -16,7 +17,8 @@ pub enum Ending {
 
 /// Ends the guest; on a machine without the device, stops it.
 pub fn exit(ending: Ending) -> ! {
-    // SAFETY: port 0xf4 belongs to the exit device or to nothing; leaving the program is what is wanted.
+    // SAFETY: port 0xf4 belongs to the exit device or to nothing; leaving the program is what is
+    // wanted.
     let port = unsafe { Port::new(0xf4) };
     port.write_u32(ending as u32);
     registers::halt()

@@ -1,6 +1,7 @@
 //! Failing on purpose, so that tests can see how the guest fails (`fault=` on the command line).
 //!
-//! In assembly, because in Rust such accesses mean nothing and the compiler may do with them as it likes.
+//! In assembly, because in Rust such accesses mean nothing and the compiler may do with them as it
+//! likes.
 
 use crate::console::log;
 use crate::exceptions;
@@ -59,13 +60,15 @@ impl Fault {
 }
 
 fn write_zero(address: u64) {
-    // SAFETY: the address is one that the page tables forbid to write, so that an exception ends the program here. If they do not, a byte
-    // that nothing depends on any more is lost: the caller exits.
+    // SAFETY: the address is one that the page tables forbid to write, so that an exception ends
+    // the program here. If they do not, a byte that nothing depends on any more is lost: the caller
+    // exits.
     unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
 }
 
 fn overflow() -> ! {
-    // SAFETY: ends in the page below the stack, which is not mapped; the exception has a stack of its own.
+    // SAFETY: ends in the page below the stack, which is not mapped; the exception has a stack of
+    // its own.
     unsafe { asm!("2: push 0", "jmp 2b", options(noreturn)) };
 }
 
@@ -73,8 +76,10 @@ fn free_twice(manager: &Manager<GuestPlatform>) {
     let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Unmovable) else { return };
     // SAFETY: allocated just now (invariant 42).
     let first = unsafe { manager.free_order(page, Order::PAGE) };
-    // What a CPU keeps for itself is looked at when it goes back, so the second free is found then at the latest.
-    // SAFETY: none: this is the mistake that is to be found, on a machine that ends with it. The page is in this CPU's cache, and nobody else allocates.
+    // What a CPU keeps for itself is looked at when it goes back, so the second free is found then
+    // at the latest.
+    // SAFETY: none: this is the mistake that is to be found, on a machine that ends with it. The
+    // page is in this CPU's cache, and nobody else allocates.
     let second =
         unsafe { manager.free_order(page, Order::PAGE) }.and_then(|()| manager.drain().map(drop));
     if let (Ok(()), Err(error)) = (first, second) {

@@ -30,7 +30,8 @@ pub fn divide(copies: &mut [u8; COPIES_BYTES]) -> (&mut [u8], &mut [u8]) {
     copies.split_at_mut(START_BYTES)
 }
 
-/// Copies bytes that firmware or the boot loader left, as long as the boot tables reach them; false where they do not.
+/// Copies bytes that firmware or the boot loader left, as long as the boot tables reach them; false
+/// where they do not.
 ///
 /// Only the intake calls this, while the boot tables are in use.
 pub fn physical(address: u64, to: &mut [u8]) -> bool {
@@ -41,14 +42,16 @@ pub fn physical(address: u64, to: &mut [u8]) -> bool {
     let Ok(first) = usize::try_from(DIRECT_MAP | address) else { return false };
     for (place, byte) in (first..).zip(to) {
         let byte_there = core::ptr::with_exposed_provenance::<u8>(place);
-        // SAFETY: the boot tables map everything below the limit at this offset; where nothing lies, reading gives some byte. No reference is made to it, and the access is volatile, because
-        // a host may write there at any time.
+        // SAFETY: the boot tables map everything below the limit at this offset; where nothing
+        // lies, reading gives some byte. No reference is made to it, and the access is volatile,
+        // because a host may write there at any time.
         *byte = unsafe { byte_there.read_volatile() };
     }
     true
 }
 
-/// Whether `range` touches what the boot loader calls memory, of whatever use. Windows for registers are reserved in it, or not there.
+/// Whether `range` touches what the boot loader calls memory, of whatever use. Windows for
+/// registers are reserved in it, or not there.
 pub fn is_memory(start_info: &StartInfo<'_>, range: PhysRange) -> bool {
     start_info.memory_map().filter(|entry| entry.kind != MemoryKind::Reserved).any(|entry| {
         let memory = PhysRange::new(entry.start, entry.start.saturating_add(entry.size_bytes));
@@ -82,7 +85,8 @@ pub fn memory_map<'a>(
     builder.finish()
 }
 
-/// Fills `topology`. Malformed tables leave one node, malformed distances all nodes at the usual distances, and what is wrong with them is for the log.
+/// Fills `topology`. Malformed tables leave one node, malformed distances all nodes at the usual
+/// distances, and what is wrong with them is for the log.
 pub fn read_nodes(
     tables: Option<&AcpiTables>,
     parameters: &Parameters,

@@ -1,5 +1,5 @@
-//! The reference guest: boots on a bare x86-64 machine, brings its memory up, says what came of it, and ends. It wires crates together and
-//! does nothing else; `README.md` says how.
+//! The reference guest: boots on a bare x86-64 machine, brings its memory up, says what came of it,
+//! and ends. It wires crates together and does nothing else; `README.md` says how.
 #![no_std]
 #![no_main]
 
@@ -117,8 +117,8 @@ extern "C" fn guest_main(start_info: u64) -> ! {
     }
 }
 
-/// Brings memory up and reports. Nothing is logged between the beginning of the intake and the end of bring-up, so that the times do not
-/// count the serial port.
+/// Brings memory up and reports. Nothing is logged between the beginning of the intake and the end
+/// of bring-up, so that the times do not count the serial port.
 fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (start_copies, acpi_copies) = divide(COPIES.take());
     let start_info =
@@ -158,7 +158,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let reserved = reserved.map_err(|_| BootError::TooManyReserved)?;
     let mut early = EarlyMemory::empty(&PLATFORM, EARLY.take(), &topology);
     early.set_movable_node(parameters.movable_node);
-    // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this runs once (invariant 1).
+    // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this
+    // runs once (invariant 1).
     unsafe { early.start(map, reserved) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) =
@@ -206,7 +207,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     report::bring_up(&mut Log, &intake, &manager);
     report::deferred(&mut Log, &manager);
     report::huge_pages(&mut Log, &pools);
-    // Who types has a command for it, and no wish to wait for millions of descriptors to be looked at.
+    // Who types has a command for it, and no wish to wait for millions of descriptors to be looked
+    // at.
     if options.shell.is_none() {
         match manager.verify() {
             Ok(counts) => log!(

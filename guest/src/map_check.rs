@@ -1,5 +1,5 @@
-//! Examines the page tables that are in use (`map_space_test=` on the command line): who may do what where, and whether the page array keeps its
-//! contract on a real CPU.
+//! Examines the page tables that are in use (`map_space_test=` on the command line): who may do
+//! what where, and whether the page array keeps its contract on a real CPU.
 //!
 //! Orders of memory: Relaxed: counters, read when those who count have ended.
 
@@ -47,7 +47,8 @@ impl MapSpaceTest {
         }
     }
 
-    /// Runs it. False when something is wrong, and the log says what; what breaks the contract panics.
+    /// Runs it. False when something is wrong, and the log says what; what breaks the contract
+    /// panics.
     pub fn run(self, manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
         let Some(array) = page_array::array() else {
             log!("map_space_test: there is no page array");
@@ -110,7 +111,8 @@ struct ManagerFrames<'a> {
     outstanding: &'a AtomicU64,
 }
 
-// SAFETY: what the manager allocates is nobody else's, and all of this machine's memory is in the direct map.
+// SAFETY: what the manager allocates is nobody else's, and all of this machine's memory is in the
+// direct map.
 unsafe impl FrameSource for ManagerFrames<'_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let range = self.manager.allocate(&Request::new(order)).ok()?;
@@ -124,7 +126,8 @@ unsafe impl FrameSource for ManagerFrames<'_> {
 }
 
 fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: PfnRange) {
-    // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants 12 and 42).
+    // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants
+    // 12 and 42).
     if let Err(error) = unsafe { manager.free(range) } {
         panic!("frames of the array cannot be freed: {error}");
     }
@@ -157,7 +160,8 @@ impl Trial<'_> {
     }
 }
 
-// SAFETY: the array is the trial's own, in a range of addresses that nobody else uses, and is looked at by volatile accesses through pointers.
+// SAFETY: the array is the trial's own, in a range of addresses that nobody else uses, and is
+// looked at by volatile accesses through pointers.
 unsafe impl MapSpaceFixture for Trial<'_> {
     fn space(&self) -> &dyn MapSpace {
         &self.array
@@ -168,10 +172,12 @@ unsafe impl MapSpaceFixture for Trial<'_> {
     }
 
     fn free(&self, run: PfnRange) {
-        // Another owner's content must not be what was in the array, or a stale translation would go unnoticed.
+        // Another owner's content must not be what was in the array, or a stale translation would
+        // go unnoticed.
         for pfn in run.start.0..run.end.0 {
             let frame = PLATFORM.direct(Pfn(pfn).address());
-            // SAFETY: the frame came out of the tables and is ours until it is freed below (invariant 1).
+            // SAFETY: the frame came out of the tables and is ours until it is freed below
+            // (invariant 1).
             unsafe { frame.cast::<[u8; 4096]>().write([JUNK; 4096]) };
         }
         give_back(self.manager, &self.outstanding, run);
@@ -198,7 +204,8 @@ unsafe impl MapSpaceFixture for Trial<'_> {
         Ok(seen.into_inner())
     }
 
-    /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write` does that.
+    /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write`
+    /// does that.
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
         let found =
             Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
@@ -235,6 +242,7 @@ impl Walkable for Trial<'_> {
 
 /// In assembly, because in Rust such an access means nothing.
 fn write_zero(address: u64) {
-    // SAFETY: the tables forbid it, so that an exception ends the program here; if they do not, the zero frame of a test that is over is written.
+    // SAFETY: the tables forbid it, so that an exception ends the program here; if they do not, the
+    // zero frame of a test that is over is written.
     unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
 }

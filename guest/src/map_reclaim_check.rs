@@ -16,7 +16,8 @@ const SECTION_ORDER: u8 = 15;
 /// Frames of the array for one block.
 const MAP_PAGES: u64 = framewright::map_space::MAP_PAGES_PER_BLOCK;
 
-/// Reclaims, restores and frees; false when something is wrong, and the log says what. Where the manager has no array, or memory is short, there is nothing to do.
+/// Reclaims, restores and frees; false when something is wrong, and the log says what. Where the
+/// manager has no array, or memory is short, there is nothing to do.
 pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, array: &Array) -> bool {
     let mut runs = [PfnRange::new(0, 0); HUGE_PAGES + 1];
     let section = Order::new(SECTION_ORDER).unwrap_or(Order::BLOCK);
@@ -62,7 +63,8 @@ fn steps(
     blocks: u64,
 ) -> Result<Option<u64>, &'static str> {
     let before = array.counts();
-    // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant 42).
+    // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant
+    // 42).
     let Ok(change) = (unsafe { manager.reclaim_map(runs) }) else { return Ok(None) };
     let look = |what| {
         tables::inspect(map, array, manager).map(|_| ()).map_err(|fault| {

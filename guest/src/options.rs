@@ -51,7 +51,8 @@ pub struct Options<'a> {
     pub balloon_test: Option<u64>,
     /// `reporting=SECONDS`: let free page reports go on for so long before what comes next.
     pub reporting: Option<u64>,
-    /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing may be written.
+    /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing
+    /// may be written.
     pub map_space_test: Option<MapSpaceTest>,
     /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
     pub storm_hz: Option<u64>,
@@ -79,7 +80,8 @@ impl Options<'_> {
     }
 }
 
-/// Takes the guest's words out of `line`. The others are joined in `rest`, so that the manager does not wonder about ours.
+/// Takes the guest's words out of `line`. The others are joined in `rest`, so that the manager does
+/// not wonder about ours.
 pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
@@ -160,7 +162,8 @@ pub fn split<'a, 'b>(
                 }
             },
             _ => {
-                // A line of at most CAPACITY - 1 bytes has room for a blank after each of its words.
+                // A line of at most CAPACITY - 1 bytes has room for a blank after each of its
+                // words.
                 rest[length..length + word.len()].copy_from_slice(word.as_bytes());
                 rest[length + word.len()] = b' ';
                 length += word.len() + 1;

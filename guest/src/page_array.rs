@@ -24,7 +24,8 @@ static ARRAY: Settled<Array> = Settled::new();
 /// Frames from the early allocator.
 struct EarlyFrames<'a, 'b>(&'a mut EarlyMemory<'b>);
 
-// SAFETY: what the early allocator gives is reserved for this and for nothing else (invariant 3), and is memory below the direct limit.
+// SAFETY: what the early allocator gives is reserved for this and for nothing else (invariant 3),
+// and is memory below the direct limit.
 unsafe impl FrameSource for EarlyFrames<'_, '_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let bytes = order.pages() * PAGE_SIZE;
@@ -52,7 +53,8 @@ pub unsafe fn make(base: u64, end: u64, frames: &mut dyn FrameSource) -> Result<
         global: false,
     };
     let tlb = TlbShootdown { global: place.global };
-    // SAFETY: the root is that of `direct_map`, in memory from the early allocator that stays reserved; the caller promises the range.
+    // SAFETY: the root is that of `direct_map`, in memory from the early allocator that stays
+    // reserved; the caller promises the range.
     unsafe { PageArray::new(&PLATFORM, tlb, place, frames) }
 }
 

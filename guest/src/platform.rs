@@ -18,8 +18,8 @@ use framewright_x86::cpu::{entropy, interrupts, registers};
 /// The early allocator of this guest.
 pub type EarlyMemory<'a> = EarlyAllocator<'a, GuestPlatform>;
 
-/// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on purpose: whoever takes a physical address
-/// for a pointer faults.
+/// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on
+/// purpose: whoever takes a physical address for a pointer faults.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 /// Physical memory that the tables of `boot.s` map.
 pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
@@ -54,8 +54,9 @@ impl GuestPlatform {
         self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
     }
 
-    /// Finds out how to wait. QEMU's emulator leaves translated code at every pause and takes a lock that all its CPUs share, the one that
-    /// interrupts need on their way: CPUs that wait with pauses keep what they wait for from coming, for milliseconds.
+    /// Finds out how to wait. QEMU's emulator leaves translated code at every pause and takes a
+    /// lock that all its CPUs share, the one that interrupts need on their way: CPUs that wait with
+    /// pauses keep what they wait for from coming, for milliseconds.
     pub fn choose_wait(&self) {
         self.waits_plainly.store(hypervisor_is(*b"TCGTCGTCGTCG"), Ordering::Relaxed);
     }
@@ -72,10 +73,12 @@ impl GuestPlatform {
     }
 }
 
-// SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below `direct_limit` at one offset (invariants 1
-// and 15); the intake reserves what this program occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts
-// off no handler that calls the manager comes (those that come anyway report a failure and end). The barrier waits for a barrier on each CPU that
-// runs; one that is still starting touches nothing of the manager's before it does run.
+// SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below
+// `direct_limit` at one offset (invariants 1 and 15); the intake reserves what this program
+// occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts off
+// no handler that calls the manager comes (those that come anyway report a failure and end). The
+// barrier waits for a barrier on each CPU that runs; one that is still starting touches nothing of
+// the manager's before it does run.
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");

@@ -1,7 +1,9 @@
 //! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
 //!
-//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find it. A line of its own that begins with `@` gets a second one in
-//! front, so that nothing else looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for (`snapshot=1`).
+//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find
+//! it. A line of its own that begins with `@` gets a second one in front, so that nothing else
+//! looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for
+//! (`snapshot=1`).
 
 use crate::balloon::Driver;
 use crate::console::{Console, plain_line, show_log};
@@ -35,7 +37,8 @@ const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
-/// Does what the options ask for, if they ask for a shell at all. `driver` is polled meanwhile, also while commands run.
+/// Does what the options ask for, if they ask for a shell at all. `driver` is polled meanwhile,
+/// also while commands run.
 pub fn run(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,
@@ -193,7 +196,8 @@ struct Line<'a, 'b, 'c> {
 }
 
 impl Line<'_, '_, '_> {
-    /// Does what is due in the background, on the first CPU. Without the lock, because interrupts are off where that is held.
+    /// Does what is due in the background, on the first CPU. Without the lock, because interrupts
+    /// are off where that is held.
     fn background(&self) {
         if smp::index() != 0 {
             return;
@@ -229,7 +233,8 @@ impl Line<'_, '_, '_> {
 }
 
 impl Host for Line<'_, '_, '_> {
-    /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far as there is room.
+    /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far
+    /// as there is room.
     fn is_interrupted(&self) -> bool {
         self.background();
         let cpu = PLATFORM.pin();

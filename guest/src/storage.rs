@@ -54,7 +54,8 @@ impl<T> Settled<T> {
         unsafe { (*self.value.get()).as_ref() }
     }
 
-    /// Settles it. Only CPU 0 does, while no other runs; panics when it is settled already, which is an error in this program.
+    /// Settles it. Only CPU 0 does, while no other runs; panics when it is settled already, which
+    /// is an error in this program.
     pub fn settle(&'static self, value: T) -> &'static T {
         assert!(self.get().is_none(), "settled once");
         // SAFETY: nobody reads before the flag is set, and nobody else writes (see above).

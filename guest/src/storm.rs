@@ -1,5 +1,6 @@
-//! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler allocates and frees pages while ordinary code
-//! does the same, and looks whether what it got stays its own.
+//! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler
+//! allocates and frees pages while ordinary code does the same, and looks whether what it got stays
+//! its own.
 //!
 //! Orders of memory: The manager is stored with Release and loaded with Acquire. The pause is
 //! SeqCst and followed by a barrier on all CPUs. Relaxed: what a CPU holds is its own, and read by
@@ -17,7 +18,8 @@ use framewright::{AllocateError, Manager};
 const SLOTS: usize = 8;
 /// A slot without a block.
 const NOTHING: u64 = u64::MAX;
-/// Orders that are asked for, in turn: pages mostly, and at times what must come from a zone under its lock.
+/// Orders that are asked for, in turn: pages mostly, and at times what must come from a zone under
+/// its lock.
 const ORDERS: [u8; 7] = [0, 0, 0, 1, 0, 3, 0];
 /// What a frame's first word holds, beside its number.
 const STAMP: u64 = 0x5707_a11e_0000_0000;
@@ -84,7 +86,8 @@ impl<'a> Storm<'a> {
     /// Keeps handlers from the manager while `body` runs; tells it how many pages they hold.
     pub fn paused<R>(&self, body: impl FnOnce(u64) -> R) -> R {
         PAUSED.store(true, Ordering::SeqCst);
-        // A handler that did not see it ends before the interrupt of this is taken on its CPU; on this one it has ended.
+        // A handler that did not see it ends before the interrupt of this is taken on its CPU; on
+        // this one it has ended.
         barrier();
         let result = body(HELD.iter().map(|held| held.pages.load(Ordering::Relaxed)).sum());
         PAUSED.store(false, Ordering::SeqCst);
@@ -121,7 +124,8 @@ pub fn strike(cpu: &Cpu) {
     if manager.is_null() || PAUSED.load(Ordering::SeqCst) {
         return;
     }
-    // SAFETY: a `Storm` borrows the manager, and its end waits for all handlers that saw this pointer (invariant 30).
+    // SAFETY: a `Storm` borrows the manager, and its end waits for all handlers that saw this
+    // pointer (invariant 30).
     let manager = unsafe { &*manager };
     let strikes = held.strikes.load(Ordering::Relaxed);
     held.strikes.store(strikes + 1, Ordering::Relaxed);
@@ -174,7 +178,8 @@ impl Held {
             (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
         // SAFETY: the frames are this handler's until they are freed below.
         let stamp = unsafe { stamp_of(start).read_volatile() };
-        // SAFETY: this handler allocated it and took it out of its slot, which was the only one that named it (invariant 42).
+        // SAFETY: this handler allocated it and took it out of its slot, which was the only one
+        // that named it (invariant 42).
         let freed = unsafe { manager.free_order(start, order) };
         if stamp != STAMP ^ start.0 || freed.is_err() {
             bump(&self.faults, 1);

@@ -1,5 +1,6 @@
-//! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the command line), on all CPUs at once, while
-//! their timers' handlers allocate too if that is asked for (`interrupt_storm=`).
+//! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the
+//! command line), on all CPUs at once, while their timers' handlers allocate too if that is asked
+//! for (`interrupt_storm=`).
 //!
 //! Orders of memory: Arrivals are AcqRel and a new round Release, with the Acquire of those who
 //! wait for it: all that was done in a round is seen in the next, also what is counted Relaxed.
@@ -68,7 +69,8 @@ struct Traffic<'a> {
 }
 
 impl Stress {
-    /// Runs, accounts for every page in between and at the end, and says what came of it. False when something was found wrong.
+    /// Runs, accounts for every page in between and at the end, and says what came of it. False
+    /// when something was found wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
         let idle_before = idle_pages(manager) + manager.cached_pages();
         let started_ns = PLATFORM.now_ns();
@@ -155,7 +157,8 @@ impl Stress {
     }
 }
 
-/// Pages that are nobody's: free, or with descriptors of free ones. Which blocks are in pieces when all is back is not the same as before.
+/// Pages that are nobody's: free, or with descriptors of free ones. Which blocks are in pieces when
+/// all is back is not the same as before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
     let totals = manager.totals();
     totals.free_pages + totals.map_pages
@@ -170,7 +173,8 @@ impl Traffic<'_> {
         }
         let seed = self.wanted.seed.wrapping_add(u64::from(number) << 32);
         let mut list = self.list(number);
-        // SAFETY: the list was just written, this CPU alone has it, and the pages are freed when all CPUs are done.
+        // SAFETY: the list was just written, this CPU alone has it, and the pages are freed when
+        // all CPUs are done.
         let list = unsafe { list.as_mut() };
         let mut worker = Worker::new(self.manager, self.shared, list, seed);
         let mut left = self.share(number);
@@ -233,7 +237,8 @@ impl Traffic<'_> {
         smp::wake_all();
     }
 
-    /// All stand still: holds every page against the tables, and decides whether this was the last round.
+    /// All stand still: holds every page against the tables, and decides whether this was the last
+    /// round.
     fn end_round(&self) {
         let held = self.pages.swap(0, Ordering::Relaxed);
         let account = |more| self.shared.account(self.manager, held + more).map(drop);

@@ -23,7 +23,8 @@ impl TableMemory for InUse {
         assert!(index < 512, "a table has 512 entries");
         // SAFETY: within the frame of one table.
         let entry = unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) };
-        // SAFETY: only tables that are in use are read, through the direct map; an entry is a number. Volatile, because the CPU may mark it.
+        // SAFETY: only tables that are in use are read, through the direct map; an entry is a
+        // number. Volatile, because the CPU may mark it.
         unsafe { entry.read_volatile() }
     }
 

@@ -16,7 +16,8 @@ use framewright_x86::pvh::StartInfo;
 const WINDOW_US: u64 = 4_000;
 const HPET_BYTES: u64 = 1024;
 
-/// Measures the counter against the first clock that runs. Without any the guest goes on and has no times. Needs the boot tables.
+/// Measures the counter against the first clock that runs. Without any the guest goes on and has no
+/// times. Needs the boot tables.
 pub fn start(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) {
     let measured = try_clock("HPET", hpet(start_info, tables))
         .or_else(|| try_clock("the ACPI timer", acpi_timer(tables)))
@@ -51,7 +52,8 @@ fn hpet(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) -> Option<Hpet>
     }
     let registers =
         core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
-    // SAFETY: mapped by the boot tables, no memory, and, by ACPI's word or custom, the timer's registers or nothing.
+    // SAFETY: mapped by the boot tables, no memory, and, by ACPI's word or custom, the timer's
+    // registers or nothing.
     unsafe { Hpet::open(NonNull::new(registers)?) }
 }
 

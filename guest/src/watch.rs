@@ -1,4 +1,5 @@
-//! The second serial line: whoever is at its other end may read control files while the shell works.
+//! The second serial line: whoever is at its other end may read control files while the shell
+//! works.
 
 use crate::platform::PLATFORM;
 use core::fmt::{self, Write};
@@ -16,8 +17,9 @@ const CALLS_PER_LOOK: u32 = 64;
 /// Bytes that are taken in one look.
 const MOST_BYTES: u32 = 512;
 
-/// How long the other end may keep a piece of an answer from leaving. It may have to be scheduled first, on a machine with much else to do; a shell that nobody reads from
-/// is held up once for each request.
+/// How long the other end may keep a piece of an answer from leaving. It may have to be scheduled
+/// first, on a machine with much else to do; a shell that nobody reads from is held up once for
+/// each request.
 const PATIENCE_NS: u64 = 300_000_000;
 const MOST_TURNS: u32 = 1 << 10;
 

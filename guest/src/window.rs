@@ -30,7 +30,8 @@ pub struct GuestWindow<'a> {
 /// Frames of tables, from the manager.
 struct Tables<'a>(&'a Manager<GuestPlatform>);
 
-// SAFETY: what the manager allocates is nobody else's until it is freed, and is memory below the direct limit.
+// SAFETY: what the manager allocates is nobody else's until it is freed, and is memory below the
+// direct limit.
 unsafe impl FrameSource for Tables<'_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let request = Request { max_address: PLATFORM.direct_limit(), ..Request::new(order) };
@@ -48,7 +49,8 @@ impl<'a> GuestWindow<'a> {
     pub fn new(manager: &'a Manager<GuestPlatform>) -> Self {
         let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
         let root = page_table_root() & ROOT;
-        // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays reserved; nobody else maps anything from `BASE` on.
+        // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays
+        // reserved; nobody else maps anything from `BASE` on.
         let space = unsafe {
             AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest)
         };
@@ -60,7 +62,8 @@ impl<'a> GuestWindow<'a> {
         self.space.lock(&PLATFORM).is_some()
     }
 
-    /// Works on it without the lock: flushes wait for other CPUs, which is not for who has interrupts off.
+    /// Works on it without the lock: flushes wait for other CPUs, which is not for who has
+    /// interrupts off.
     fn with<R>(&self, work: impl FnOnce(&mut Space) -> R) -> Option<R> {
         let mut space = self.space.lock(&PLATFORM).take()?;
         let result = work(&mut space);
@@ -69,7 +72,8 @@ impl<'a> GuestWindow<'a> {
     }
 }
 
-// SAFETY: the address is in this machine's tables, which all CPUs share, before `show` returns; places are as far apart as pages are large, and each is shown once, so that no two overlap
+// SAFETY: the address is in this machine's tables, which all CPUs share, before `show` returns;
+// places are as far apart as pages are large, and each is shown once, so that no two overlap
 // (invariant 40).
 unsafe impl Window for GuestWindow<'_> {
     fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
@@ -90,7 +94,8 @@ unsafe impl Window for GuestWindow<'_> {
 
     fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
-            // SAFETY: a table that `take` gave, out of the tables and forgotten by every CPU (invariant 40).
+            // SAFETY: a table that `take` gave, out of the tables and forgotten by every CPU
+            // (invariant 40).
             let give_back =
                 &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };
             // All of the window can be taken away.

@@ -1,4 +1,5 @@
-//! Lines of text on standard output, each in one piece, so that the kernel's own lines do not come between.
+//! Lines of text on standard output, each in one piece, so that the kernel's own lines do not come
+//! between.
 
 use crate::system;
 use core::fmt::{self, Write};

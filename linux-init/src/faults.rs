@@ -1,4 +1,5 @@
-//! Page faults in the manner of will-it-scale: on each CPU a process maps 128 MiB, writes to every 4 KiB of it and gives it back, again and again. An iteration is 4 KiB that were written to.
+//! Page faults in the manner of will-it-scale: on each CPU a process maps 128 MiB, writes to every
+//! 4 KiB of it and gives it back, again and again. An iteration is 4 KiB that were written to.
 
 use crate::say;
 use crate::system::{self, Errno, Mapping, PAGE_BYTES, Pages, Side};

@@ -1,7 +1,8 @@
 //! The first and only program of the Linux that Framewright is compared with.
 //!
-//! As process 1 it mounts what it reads, follows `/script` and switches the machine off. As any other process it follows the script that its first argument names, so that it can be
-//! tested where there is no machine. What it says begins with `@`; what the kernel says begins with `[`.
+//! As process 1 it mounts what it reads, follows `/script` and switches the machine off. As any
+//! other process it follows the script that its first argument names, so that it can be tested
+//! where there is no machine. What it says begins with `@`; what the kernel says begins with `[`.
 
 #![no_std]
 #![no_main]

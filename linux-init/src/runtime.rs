@@ -1,9 +1,11 @@
-//! The symbols that compiled code expects and nobody else supplies here: the entry point, and what the core library asks of C besides memory functions.
+//! The symbols that compiled code expects and nobody else supplies here: the entry point, and what
+//! the core library asks of C besides memory functions.
 
 use core::arch::global_asm;
 use framewright_freestanding as _;
 
-// The kernel leaves the number of arguments, then pointers to them, on the stack, and asks for no return address.
+// The kernel leaves the number of arguments, then pointers to them, on the stack, and asks for no
+// return address.
 global_asm!(
     ".globl _start",
     "_start:",

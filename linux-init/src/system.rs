@@ -185,7 +185,8 @@ pub enum Side {
 
 /// Makes a second process of this one.
 pub fn fork() -> Result<Side, Errno> {
-    // SAFETY: there is one thread, and no state outside this process that both would think theirs but standard output.
+    // SAFETY: there is one thread, and no state outside this process that both would think theirs
+    // but standard output.
     let child = unsafe { call(FORK, [0; 6]) }?;
     Ok(if child == 0 { Side::Child } else { Side::Parent })
 }
@@ -262,7 +263,8 @@ impl Mapping {
             Pages::Shared => None,
         };
         if let Some(advice) = advice {
-            // SAFETY: our own mapping; the advice changes nothing that can be seen. A kernel without huge pages refuses, which is as well.
+            // SAFETY: our own mapping; the advice changes nothing that can be seen. A kernel
+            // without huge pages refuses, which is as well.
             let _ = unsafe { call(MADVISE, [mapping.start.addr().get(), bytes, advice, 0, 0, 0]) };
         }
         Ok(mapping)

@@ -1,4 +1,5 @@
-//! What runs on virtual machines: two kernels, and the only program of the Linux that the guest is compared with; built and kept small.
+//! What runs on virtual machines: two kernels, and the only program of the Linux that the guest is
+//! compared with; built and kept small.
 
 use crate::command::Run;
 use crate::step::Failure;
@@ -6,16 +7,19 @@ use crate::workspace;
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-/// A package with a panic handler of its own, and linked in a way of its own, so that it is built apart from all others.
+/// A package with a panic handler of its own, and linked in a way of its own, so that it is built
+/// apart from all others.
 #[derive(Debug)]
 pub struct Kernel {
     /// The package.
     pub package: &'static str,
-    /// The most bytes that a loader may have to put into memory: all that the kernel brings, without debugging information.
+    /// The most bytes that a loader may have to put into memory: all that the kernel brings,
+    /// without debugging information.
     size_limit: u64,
 }
 
-/// The reference guest: library, drivers, shell with its workloads, tests of page tables. A fifth more than it needs.
+/// The reference guest: library, drivers, shell with its workloads, tests of page tables. A fifth
+/// more than it needs.
 pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1280 << 10 };
 /// The least that boots.
 pub const MINIMAL: Kernel = Kernel { package: "minimal-kernel", size_limit: 512 << 10 };
@@ -79,7 +83,8 @@ pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
     }
 }
 
-/// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a build folder.
+/// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a
+/// build folder.
 fn executable(messages: &str) -> Option<PathBuf> {
     let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
     rest.split_once('"').map(|(path, _)| PathBuf::from(path))

@@ -1,8 +1,10 @@
-//! What Miri can run, under Miri: unit tests of sync, blocks, tables and jobs, whose memory is that of ordinary allocations.
+//! What Miri can run, under Miri: unit tests of sync, blocks, tables and jobs, whose memory is that
+//! of ordinary allocations.
 //!
-//! It is a command of its own and no step of `test`, because it needs a nightly toolchain and the project is built with the
-//! stable one. What it cannot run are tests over mappings of the host (the fake machine, processes, page arrays), models, and
-//! assembly; the model checkers see other orders of memory than it does.
+//! It is a command of its own and no step of `test`, because it needs a nightly toolchain and the
+//! project is built with the stable one. What it cannot run are tests over mappings of the host
+//! (the fake machine, processes, page arrays), models, and assembly; the model checkers see other
+//! orders of memory than it does.
 
 use crate::command::Run;
 use crate::step::Tally;

@@ -1,4 +1,5 @@
-//! Programs of the system that tests need: found, or installed where that can be done without asking.
+//! Programs of the system that tests need: found, or installed where that can be done without
+//! asking.
 
 use crate::command::Run;
 use crate::step::Failure;
@@ -14,7 +15,8 @@ struct Program {
     missing: &'static str,
 }
 
-/// The emulator, its firmware, and the option ROM of the network card that QEMU's default machines have.
+/// The emulator, its firmware, and the option ROM of the network card that QEMU's default machines
+/// have.
 const QEMU: Program = Program {
     names: &["qemu-system-x86_64"],
     debian: &["qemu-system-x86", "seabios", "ipxe-qemu"],

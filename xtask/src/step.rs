@@ -111,8 +111,8 @@ pub fn list(all: &[Step]) {
     }
 }
 
-/// Runs the steps until one fails, then says how many tests passed and failed. False when a step failed; its output has been
-/// printed.
+/// Runs the steps until one fails, then says how many tests passed and failed. False when a step
+/// failed; its output has been printed.
 pub fn run_all(steps: &[&Step]) -> bool {
     let mut tests = Tally::default();
     let mut all_well = true;

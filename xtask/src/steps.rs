@@ -133,7 +133,8 @@ const CAREFUL_SEED: &str = "1";
 const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 
 fn careful() -> Result<Passed, Failure> {
-    // The crowd has debug aids of its own, and all of its memory under poison is more than small machines have.
+    // The crowd has debug aids of its own, and all of its memory under poison is more than small
+    // machines have.
     let is_fit = |name: &str| name.starts_with("manager_") && name != "manager_crowd";
     let targets = workspace::test_targets("crates/framewright", is_fit)?;
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
@@ -144,7 +145,8 @@ fn careful() -> Result<Passed, Failure> {
     Ok(Passed { tests: Tally::of(&output), note: format!("{CAREFUL}={seed}") })
 }
 
-/// Without debug assertions, as release builds are: wrong frees and ranges are found where these say that they are.
+/// Without debug assertions, as release builds are: wrong frees and ranges are found where these
+/// say that they are.
 fn misuse() -> Result<Passed, Failure> {
     const TARGETS: [&str; 6] = [
         "--test",
@@ -169,7 +171,8 @@ fn shuttle() -> Result<Passed, Failure> {
     model_checker("shuttle", &["framewright", "framewright-jobs"])
 }
 
-/// Runs the tests of `packages` that begin with the name of the model checker, with its atomics in place of the processor's.
+/// Runs the tests of `packages` that begin with the name of the model checker, with its atomics in
+/// place of the processor's.
 fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg ");

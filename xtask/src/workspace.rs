@@ -10,7 +10,8 @@ pub fn root() -> &'static Path {
         .expect("xtask lies in the root of the source tree")
 }
 
-/// All files below `folder` whose name ends in `ending`, sorted. Build outputs and hidden folders are left out.
+/// All files below `folder` whose name ends in `ending`, sorted. Build outputs and hidden folders
+/// are left out.
 pub fn files(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(folder, ending, &mut found)?;
@@ -34,7 +35,8 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<
     Ok(())
 }
 
-/// The names of the integration tests of a package that `wanted` picks, sorted: the files of its `tests` folder.
+/// The names of the integration tests of a package that `wanted` picks, sorted: the files of its
+/// `tests` folder.
 pub fn test_targets(
     package_folder: &str,
     wanted: impl Fn(&str) -> bool,

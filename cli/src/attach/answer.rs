@@ -5,7 +5,8 @@ const LONGEST_TEXT: usize = 1 << 24;
 /// The longest line.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// The answer to one request, put together from bytes. What was left of earlier answers is passed over.
+/// The answer to one request, put together from bytes. What was left of earlier answers is passed
+/// over.
 pub struct Answer {
     number: u64,
     line: Vec<u8>,
@@ -18,7 +19,8 @@ impl Answer {
         Self { number, line: Vec::new(), text: None }
     }
 
-    /// Takes bytes; gives the file's text, or why there is none, once that is known. Bytes behind the end are dropped.
+    /// Takes bytes; gives the file's text, or why there is none, once that is known. Bytes behind
+    /// the end are dropped.
     pub fn take(&mut self, bytes: &[u8]) -> Option<Result<String, String>> {
         bytes.iter().find_map(|&byte| {
             if byte != b'\n' {
@@ -35,7 +37,8 @@ impl Answer {
         let (mark, rest) = line.split_at_checked(1)?;
         let mine = |text: &str| text.parse() == Ok(self.number);
         match (mark, &mut self.text) {
-            // Number 0 is what could not be understood, such as a request of which noise became a part.
+            // Number 0 is what could not be understood, such as a request of which noise became a
+            // part.
             ("=", text) if mine(rest) || rest == "0" => *text = Some(String::new()),
             ("+", Some(text)) => {
                 if text.len() + rest.len() > LONGEST_TEXT {

@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the guest may take for a file. While it boots, and between two looks of a long command, it looks at nothing.
+/// How long the guest may take for a file. While it boots, and between two looks of a long command,
+/// it looks at nothing.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The line.

@@ -1,7 +1,9 @@
-//! Watching a machine from another process: whoever runs a shell listens on a socket of the user's own, and answers who reads its control files.
+//! Watching a machine from another process: whoever runs a shell listens on a socket of the user's
+//! own, and answers who reads its control files.
 //!
-//! A thread of the process answers for a machine in it, the guest answers over its second serial line for a virtual one ([`GuestLine`]); the language is that of
-//! [`framewright_shell::Requests`] on both ways. Nothing can be written, and nobody waits for who asks.
+//! A thread of the process answers for a machine in it, the guest answers over its second serial
+//! line for a virtual one ([`GuestLine`]); the language is that of [`framewright_shell::Requests`]
+//! on both ways. Nothing can be written, and nobody waits for who asks.
 
 mod answer;
 mod client;

@@ -1,4 +1,5 @@
-//! A stream to somebody who may be slow, silent or gone, read and written within a time, and only until we are called off.
+//! A stream to somebody who may be slow, silent or gone, read and written within a time, and only
+//! until we are called off.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -27,7 +28,8 @@ pub fn wait(first: RawFd, writes: bool, off: Option<RawFd>, until: Instant) -> i
         let left = until.saturating_duration_since(Instant::now()).as_millis();
         // A part of a millisecond is one, so that the last one is not spun away.
         let left = i32::try_from(left + 1).unwrap_or(i32::MAX);
-        // SAFETY: the array has two elements and stays where it is; descriptors that are closed or negative are reported or passed over.
+        // SAFETY: the array has two elements and stays where it is; descriptors that are closed or
+        // negative are reported or passed over.
         let count = unsafe { libc::poll(polled.as_mut_ptr(), 2, left) };
         if count < 0 {
             let error = io::Error::last_os_error();

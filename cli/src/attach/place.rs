@@ -1,4 +1,5 @@
-//! Where sockets are: in a folder that is the user's alone, one for each process, named by its number.
+//! Where sockets are: in a folder that is the user's alone, one for each process, named by its
+//! number.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -49,7 +50,8 @@ impl Drop for Listening {
     }
 }
 
-/// All processes that can be watched, by number. Sockets that nobody listens at any more are taken away.
+/// All processes that can be watched, by number. Sockets that nobody listens at any more are taken
+/// away.
 pub fn running() -> Vec<Running> {
     let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
     let mut found: Vec<Running> = entries

@@ -19,7 +19,8 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Reads a file into a text.
 pub type ReadFile<'a> = dyn Fn(&str, &mut dyn std::fmt::Write) -> Result<(), String> + Sync + 'a;
 
-/// Calls `work` while another thread answers everybody who wants to read files by `read`. Where no socket can be had `work` is done all the same.
+/// Calls `work` while another thread answers everybody who wants to read files by `read`. Where no
+/// socket can be had `work` is done all the same.
 pub fn with_watchers<R>(read: &ReadFile<'_>, work: impl FnOnce() -> R) -> R {
     let opened = Listening::open().and_then(|listening| Ok((listening, UnixStream::pair()?)));
     match opened {

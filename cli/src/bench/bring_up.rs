@@ -89,8 +89,8 @@ fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
     Ok(totals)
 }
 
-/// Totals of several bring-ups, each the first and only one of a process: nothing that an earlier one left, not even the
-/// system's page tables, can help.
+/// Totals of several bring-ups, each the first and only one of a process: nothing that an earlier
+/// one left, not even the system's page tables, can help.
 fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
     (0..repetitions).map(|_| first_touch_once(index)).collect()
 }

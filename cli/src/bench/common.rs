@@ -12,7 +12,8 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// The middle of measurements, and how far they lie around it. All is absent where nothing was measured.
+/// The middle of measurements, and how far they lie around it. All is absent where nothing was
+/// measured.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spread {
     /// The median.

@@ -1,4 +1,5 @@
-//! `framewright bench fragment`: how much free memory is left in whole 2 MiB blocks after long random use.
+//! `framewright bench fragment`: how much free memory is left in whole 2 MiB blocks after long
+//! random use.
 
 use super::alloc::crew;
 use super::common::Spread;

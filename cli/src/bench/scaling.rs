@@ -1,4 +1,5 @@
-//! `framewright bench scaling`: boot and initialisation by threads, as a share of a node's CPUs, in the layout of the tables that Linux's parallel initialisation was published with.
+//! `framewright bench scaling`: boot and initialisation by threads, as a share of a node's CPUs, in
+//! the layout of the tables that Linux's parallel initialisation was published with.
 
 use super::common::Spread;
 use super::host;

@@ -1,4 +1,5 @@
-//! What every benchmark comes to, and the one way in which it is shown: rows as docs/results.md describes them.
+//! What every benchmark comes to, and the one way in which it is shown: rows as docs/results.md
+//! describes them.
 
 use super::common::wrapped;
 use super::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling};

@@ -14,7 +14,8 @@ pub struct Interval {
     pub high: Option<f64>,
 }
 
-/// The middle of values and its interval by the bootstrap: as many values are drawn from them, with repetition, again and again; 95 of 100 middles of these lie in it.
+/// The middle of values and its interval by the bootstrap: as many values are drawn from them, with
+/// repetition, again and again; 95 of 100 middles of these lie in it.
 pub fn bootstrap(values: &[f64]) -> Interval {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

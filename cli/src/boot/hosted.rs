@@ -116,7 +116,8 @@ pub fn machine(boot: &Target) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// A machine in this process cannot be stopped from within, but the process can: it ends when this lives longer than it may.
+/// A machine in this process cannot be stopped from within, but the process can: it ends when this
+/// lives longer than it may.
 pub struct Deadline(Arc<AtomicBool>);
 
 impl Deadline {

@@ -11,7 +11,8 @@ use serde_json::Value;
 /// Bring-ups of each policy; the middle one is shown.
 const REPETITIONS: usize = 3;
 
-/// Brings the machine of `pass` up with each policy, the memory of tables and array backed and dirty each time, and shows times and metadata.
+/// Brings the machine of `pass` up with each policy, the memory of tables and array backed and
+/// dirty each time, and shows times and metadata.
 ///
 /// # Errors
 /// A bring-up that failed, or a terminal that is gone.

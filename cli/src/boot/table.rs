@@ -1,4 +1,5 @@
-//! What bring-up came to, for people. Rendered from the JSON object alone, so that both platforms are shown alike.
+//! What bring-up came to, for people. Rendered from the JSON object alone, so that both platforms
+//! are shown alike.
 
 use crate::grid::{Grid, microseconds, size};
 use crate::output::Style;

@@ -1,4 +1,5 @@
-//! An initial RAM disk: the archive that Linux unpacks before it has file systems (`cpio`, the form called newc).
+//! An initial RAM disk: the archive that Linux unpacks before it has file systems (`cpio`, the form
+//! called newc).
 
 /// Kinds of entries, and what anybody may do with them.
 const FOLDER: u32 = 0o040_755;
@@ -51,7 +52,8 @@ impl Archive {
             u32::try_from(contents.len()).expect("what is put into an archive has less than 4 GiB");
         let name_size = u32::try_from(name.len() + 1).expect("names are short");
         self.bytes.extend(b"070701");
-        // Number, mode, owner, group, links, time, size, device of the archive's own, device that it is, name with its zero, no sum.
+        // Number, mode, owner, group, links, time, size, device of the archive's own, device that
+        // it is, name with its zero, no sum.
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];
         for field in fields {
             self.bytes.extend(format!("{field:08x}").bytes());

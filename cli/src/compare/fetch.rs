@@ -1,4 +1,5 @@
-//! Debian's newest kernel for virtual machines, by apt, from where the system has its packages and without a change to it: lists, settings and packages are in a folder of our own.
+//! Debian's newest kernel for virtual machines, by apt, from where the system has its packages and
+//! without a change to it: lists, settings and packages are in a folder of our own.
 
 use super::version::newest;
 use crate::error::Error;
@@ -114,7 +115,8 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     fs::rename(&unpacked, &root).map_err(text)
 }
 
-/// Where a release of Debian comes from, each place once, of what apt's sources have: lines of a place, a component, the release as it was asked for and, where that is known, its name.
+/// Where a release of Debian comes from, each place once, of what apt's sources have: lines of a
+/// place, a component, the release as it was asked for and, where that is known, its name.
 fn mirrors<'a>(listed: &'a str, suite: &str) -> Vec<&'a str> {
     let mut mirrors = Vec::new();
     for line in listed.lines() {
@@ -177,7 +179,8 @@ fn run(folder: &Path, command: &mut Command) -> Result<String, String> {
     Err(format!("{name}: {}", why.unwrap_or("failed without a word")))
 }
 
-/// From apt's description of the meta package in all its versions: the newest package that it stands for, and its version.
+/// From apt's description of the meta package in all its versions: the newest package that it
+/// stands for, and its version.
 fn choose(shown: &str) -> Option<(String, String)> {
     let field = |stanza: &str, name: &str| {
         stanza

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// What a kernel image for PCs begins with, by Linux's boot protocol: the mark of a boot sector and that of the header.
+/// What a kernel image for PCs begins with, by Linux's boot protocol: the mark of a boot sector and
+/// that of the header.
 const BOOT_MARK: (usize, [u8; 2]) = (0x1fe, [0x55, 0xaa]);
 const HEADER_MARK: (usize, [u8; 4]) = (0x202, *b"HdrS");
 /// Where the header says where the version's text is, less this.
@@ -58,7 +59,8 @@ fn version(image: &[u8]) -> Option<String> {
     (!word.is_empty()).then(|| word.to_owned())
 }
 
-/// The balloon driver of a kernel: beside it, as packages lay it out, or among those of this machine.
+/// The balloon driver of a kernel: beside it, as packages lay it out, or among those of this
+/// machine.
 fn balloon(path: &Path, version: &str) -> Result<Option<Vec<u8>>, Error> {
     let root = path.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let folders = ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder));

@@ -17,10 +17,11 @@ use std::path::PathBuf;
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};
 
-/// What both are told: no memory is cleared when it is allocated or freed, and nothing is done about faults of processors.
+/// What both are told: no memory is cleared when it is allocated or freed, and nothing is done
+/// about faults of processors.
 pub const SAME_FOR_BOTH: &str = "init_on_alloc=0 init_on_free=0";
-/// What Linux is told besides.
-/// (Without `no_timer_check` it gives up where a busy host keeps the emulator from a timer interrupt for too long.)
+/// What Linux is told besides. (Without `no_timer_check` it gives up where a busy host keeps the
+/// emulator from a timer interrupt for too long.)
 pub const LINUX_WORDS: &str =
     "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
 /// Linux's name of the driver in the initial RAM disk.
@@ -28,8 +29,9 @@ pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_secs(180);
-/// The emulator's processor for both. In QEMU 7.2 Linux 6.12 dies now and then at a random place, after a `cmpxchg16b` that left a part of a pointer in the flags; without the
-/// instruction it has another way (performance.md has the numbers).
+/// The emulator's processor for both. In QEMU 7.2 Linux 6.12 dies now and then at a random place,
+/// after a `cmpxchg16b` that left a part of a pointer in the flags; without the instruction it has
+/// another way (performance.md has the numbers).
 pub const EMULATED_CPU: &str = "max,-cx16";
 /// How often Linux may die for no reason of its own before that counts as a failure.
 const DEATHS: usize = 2;
@@ -178,7 +180,8 @@ impl Lab {
         &self.kernel
     }
 
-    /// Boots Linux, has its only program follow a script, and switches off. `words` are further boot parameters.
+    /// Boots Linux, has its only program follow a script, and switches off. `words` are further
+    /// boot parameters.
     ///
     /// # Errors
     /// QEMU did not run, or the script was not followed to its end.

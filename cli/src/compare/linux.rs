@@ -1,4 +1,5 @@
-//! What Linux said: lines of its kernel, which begin with `[`, and of its only program, which begin with `@` (see the package `linux-init`).
+//! What Linux said: lines of its kernel, which begin with `[`, and of its only program, which begin
+//! with `@` (see the package `linux-init`).
 
 use super::lab::Heard;
 
@@ -37,7 +38,8 @@ fn resize(numbers: &str) -> Option<Resize> {
     Some(Resize { wanted, reached, ms: numbers.next()?.parse::<u64>().ok()? as f64 / 1e6 })
 }
 
-/// What each node's memory map took after the boot's beginning: `node 0 deferred pages initialised in 24ms`.
+/// What each node's memory map took after the boot's beginning: `node 0 deferred pages initialised
+/// in 24ms`.
 pub fn deferred_ms(heard: &Heard) -> Vec<f64> {
     heard.text().filter(|line| line.starts_with('[')).filter_map(deferred).collect()
 }
@@ -50,8 +52,9 @@ fn deferred(line: &str) -> Option<f64> {
     time.trim().strip_suffix("ms")?.parse().ok()
 }
 
-/// What filling pools took at boot: from the call of their initialisation to the first line about what there is. Both come from the kernel's own
-/// log as `@log LINE`, with a number for the weight of the line in front.
+/// What filling pools took at boot: from the call of their initialisation to the first line about
+/// what there is. Both come from the kernel's own log as `@log LINE`, with a number for the weight
+/// of the line in front.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
     let logged = |words: &str| {
         heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp)
@@ -65,7 +68,8 @@ fn stamp(line: &str) -> Option<f64> {
     line.split_once('[')?.1.split_once(']')?.0.trim().parse().ok()
 }
 
-/// What calling the other CPUs took, by the kernel's own log: `smp: Bringing up secondary CPUs ...` to `smp: Brought up 1 node, 16 CPUs`.
+/// What calling the other CPUs took, by the kernel's own log: `smp: Bringing up secondary CPUs ...`
+/// to `smp: Brought up 1 node, 16 CPUs`.
 pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
     let logged = |words: &str| {
         heard.text().find(|line| line.starts_with('[') && line.contains(words)).and_then(stamp)

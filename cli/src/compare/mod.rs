@@ -1,7 +1,9 @@
 //! `framewright compare linux`: Linux and the guest by turns on the same virtual machine.
 //!
-//! A `Lab` boots either kernel on a machine of some `Shape`; sections say what both do there and make rows of what they said (`linux` and `ours` read it). The kernel is the user's
-//! or Debian's (`fetch`, `kernel`); its initial RAM disk (`cpio`) holds one program of our own, the package `linux-init`, and its script.
+//! A `Lab` boots either kernel on a machine of some `Shape`; sections say what both do there and
+//! make rows of what they said (`linux` and `ours` read it). The kernel is the user's or Debian's
+//! (`fetch`, `kernel`); its initial RAM disk (`cpio`) holds one program of our own, the package
+//! `linux-init`, and its script.
 
 mod cpio;
 mod fetch;
@@ -60,7 +62,8 @@ const SECTIONS: [Section; 4] = [
 /// Compares, prints a table, and writes the file.
 ///
 /// # Errors
-/// Options that cannot be, no kernel, no QEMU, a signal; or what did not work of the comparison, after everything else was printed.
+/// Options that cannot be, no kernel, no QEMU, a signal; or what did not work of the comparison,
+/// after everything else was printed.
 pub fn run(options: &CompareLinux) -> Result<(), Error> {
     let plan = Plan::new(options)?;
     if let Some(file) = &options.json {

@@ -3,7 +3,8 @@
 use super::lab::Heard;
 use super::linux::Resize;
 
-/// What each node's memory map took: `deferred` of the report. With nothing deferred, what the whole node took.
+/// What each node's memory map took: `deferred` of the report. With nothing deferred, what the
+/// whole node took.
 pub fn map_ms(heard: &Heard) -> Vec<f64> {
     let times = |list: &str, name: &str| -> Vec<f64> {
         let nodes = heard.report[list].as_array().map_or(&[][..], Vec::as_slice);

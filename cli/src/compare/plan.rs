@@ -14,7 +14,8 @@ const LEAST_BYTES: u64 = 512 << 20;
 /// What the host keeps when QEMU takes a machine's memory.
 const HOST_KEEPS: u64 = 4 * GIB;
 
-/// After so long nothing more is begun: a comparison is to take at most ten minutes where both are emulated.
+/// After so long nothing more is begun: a comparison is to take at most ten minutes where both are
+/// emulated.
 const LONGEST: Duration = Duration::from_secs(540);
 
 /// What the user wants, and where there is nothing said what is good.
@@ -61,7 +62,8 @@ impl Plan {
         })
     }
 
-    /// A machine with so much memory and so many nodes, unless the user wants another or the host has less. QEMU takes its memory beforehand, unless a balloon is to give it back.
+    /// A machine with so much memory and so many nodes, unless the user wants another or the host
+    /// has less. QEMU takes its memory beforehand, unless a balloon is to give it back.
     pub fn shape(&self, memory_gib: u64, nodes: u32, balloon: bool) -> Shape {
         let mut bytes = memory_gib * GIB;
         while bytes > LEAST_BYTES && bytes > self.host_bytes.saturating_sub(HOST_KEEPS) {

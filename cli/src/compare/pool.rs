@@ -48,7 +48,8 @@ impl Reclaim {
     }
 }
 
-/// Pools for a machine of this size: a quarter of it in pages of 1 GiB, which come first, while all memory is in one piece, and half of it in pages of 2 MiB.
+/// Pools for a machine of this size: a quarter of it in pages of 1 GiB, which come first, while all
+/// memory is in one piece, and half of it in pages of 2 MiB.
 pub fn all(memory_bytes: u64) -> Vec<Pool> {
     let (small, large) = (small(memory_bytes), large(memory_bytes));
     [large, small].into_iter().flatten().collect()
@@ -129,7 +130,8 @@ impl Pool {
         })
     }
 
-    /// Adds resizes of both, fill and empty in turn, to the two rows. A run in which one of them did not get what it wanted counts for neither.
+    /// Adds resizes of both, fill and empty in turn, to the two rows. A run in which one of them
+    /// did not get what it wanted counts for neither.
     pub fn add(self, rows: &mut [Row; 2], linux: &[Resize], ours: &[Resize]) {
         for (theirs, our) in linux.chunks(2).zip(ours.chunks(2)) {
             let ([their_fill, their_empty], [our_fill, our_empty]) = (theirs, our) else {
@@ -156,7 +158,8 @@ impl Pool {
         format!("write {OPTIMIZE} {on}\n{}", cycle.repeat(cycles))
     }
 
-    /// What the guest's shell does, with a `;` in front. Between two timed fills the pages get their part of the map back, as they have in Linux.
+    /// What the guest's shell does, with a `;` in front. Between two timed fills the pages get
+    /// their part of the map back, as they have in Linux.
     pub fn commands(self, reclaim: Reclaim, cycles: usize) -> String {
         let size = if self.size_kb == 2 << 10 { "2M" } else { "1G" };
         let (pages, file) = (self.pages, self.linux_file());

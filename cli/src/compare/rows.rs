@@ -77,7 +77,8 @@ impl Row {
         self
     }
 
-    /// Adds what was measured of both in one repetition; numbers stay together, even where only one has some.
+    /// Adds what was measured of both in one repetition; numbers stay together, even where only one
+    /// has some.
     pub fn add(
         &mut self,
         linux: impl IntoIterator<Item = f64>,

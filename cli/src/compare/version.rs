@@ -7,7 +7,8 @@ pub fn newest<'a>(versions: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     versions.max_by(|left, right| compare(left, right))
 }
 
-/// Which of two versions is older. An epoch before `:` counts most, then what is before the last `-`, then the rest.
+/// Which of two versions is older. An epoch before `:` counts most, then what is before the last
+/// `-`, then the rest.
 fn compare(left: &str, right: &str) -> Ordering {
     let parts = |version: &'_ str| {
         let (epoch, rest) = version.split_once(':').unwrap_or(("0", version));

@@ -4,8 +4,8 @@ use framewright::report::BootLog;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Keeps lines, each with the time since the log was opened. They are shown later, so that a slow terminal takes no part in what is
-/// measured.
+/// Keeps lines, each with the time since the log was opened. They are shown later, so that a slow
+/// terminal takes no part in what is measured.
 pub struct Lines {
     opened: Instant,
     lines: Vec<String>,

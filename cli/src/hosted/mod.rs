@@ -29,8 +29,8 @@ pub fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and back, so that there is at most one
-/// manager at a time.
+/// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and
+/// back, so that there is at most one manager at a time.
 pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
@@ -107,7 +107,8 @@ impl<'a> Session<'a> {
         self.platform.map_space().is_some()
     }
 
-    /// Brings the machine up from nothing, from intake to the first allocation and on to the last frame, memory that is deferred included.
+    /// Brings the machine up from nothing, from intake to the first allocation and on to the last
+    /// frame, memory that is deferred included.
     ///
     /// # Errors
     /// A memory map that makes no machine, or one too small to be brought up.
@@ -136,7 +137,8 @@ impl<'a> Session<'a> {
         log: &mut dyn BootLog,
         helpers: Option<&dyn Helpers>,
     ) -> Result<Pass<'a>, Error> {
-        // Once for the log and once for the clock: writing lines takes longer than what they tell of.
+        // Once for the log and once for the clock: writing lines takes longer than what they tell
+        // of.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
         let mut storage = Storage::of(self.machine);
         let before_cpu_seconds = cpu_seconds();
@@ -145,7 +147,8 @@ impl<'a> Session<'a> {
         intake.parameters.page_template = self.template;
         let Intake { map, topology, parameters, .. } = &intake;
         let mut regions = EarlyStorage::new();
-        // SAFETY: the session's memory holds nothing, and a session has one manager at a time (invariant 1).
+        // SAFETY: the session's memory holds nothing, and a session has one manager at a time
+        // (invariant 1).
         let early = unsafe { EarlyAllocator::new(self.platform, &mut regions, *map, topology) }
             .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
         let manager = Manager::bring_up(early, &BringUp { parameters, started_ns })
@@ -195,8 +198,9 @@ impl<'a> Pass<'a> {
         self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Ends the manager and fills the memory of its tables and of the page array with 0xa5, so that the next bring-up finds it as on a machine that has been
-    /// in use: backed by the system and full of old data.
+    /// Ends the manager and fills the memory of its tables and of the page array with 0xa5, so that
+    /// the next bring-up finds it as on a machine that has been in use: backed by the system and
+    /// full of old data.
     ///
     /// # Errors
     /// The tables do not belong to this machine.
@@ -217,7 +221,8 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Why a page array of so many bytes is more than this host should be asked for; nothing when it is not.
+/// Why a page array of so many bytes is more than this host should be asked for; nothing when it is
+/// not.
 fn too_much(bytes: u64) -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// It looks at least so often, for whoever wants a flush.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Calls `work` while free memory goes back to the system by `advice`, or just so without one. `tell` is given what is worth a line in a log.
+/// Calls `work` while free memory goes back to the system by `advice`, or just so without one.
+/// `tell` is given what is worth a line in a log.
 ///
 /// # Errors
 /// The advice does not fit the machine's memory, or the manager refuses the device.

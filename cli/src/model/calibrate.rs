@@ -1,4 +1,5 @@
-//! Measures the costs here, in a few seconds. None of them is measured on what the checks predict: machines and pools have other sizes, and rates are those of plain loops and system calls.
+//! Measures the costs here, in a few seconds. None of them is measured on what the checks predict:
+//! machines and pools have other sizes, and rates are those of plain loops and system calls.
 //!
 //! The least of some runs counts: what others do to the machine only adds.
 
@@ -97,7 +98,8 @@ pub fn together(costs: &mut Costs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Giving memory back to the system, and writing memory that it supplies meanwhile. What this takes changes with what the system, and a host below it, has to do besides.
+/// Giving memory back to the system, and writing memory that it supplies meanwhile. What this takes
+/// changes with what the system, and a host below it, has to do besides.
 ///
 /// # Errors
 /// Threads that cannot be had.
@@ -127,7 +129,8 @@ fn rate(
     Ok(Rate::through((1, single), (u32::try_from(threads).unwrap_or(u32::MAX), all)))
 }
 
-/// Machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one node, two and eight, of one CPU and sixty-five.
+/// Machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one node, two and eight, of
+/// one CPU and sixty-five.
 fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     const GIB: u64 = 1 << 30;
     let one = |gib: u64, nodes, cpus| {
@@ -143,7 +146,8 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     let (halved, halved_zones) = one(1 << 10, 2, 2)?;
     let (divided, divided_zones) = one(1 << 10, 8, 8)?;
     costs.cpu_zone_ns = ((crowded - small) / (64.0 * small_zones)).max(0.0);
-    // Two unknowns: what the large machine has beyond the small one are GiB and zones, and what the one with another zone has is a few GiB.
+    // Two unknowns: what the large machine has beyond the small one are GiB and zones, and what the
+    // one with another zone has is a few GiB.
     let gib_ns = (large - zoned) / (8192.0 - 6.0);
     costs.zone_ns = ((zoned - small - 4.0 * gib_ns) / (zoned_zones - small_zones)).max(0.0);
     let large = large - costs.zone_ns * (large_zones - small_zones);
@@ -166,7 +170,8 @@ fn section_ns() -> Result<f64, Error> {
     let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
     let machine = here::synthetic(16 << 30, 1, 1)?;
     let session = Session::open(&machine, "memmap_init=deferred")?;
-    // Large, so that its array is not in a cache. The first one makes the array's memory backed and dirty.
+    // Large, so that its array is not in a cache. The first one makes the array's memory backed and
+    // dirty.
     let mut session = session.bring_up(&mut Silent)?.end_dirty()?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
@@ -251,7 +256,8 @@ fn helper_share(threads: usize) -> f64 {
     ((time(1) / time(most) - 1.0) / f64::from(most - 1)).clamp(0.0, 1.0)
 }
 
-/// A page that is taken out of this process's translations, while other CPUs run it and while none does.
+/// A page that is taken out of this process's translations, while other CPUs run it and while none
+/// does.
 fn flush(threads: usize) -> Result<Line, Error> {
     let alone = flush_ns()?;
     if threads < 2 {
@@ -321,7 +327,8 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     };
     let (few, many) = (128, 384);
     let map_ns = |rate: Rate| few as f64 * 32768.0 / rate.of(1.0) * 1e9;
-    // So few pages are one call of the system, and are taken apart at other prices than many: what they cost without maps is measured, too.
+    // So few pages are one call of the system, and are taken apart at other prices than many: what
+    // they cost without maps is measured, too.
     let (kept_fill, kept_empty) = run(PoolSize::TwoMib, few, Maps::Kept)?;
     let (fill, few_leave) = run(PoolSize::TwoMib, few, Maps::Lazy)?;
     costs.withdraw_ns = ((fill - kept_fill - map_ns(costs.release)) / few as f64).max(0.0);

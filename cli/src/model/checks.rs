@@ -1,4 +1,5 @@
-//! Predictions beside what is measured here, on machines and pools of other sizes than those which calibrate.
+//! Predictions beside what is measured here, on machines and pools of other sizes than those which
+//! calibrate.
 
 use super::calibrate;
 use super::costs::{Costs, Line};
@@ -49,7 +50,8 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
         ));
         cpus = 1;
     }
-    // Calls of the system that take translations away flush them, too, which is part of the rate at which they do so.
+    // Calls of the system that take translations away flush them, too, which is part of the rate at
+    // which they do so.
     let mut costs = Costs { flush: Line::default(), ..*costs };
     let mut rows = Vec::new();
     for (name, memory_bytes, nodes) in MACHINES {
@@ -72,7 +74,8 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
         ));
         for threads in all_or_one(cpus) {
             if threads > 1 {
-                // Where the hypervisor runs this machine's CPUs, and so what they have in common, changes within seconds.
+                // Where the hypervisor runs this machine's CPUs, and so what they have in common,
+                // changes within seconds.
                 calibrate::together(&mut costs)?;
             }
             let predicted = predict::deferred(&costs, &shape, |_| threads, true);

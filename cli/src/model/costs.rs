@@ -1,8 +1,10 @@
-//! What the model is made from: costs on one CPU, rates of one and of all threads, and what it costs to reach other CPUs. docs/model.md says where each comes from.
+//! What the model is made from: costs on one CPU, rates of one and of all threads, and what it
+//! costs to reach other CPUs. docs/model.md says where each comes from.
 
 use serde_json::{Map, Value, json};
 
-/// A rate by threads: `each` for one that has memory and system to itself, and never more than `limit`, which all approach together.
+/// A rate by threads: `each` for one that has memory and system to itself, and never more than
+/// `limit`, which all approach together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
     /// Of a thread that nothing limits.
@@ -15,7 +17,8 @@ pub struct Rate {
 const FAR: f64 = 1e3;
 
 impl Rate {
-    /// The rate that is met exactly with two numbers of threads, few and many: [`Rate::of`] solved for its two unknowns.
+    /// The rate that is met exactly with two numbers of threads, few and many: [`Rate::of`] solved
+    /// for its two unknowns.
     pub fn through((few, few_rate): (u32, f64), (many, many_rate): (u32, f64)) -> Self {
         let (few, many) = (f64::from(few), f64::from(many));
         let unlimited = Self { each: few_rate / few, limit: None };
@@ -33,8 +36,9 @@ impl Rate {
         Self { each, limit: (rest > 0.0).then(|| rest.sqrt().recip()) }
     }
 
-    /// Of so many threads together; a thread that has its CPU for half of the time is half a thread. Their own rate and the limit add up as the sides of a right angle do: threads
-    /// wait for memory more often the more there are, long before it is all taken.
+    /// Of so many threads together; a thread that has its CPU for half of the time is half a
+    /// thread. Their own rate and the limit add up as the sides of a right angle do: threads wait
+    /// for memory more often the more there are, long before it is all taken.
     pub fn of(self, threads: f64) -> f64 {
         let free = self.each * threads;
         self.limit.map_or(free, |limit| (free.powi(-2) + limit.powi(-2)).sqrt().recip())
@@ -70,7 +74,8 @@ pub struct Costs {
     pub bring_up: Line,
     /// On top for each zone beyond two.
     pub zone_ns: f64,
-    /// On top where there are several nodes, besides their zones: a call once, a unit for each beyond one.
+    /// On top where there are several nodes, besides their zones: a call once, a unit for each
+    /// beyond one.
     pub nodes: Line,
     /// On top for each further CPU in each zone.
     pub cpu_zone_ns: f64,
@@ -80,7 +85,8 @@ pub struct Costs {
     pub section_ns: f64,
     /// From asking for a helper until it works.
     pub helper_ns: f64,
-    /// How much of a CPU a helper gets, which has the lowest priority: 1 where nobody else is at work.
+    /// How much of a CPU a helper gets, which has the lowest priority: 1 where nobody else is at
+    /// work.
     pub helper_share: f64,
     /// Filling a pool of 2 MiB pages without map reclaim, by pages.
     pub fill_two_mib: Line,
@@ -238,7 +244,8 @@ mod tests {
                 assert!((rate.of(f64::from(threads)) / expected - 1.0).abs() < 1e-9, "{rate:?}");
             }
         }
-        // What two threads do is twice what one does, or more: nothing limits them. One alone tells nothing.
+        // What two threads do is twice what one does, or more: nothing limits them. One alone tells
+        // nothing.
         assert_eq!(
             (Rate::through((1, 3.0), (2, 6.1)).limit, Rate::through((1, 3.0), (1, 3.0)).limit),
             (None, None)

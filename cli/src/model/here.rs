@@ -1,4 +1,5 @@
-//! What is measured on this machine: machines brought up and pools resized, as the benchmarks do it.
+//! What is measured on this machine: machines brought up and pools resized, as the benchmarks do
+//! it.
 
 use super::predict::Maps;
 use super::shape::Shape;
@@ -54,7 +55,8 @@ pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Machine, Er
     Machine::synthetic(memory_bytes, nodes, cpus).map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// Bring-ups over memory that is backed and dirty, on demand and without descriptors, and the machine's shape.
+/// Bring-ups over memory that is backed and dirty, on demand and without descriptors, and the
+/// machine's shape.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
@@ -127,7 +129,8 @@ impl<'a> Pool<'a> {
         Ok(Self(session.bring_up(&mut Silent)?))
     }
 
-    /// Fills and empties a pool some times, after once to warm up: with helpers where there is more than one thread.
+    /// Fills and empties a pool some times, after once to warm up: with helpers where there is more
+    /// than one thread.
     ///
     /// # Errors
     /// A pool that did not get its pages.
@@ -145,7 +148,9 @@ impl<'a> Pool<'a> {
             let failed = |what: &dyn std::fmt::Display| {
                 Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
             };
-            // What takes long enough for its clock is told by the thread's own time, which others do not lengthen. Reading that clock takes as long as some hundred pages take to leave.
+            // What takes long enough for its clock is told by the thread's own time, which others
+            // do not lengthen. Reading that clock takes as long as some hundred pages take to
+            // leave.
             let by_cpu = threads == 1 && (maps == Maps::Eager || maps == Maps::Lazy && target != 0);
             let (started, cpu_seconds) =
                 (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
@@ -181,12 +186,15 @@ impl<'a> Pool<'a> {
             }
             run += 1;
             if maps == Maps::Lazy {
-                // Not timed: which pages come next is the zone's business, so all have their map again for the next run.
+                // Not timed: which pages come next is the zone's business, so all have their map
+                // again for the next run.
                 self.make_whole()?;
             }
         }
         if maps == Maps::Lazy {
-            // A microsecond right after milliseconds in the system tells of the system's traces in the caches. So emptying is timed with pages that had no map before, which come without a call of the system.
+            // A microsecond right after milliseconds in the system tells of the system's traces in
+            // the caches. So emptying is timed with pages that had no map before, which come
+            // without a call of the system.
             empties.clear();
             set();
             let (mut run, started) = (0, Instant::now());
@@ -200,7 +208,8 @@ impl<'a> Pool<'a> {
         Ok((Times::of(fills)?, Times::of(empties)?))
     }
 
-    /// The state in which each row begins: pools are empty, and every page has its map. All of memory goes through a pool that restores it.
+    /// The state in which each row begins: pools are empty, and every page has its map. All of
+    /// memory goes through a pool that restores it.
     fn make_whole(&self) -> Result<(), Error> {
         let manager = self.0.manager();
         manager.set_optimize_vmemmap(false);

@@ -1,7 +1,9 @@
-//! `framewright model` and `framewright bench model`: how long a machine that is not at hand would take, from what things cost here, and how far such predictions are off.
+//! `framewright model` and `framewright bench model`: how long a machine that is not at hand would
+//! take, from what things cost here, and how far such predictions are off.
 //!
-//! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts, `predict` the model. `checks` puts predictions beside measurements of this machine
-//! (`here`), `published` beside what others measured on theirs. docs/model.md has the terms and their errors.
+//! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts,
+//! `predict` the model. `checks` puts predictions beside measurements of this machine (`here`),
+//! `published` beside what others measured on theirs. docs/model.md has the terms and their errors.
 
 mod calibrate;
 mod checks;
@@ -60,7 +62,8 @@ fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> 
 /// Predicts for one machine.
 ///
 /// # Errors
-/// A machine or a file of results that cannot be read, or a machine that this process cannot stand in for.
+/// A machine or a file of results that cannot be read, or a machine that this process cannot stand
+/// in for.
 pub fn run(options: &ModelOptions) -> Result<(), Error> {
     let machine = machine(options)?;
     if let Some(path) = &options.json {
@@ -120,7 +123,8 @@ fn read(path: &Path) -> Result<(Costs, Vec<Value>), Error> {
     costs_in(&text).map_err(bad)
 }
 
-/// The costs that a file of results has, or the object of the benchmark alone, with the rows of its checks.
+/// The costs that a file of results has, or the object of the benchmark alone, with the rows of its
+/// checks.
 fn costs_in(text: &str) -> Result<(Costs, Vec<Value>), String> {
     let file: Value =
         serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;

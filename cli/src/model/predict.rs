@@ -1,4 +1,5 @@
-//! The model itself: pure functions of costs and of a machine's shape. How work is divided is asked of the functions that the code itself asks.
+//! The model itself: pure functions of costs and of a machine's shape. How work is divided is asked
+//! of the functions that the code itself asks.
 
 use super::costs::{Costs, Rate};
 use super::shape::{Node, Shape};
@@ -64,13 +65,15 @@ pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
         + costs.cpu_zone_ns * further_cpus
 }
 
-/// Writing one page's descriptor and its share of handing its section out, where `threads` threads do so at the same time.
+/// Writing one page's descriptor and its share of handing its section out, where `threads` threads
+/// do so at the same time.
 fn page_ns(costs: &Costs, threads: f64) -> f64 {
     let rate = costs.write.of(threads) / threads;
     DESCRIPTOR_BYTES / rate * 1e9 + costs.section_ns / SECTION_PAGES as f64
 }
 
-/// How the job of a node is divided when it may have `most` threads (SPEC 1.2, as `Manager::initialise_deferred` has it: chunks of at least one section).
+/// How the job of a node is divided when it may have `most` threads (SPEC 1.2, as
+/// `Manager::initialise_deferred` has it: chunks of at least one section).
 pub fn division(node: &Node, most: u32) -> Division {
     let sections = node.sections();
     let threads = threads_wanted(sections, 1, 1, most);
@@ -79,7 +82,8 @@ pub fn division(node: &Node, most: u32) -> Division {
 
 /// The job of one node, while `others` threads work on the same memory for others: nanoseconds.
 ///
-/// Threads take chunk after chunk. How fast each of them is depends on how many are at work at that moment.
+/// Threads take chunk after chunk. How fast each of them is depends on how many are at work at that
+/// moment.
 pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
     if node.deferred.is_empty() {
         return 0.0;
@@ -91,7 +95,8 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
     let mut chunks = chunks.map(|chunk| {
         node.pages_within(chunk.start * SECTION_PAGES..chunk.end * SECTION_PAGES) as f64
     });
-    // The caller is there at once, its helpers some time later, with the share of a CPU that they get.
+    // The caller is there at once, its helpers some time later, with the share of a CPU that they
+    // get.
     let share = |thread: usize| if thread == 0 { 1.0 } else { costs.helper_share };
     let mut left: Vec<Option<f64>> =
         vec![None; if costs.helper_share > 0.0 { threads as usize } else { 1 }];
@@ -128,7 +133,8 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
     }
 }
 
-/// All memory available, deferred: what the boot CPU does first, and then the slowest node. Each node has memory of its own unless `shared`.
+/// All memory available, deferred: what the boot CPU does first, and then the slowest node. Each
+/// node has memory of its own unless `shared`.
 pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, shared: bool) -> f64 {
     let threads = |node: &Node| {
         if node.deferred.is_empty() {
@@ -167,7 +173,8 @@ pub fn flush(costs: &Costs, cpus: u32) -> f64 {
     costs.flush.of(f64::from(cpus.saturating_sub(1)))
 }
 
-/// Flushes that giving up the map of so many blocks takes: one, as nearly all lie in whole sections.
+/// Flushes that giving up the map of so many blocks takes: one, as nearly all lie in whole
+/// sections.
 pub fn flushes(blocks: u64) -> u64 {
     blocks.min(1)
 }
@@ -204,7 +211,8 @@ impl Resize {
         resize_threads(self.size, self.pages, self.nodes, self.maps == Maps::Eager, self.most)
     }
 
-    /// Nanoseconds that the system or the memory needs for the map, and that `threads` CPUs need besides for each block.
+    /// Nanoseconds that the system or the memory needs for the map, and that `threads` CPUs need
+    /// besides for each block.
     fn maps_ns(&self, costs: &Costs, threads: u32, rate: Rate, block_ns: f64) -> f64 {
         let (blocks, threads) = (self.blocks() as f64, effective(costs, threads));
         // A helper comes late, and what it would have done until then is done by the others.

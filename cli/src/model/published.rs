@@ -1,4 +1,5 @@
-//! What others published, predicted from the part of it that the model needs as a calibration (SPEC 9).
+//! What others published, predicted from the part of it that the model needs as a calibration (SPEC
+//! 9).
 //!
 //! Their machines are described by memory, nodes and threads. Nothing of this is measured here.
 
@@ -74,7 +75,8 @@ const DEFERRED: [Deferred; 6] = [
     },
 ];
 
-/// Times of parallel pools at boot by threads (SPEC 9.3): no time of one thread was published, so the first and the last calibrate.
+/// Times of parallel pools at boot by threads (SPEC 9.3): no time of one thread was published, so
+/// the first and the last calibrate.
 const POOLS: [(&str, &[(u32, f64)]); 5] = [
     ("256 GiB, 2 nodes", &[(2, 358.0), (4, 215.0), (6, 157.0), (8, 134.0), (10, 126.0)]),
     ("2 TiB, 4 nodes", &[(4, 979.0), (8, 679.0), (12, 543.0), (16, 489.0), (20, 481.0)]),
@@ -83,7 +85,8 @@ const POOLS: [(&str, &[(u32, f64)]); 5] = [
     ("Cascade Lake, 192 CPUs", &[(8, 39e3), (16, 20e3), (32, 11e3), (64, 10e3), (128, 9e3)]),
 ];
 
-/// Filling and emptying 524288 pages of 2 MiB on 252 virtual CPUs, seconds: without giving up the map, and with two flushes for each page (SPEC 9.4).
+/// Filling and emptying 524288 pages of 2 MiB on 252 virtual CPUs, seconds: without giving up the
+/// map, and with two flushes for each page (SPEC 9.4).
 const FLUSHED: [(&str, f64, f64); 2] = [("fill", 2.463, 147.609), ("empty", 2.931, 149.924)];
 const FLUSHED_PAGES: f64 = 524_288.0;
 const FLUSHED_CPUS: u32 = 252;

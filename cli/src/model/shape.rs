@@ -1,4 +1,5 @@
-//! What of a machine the model looks at. Zones are those of a bring-up in this process, and deferral begins where the library begins it.
+//! What of a machine the model looks at. Zones are those of a bring-up in this process, and
+//! deferral begins where the library begins it.
 
 use super::predict::SECTION_PAGES;
 use crate::error::Error;
@@ -79,7 +80,8 @@ impl Shape {
         let mut nodes: Vec<Node> = Vec::new();
         for zone in manager.zones() {
             let id = zone.id();
-            // The last zone of a node is the one that is deferred, and zones come in ascending order.
+            // The last zone of a node is the one that is deferred, and zones come in ascending
+            // order.
             let runs: Vec<PfnRange> = zone
                 .segments()
                 .iter()

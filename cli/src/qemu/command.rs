@@ -8,7 +8,8 @@ use std::path::Path;
 /// The emulator.
 pub const PROGRAM: &str = "qemu-system-x86_64";
 
-/// The guest ends the machine by writing to this port; QEMU's exit status is then twice the number written, plus one.
+/// The guest ends the machine by writing to this port; QEMU's exit status is then twice the number
+/// written, plus one.
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
 
 /// A device may have a property twice; the last one counts.
@@ -74,7 +75,8 @@ impl Machine {
         Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more: Vec::new() })
     }
 
-    /// Adds a virtio balloon that takes reports of free pages. `properties` come after ours, so that they prevail.
+    /// Adds a virtio balloon that takes reports of free pages. `properties` come after ours, so
+    /// that they prevail.
     pub fn add_balloon(&mut self, properties: &str) {
         let mut device = BALLOON.to_owned();
         if !properties.is_empty() {
@@ -91,7 +93,8 @@ impl Machine {
         self.more.extend(["-device".to_owned(), device]);
     }
 
-    /// All arguments for one boot of `image`; `more` are passed on as they are, where they can change what comes before.
+    /// All arguments for one boot of `image`; `more` are passed on as they are, where they can
+    /// change what comes before.
     pub fn arguments(
         &self,
         accelerator: Accelerator,
@@ -109,7 +112,8 @@ impl Machine {
         };
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-        // Devices that nobody uses have firmware of their own, which takes longer than the guest's boot.
+        // Devices that nobody uses have firmware of their own, which takes longer than the guest's
+        // boot.
         add(&["-nodefaults", "-machine", model, "-accel", accel, "-cpu", cpu]);
         add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
         // One node is what a machine without NUMA tables is.

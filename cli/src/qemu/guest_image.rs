@@ -1,5 +1,6 @@
-//! What runs on virtual machines: the reference guest, and the only program of the Linux that it is compared with. Each is a file that the user names, or built
-//! from the source tree that this program comes from.
+//! What runs on virtual machines: the reference guest, and the only program of the Linux that it is
+//! compared with. Each is a file that the user names, or built from the source tree that this
+//! program comes from.
 
 use crate::error::Error;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! Virtual machines: QEMU's command line, the guest's image, one supervised run, and what the guest says over its serial line.
+//! Virtual machines: QEMU's command line, the guest's image, one supervised run, and what the guest
+//! says over its serial line.
 
 pub mod command;
 pub mod guest_image;

@@ -1,8 +1,10 @@
-//! What the guest says over its serial line: log lines for people, and lines with a `@` in front for us.
+//! What the guest says over its serial line: log lines for people, and lines with a `@` in front
+//! for us.
 //!
-//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what its shell says, byte by byte, because a prompt is
-//! no whole line; where a line of it begins with `@` the guest sends a second one. Lines `@memory ...` before the status are a snapshot of memory.
-//! Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
+//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what
+//! its shell says, byte by byte, because a prompt is no whole line; where a line of it begins with
+//! `@` the guest sends a second one. Lines `@memory ...` before the status are a snapshot of
+//! memory. Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
 
 use serde_json::Value;
 use std::borrow::Cow;

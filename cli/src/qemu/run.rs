@@ -29,7 +29,8 @@ const MOST_WAITING: usize = 64;
 pub struct Limits {
     /// All of it.
     pub whole: Duration,
-    /// Until the first line, where silence for that long means that the machine does not run at all.
+    /// Until the first line, where silence for that long means that the machine does not run at
+    /// all.
     pub first_line: Option<Duration>,
     /// Whether its shell, once that has begun, may go on for ever.
     pub endless_shell: bool,
@@ -259,7 +260,8 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let inherited = line.as_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: between fork and exec only system calls are made, no memory is allocated and no lock is taken.
+        // SAFETY: between fork and exec only system calls are made, no memory is allocated and no
+        // lock is taken.
         unsafe {
             command.pre_exec(move || {
                 inherited.map_or(Ok(()), GuestLine::inherit).and_then(|()| die_with(parent))

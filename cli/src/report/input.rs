@@ -1,4 +1,5 @@
-//! What a report is made of: files of results and snapshots, recognised by their content, and refused with the place of what is wrong.
+//! What a report is made of: files of results and snapshots, recognised by their content, and
+//! refused with the place of what is wrong.
 
 use crate::error::Error;
 use crate::file::{FORMAT, MOST_BYTES};
@@ -268,7 +269,8 @@ fn identity(row: &Value) -> String {
     settings.map(|(name, value)| format!("{name}={value};")).collect()
 }
 
-/// Whether a row can be what was measured: its numbers are not negative where that means nothing, and its series belong together.
+/// Whether a row can be what was measured: its numbers are not negative where that means nothing,
+/// and its series belong together.
 fn check(row: &Map<String, Value>) -> Result<(), (String, String)> {
     let mut length = None;
     for (name, value) in row {

@@ -23,7 +23,8 @@ const MOST_BYTES: usize = 2 << 20;
 /// Makes the page.
 ///
 /// # Errors
-/// No files, files that are no results, a page that would be too large, and one that cannot be written. Then there is no page, or the one that was there before.
+/// No files, files that are no results, a page that would be too large, and one that cannot be
+/// written. Then there is no page, or the one that was there before.
 pub fn run(report: &Report) -> Result<(), Error> {
     if report.results.is_empty() && report.snapshot.is_empty() {
         return Err(Error::Usage(

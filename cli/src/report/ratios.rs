@@ -1,4 +1,5 @@
-//! What must be reached, first on the page: each limit, what was measured, and whether that keeps it.
+//! What must be reached, first on the page: each limit, what was measured, and whether that keeps
+//! it.
 
 use super::html::{Escaped, put};
 use super::svg::Short;

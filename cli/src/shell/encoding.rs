@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// `text` with everything that would end a word, or mean something in it, as `%` and two hexadecimal digits.
+/// `text` with everything that would end a word, or mean something in it, as `%` and two
+/// hexadecimal digits.
 pub fn encode(text: &str) -> String {
     let mut word = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -69,7 +69,8 @@ impl Host for Threads<'_> {
     }
 }
 
-/// Runs commands and gives the status of the last. What they allocated is given back, after `memory` was filled with what memory is used for, if somebody wants to know.
+/// Runs commands and gives the status of the last. What they allocated is given back, after
+/// `memory` was filled with what memory is used for, if somebody wants to know.
 ///
 /// # Errors
 /// A signal that came meanwhile, or reports that the machine does not allow.

@@ -17,7 +17,8 @@ const END: u8 = 4;
 /// How the guest begins to say that it does not take a parameter.
 const PROBLEMS: [&str; 2] = ["Unknown kernel command line parameter", "Malformed parameter"];
 
-/// Boots the guest and connects standard input and output to its shell; gives the status of its last command.
+/// Boots the guest and connects standard input and output to its shell; gives the status of its
+/// last command.
 ///
 /// # Errors
 /// Anything from a missing QEMU to a guest that panicked.
@@ -42,7 +43,8 @@ struct Line {
 }
 
 impl Watch for Line {
-    /// Who wants the log asks the shell's `dmesg` for it; what was wrong with the words must be seen.
+    /// Who wants the log asks the shell's `dmesg` for it; what was wrong with the words must be
+    /// seen.
     fn line(&mut self, line: &str) -> Result<(), Error> {
         let said = line.split_once("] ").map_or(line, |(_, said)| said);
         if PROBLEMS.iter().any(|problem| said.starts_with(problem)) {

@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
 
-/// The terminal on standard input, as it was and as the editor wants it. Dropping it makes it as it was.
+/// The terminal on standard input, as it was and as the editor wants it. Dropping it makes it as it
+/// was.
 pub struct Terminal {
     usual: libc::termios,
     raw: libc::termios,
@@ -48,6 +49,7 @@ impl Drop for Terminal {
 }
 
 fn set(settings: &libc::termios) {
-    // SAFETY: the descriptor is open, and the pointer is valid. A terminal that is gone says so, and nothing is lost by it.
+    // SAFETY: the descriptor is open, and the pointer is valid. A terminal that is gone says so,
+    // and nothing is lost by it.
     unsafe { libc::tcsetattr(io::stdin().as_raw_fd(), libc::TCSADRAIN, settings) };
 }

@@ -1,4 +1,5 @@
-//! What physical memory is used for at one moment: read from the control file of either platform, written to and read from JSON (docs/results.md).
+//! What physical memory is used for at one moment: read from the control file of either platform,
+//! written to and read from JSON (docs/results.md).
 
 mod json;
 mod text;
@@ -46,7 +47,8 @@ pub struct Run {
     pub first_pfn: u64,
     /// How many blocks.
     pub blocks: u64,
-    /// The uses of each cell, with their number of blocks in it; one use of all blocks has the number of the run.
+    /// The uses of each cell, with their number of blocks in it; one use of all blocks has the
+    /// number of the run.
     pub uses: Vec<(Use, u64)>,
 }
 

@@ -80,7 +80,8 @@ fn milliseconds(rows: &Rows<'_>, machine: &str) -> Vec<Sample> {
     rows.samples("bring_up_us", 1e-3, &["machine"])
 }
 
-/// What is allowed grows with memory and CPUs, of which one is counted, as rows do not say how many there are.
+/// What is allowed grows with memory and CPUs, of which one is counted, as rows do not say how many
+/// there are.
 fn metadata(rows: &Rows<'_>) -> Vec<Sample> {
     let one = |row: &Value| {
         let allowed = number(row, "managed_gib")? * (1_u64 << 30) as f64 * 1e-4 + 65536.0 + 4096.0;

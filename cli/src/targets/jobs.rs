@@ -92,7 +92,8 @@ pub(super) const TARGETS: &[Target] = &[
     ),
 ];
 
-/// The time of `rows` over that of `others`, the same jobs by another engine: the middle of the ratios of neighbouring runs, where rows have it in `field`.
+/// The time of `rows` over that of `others`, the same jobs by another engine: the middle of the
+/// ratios of neighbouring runs, where rows have it in `field`.
 fn over(rows: &Rows<'_>, field: &str, others: &Rows<'_>) -> Vec<Sample> {
     let samples = rows.samples(field, 1.0, SAME);
     if samples.is_empty() { rows.over(others, "seconds", SAME, SAME) } else { samples }

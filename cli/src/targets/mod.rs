@@ -1,6 +1,8 @@
-//! What the manager is held to: every ratio and limit that it must reach, and how each follows from rows of results (docs/results.md, docs/performance.md).
+//! What the manager is held to: every ratio and limit that it must reach, and how each follows from
+//! rows of results (docs/results.md, docs/performance.md).
 //!
-//! `framewright report` shows them first; benchmarks of everything and comparisons can end with [`table`].
+//! `framewright report` shows them first; benchmarks of everything and comparisons can end with
+//! [`table`].
 
 mod alloc;
 mod guest;
@@ -105,7 +107,8 @@ impl Comparison {
         }
     }
 
-    /// How far a measurement is past the limit, on the good side: 1 is the limit itself, 2 twice as good. Nothing where zero is among the numbers.
+    /// How far a measurement is past the limit, on the good side: 1 is the limit itself, 2 twice as
+    /// good. Nothing where zero is among the numbers.
     fn margin(self, measured: f64, wanted: f64) -> Option<f64> {
         let (good, bad) = match self {
             Self::AtLeast => (measured, wanted),

@@ -43,7 +43,8 @@ impl<'a> Rows<'a> {
         self.0.iter().copied()
     }
 
-    /// A measured field of each row, as `scale` of it; `place` names the fields that tell rows apart.
+    /// A measured field of each row, as `scale` of it; `place` names the fields that tell rows
+    /// apart.
     pub fn samples(&self, field: &str, scale: f64, place: &[&str]) -> Vec<Sample> {
         let one = |row: &&Value| {
             Some(Sample { value: number(row, field)? * scale, place: words(row, place) })

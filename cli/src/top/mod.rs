@@ -19,7 +19,8 @@ use view::View;
 /// How often a waiting one looks whether a signal came.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Shows the machine that the options name, or the only one there is, until it ends or somebody has seen enough.
+/// Shows the machine that the options name, or the only one there is, until it ends or somebody has
+/// seen enough.
 ///
 /// # Errors
 /// There is no such machine, or none, or several; it does not answer; a signal.

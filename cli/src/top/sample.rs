@@ -1,6 +1,7 @@
 //! What a machine's control files say at one moment.
 //!
-//! Lines that are not known are passed over and numbers that are missing count as zero, so that machines of other versions are shown as far as they go.
+//! Lines that are not known are passed over and numbers that are missing count as zero, so that
+//! machines of other versions are shown as far as they go.
 
 use crate::attach::ReadError;
 use std::collections::HashMap;

@@ -118,7 +118,8 @@ pub fn rest(child: &mut Child) -> (String, String) {
     (stdout, stderr)
 }
 
-/// Whether QEMU may lock a machine's memory, by its own word: a machine without a kernel that stops at once.
+/// Whether QEMU may lock a machine's memory, by its own word: a machine without a kernel that stops
+/// at once.
 pub fn may_lock_memory(mib: u64) -> bool {
     let memory = format!("{mib}M");
     let mut machine = Command::new("qemu-system-x86_64");
@@ -145,7 +146,8 @@ pub fn may_lock_memory(mib: u64) -> bool {
     child.wait().expect("it ends").success()
 }
 
-/// How much of the memory of a machine in QEMU is in the host's: the Rss of the mapping that is as large as it.
+/// How much of the memory of a machine in QEMU is in the host's: the Rss of the mapping that is as
+/// large as it.
 pub fn resident_mib(pid: &str, memory_mib: u64) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("a process of ours");
     let mut is_memory = false;

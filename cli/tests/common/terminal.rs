@@ -101,7 +101,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Makes the terminal the one of the program's own session, so that its keys become signals for the program.
+/// Makes the terminal the one of the program's own session, so that its keys become signals for the
+/// program.
 fn take_as_own(command: &mut Command, person: i32) {
     use std::os::unix::process::CommandExt;
     let prepare = move || {

@@ -1,7 +1,9 @@
-//! One page of memory that a device sees too. What is read here is the device's word and nothing else: whatever the driver trusts is in its own fields or in
-//! [`Private`](crate::private::Private) memory.
+//! One page of memory that a device sees too. What is read here is the device's word and nothing
+//! else: whatever the driver trusts is in its own fields or in [`Private`](crate::private::Private)
+//! memory.
 //!
-//! All access is atomic, because the device may read and write at any time, and numbers are in the byte order of virtio, the little one.
+//! All access is atomic, because the device may read and write at any time, and numbers are in the
+//! byte order of virtio, the little one.
 //!
 //! Orders of memory: Relaxed for what a ring's index publishes. That index is stored with Release
 //! and loaded with Acquire; the partner of both is the device, which does likewise.
@@ -46,7 +48,8 @@ impl<H: Hal> DmaPage<H> {
 
     pub fn store_u8(&self, offset: usize, value: u8) {
         let byte = self.place(offset, 1).as_ptr();
-        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self` (invariant 32).
+        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self`
+        // (invariant 32).
         unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Relaxed);
     }
 
@@ -82,7 +85,8 @@ impl<H: Hal> DmaPage<H> {
         u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(Ordering::Acquire))
     }
 
-    /// A number of `bytes` bytes. Offsets follow from this crate's layouts alone, so that a bad one is a mistake here.
+    /// A number of `bytes` bytes. Offsets follow from this crate's layouts alone, so that a bad one
+    /// is a mistake here.
     fn place(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(
             offset.is_multiple_of(bytes) && offset + bytes <= BYTES,

@@ -26,7 +26,8 @@ const RESET_LOOKS: u32 = 1 << 22;
 /// How the driver is to work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// What the kernel's free pages hold. It decides about PAGE_POISON and, where the host lacks that, about reporting (SPEC 5.6).
+    /// What the kernel's free pages hold. It decides about PAGE_POISON and, where the host lacks
+    /// that, about reporting (SPEC 5.6).
     pub free_content: FreeContent,
     /// Ranges in one report at most; the queue's size and 128 are limits too.
     pub report_ranges: u16,
@@ -49,7 +50,8 @@ pub struct Progress {
     pub held_pages: u32,
     /// A request has not been answered.
     pub waiting: bool,
-    /// The last attempt found no memory that could go into the balloon, or none to write down what does.
+    /// The last attempt found no memory that could go into the balloon, or none to write down what
+    /// does.
     pub short: bool,
 }
 
@@ -84,7 +86,8 @@ impl<H: PrivateMemory> Queues<H> {
 
 /// A virtio balloon.
 ///
-/// Dropping it resets the device. Frames that are then in the balloon are lost; [`stop`](Self::stop) gives them back first.
+/// Dropping it resets the device. Frames that are then in the balloon are lost;
+/// [`stop`](Self::stop) gives them back first.
 pub struct Balloon<H: PrivateMemory, T: Transport> {
     /// Only dropped when the device is known not to use them.
     queues: ManuallyDrop<Queues<H>>,
@@ -179,7 +182,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
     }
 
-    /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work) looks by itself.
+    /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work)
+    /// looks by itself.
     ///
     /// # Errors
     /// There is no running device, or its configuration cannot be read.
@@ -193,14 +197,16 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             .map_err(DeviceFault::Configuration)
     }
 
-    /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does not wait.
+    /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does
+    /// not wait.
     ///
     /// # Errors
     /// See [`SubmitError`]; the host has none of the ranges then.
     ///
     /// # Safety
-    /// The memory is the caller's, and nobody looks at it or writes to it until [`poll`](Self::poll) has returned the token, or a reset is complete. What it held is lost. What it
-    /// holds afterwards is unknown: an answer proves nothing.
+    /// The memory is the caller's, and nobody looks at it or writes to it until
+    /// [`poll`](Self::poll) has returned the token, or a reset is complete. What it held is lost.
+    /// What it holds afterwards is unknown: an answer proves nothing.
     pub unsafe fn submit(&mut self, ranges: &[(u64, u32)]) -> Result<Token, SubmitError> {
         if let Some(fault) = self.fault() {
             return Err(SubmitError::Fault(fault));
@@ -211,7 +217,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(token)
     }
 
-    /// A report that the device has answered, in the order of its answers. Reads memory only, so it may be called often.
+    /// A report that the device has answered, in the order of its answers. Reads memory only, so it
+    /// may be called often.
     ///
     /// # Errors
     /// The device does what it may not. What it has not answered stays with it until a reset.
@@ -223,12 +230,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.noted(polled)
     }
 
-    /// One step of everything else; never waits. Call it now and then, after an interrupt if there are any, and again soon while the balloon is not where it
-    /// should be. It acknowledges the interrupt, answers the host's question for statistics with what `statistics` knows, finishes a request for pages, and
-    /// begins the next (at most 4 MiB).
+    /// One step of everything else; never waits. Call it now and then, after an interrupt if there
+    /// are any, and again soon while the balloon is not where it should be. It acknowledges the
+    /// interrupt, answers the host's question for statistics with what `statistics` knows, finishes
+    /// a request for pages, and begins the next (at most 4 MiB).
     ///
     /// # Safety
-    /// `memory` is the one that all frames in the balloon came from: frames go back to it by number (invariant 42).
+    /// `memory` is the one that all frames in the balloon came from: frames go back to it by number
+    /// (invariant 42).
     ///
     /// # Errors
     /// The device does what it may not, or asks to be reset.
@@ -245,8 +254,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.noted(step)
     }
 
-    /// Makes the balloon smaller by `pages`, although the host wants it as it is, because the guest needs memory. [`work`](Self::work) does it; the goal stays
-    /// there until the host changes its target. False when the host does not allow it (DEFLATE_ON_OOM).
+    /// Makes the balloon smaller by `pages`, although the host wants it as it is, because the guest
+    /// needs memory. [`work`](Self::work) does it; the goal stays there until the host changes its
+    /// target. False when the host does not allow it (DEFLATE_ON_OOM).
     pub fn relieve(&mut self, pages: u32) -> bool {
         if !self.features.contains(Features::DEFLATE_ON_OOM) {
             return false;
@@ -264,8 +274,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.transport.ack_interrupt()
     }
 
-    /// Resets the device and starts it again. Returns when it has completed the reset, however long that takes; [`try_reset`](Self::try_reset) does not wait. The device has then no
-    /// report any more, and their tokens will not come. The balloon keeps its pages.
+    /// Resets the device and starts it again. Returns when it has completed the reset, however long
+    /// that takes; [`try_reset`](Self::try_reset) does not wait. The device has then no report any
+    /// more, and their tokens will not come. The balloon keeps its pages.
     ///
     /// # Errors
     /// The device could not be started again; it has no report all the same, and none can be made.
@@ -276,7 +287,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    /// Begins a reset, or goes on with one: true once the device has completed it and was started again. Until then all reports stay with it.
+    /// Begins a reset, or goes on with one: true once the device has completed it and was started
+    /// again. Until then all reports stay with it.
     ///
     /// # Errors
     /// As for [`reset`](Self::reset).
@@ -291,7 +303,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             .rings()
             .any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
         if features != self.features || shrunk {
-            // Queues would have other numbers, or do not fit. A device that changes under its driver is as good as none.
+            // Queues would have other numbers, or do not fit. A device that changes under its
+            // driver is as good as none.
             self.transport.set_status(DeviceStatus::FAILED);
             return Err(StartError::Changed);
         }
@@ -299,8 +312,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(true)
     }
 
-    /// Stops the device and gives the balloon's pages back: true once that is done, otherwise the device has not completed its reset, and this has to be called
-    /// again. [`reset`](Self::reset) starts it again.
+    /// Stops the device and gives the balloon's pages back: true once that is done, otherwise the
+    /// device has not completed its reset, and this has to be called again. [`reset`](Self::reset)
+    /// starts it again.
     ///
     /// # Safety
     /// As for [`work`](Self::work).
@@ -360,7 +374,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         memory: &mut dyn BalloonMemory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
     ) -> Result<Progress, DeviceFault> {
-        // What changed is looked up in any case: hosts with message-signalled interrupts alone do not set these bits.
+        // What changed is looked up in any case: hosts with message-signalled interrupts alone do
+        // not set these bits.
         self.transport.ack_interrupt();
         if self.transport.get_status().contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return Err(DeviceFault::NeedsReset);

@@ -11,8 +11,9 @@ pub enum StartError {
     NotABalloon(DeviceType),
     /// It speaks only the protocol before version 1.
     Legacy,
-    /// It reaches memory otherwise than by physical address and as CPUs do, which this driver does not
-    /// know: it is behind an IOMMU, or the guest's memory is hidden from it, or it is real hardware.
+    /// It reaches memory otherwise than by physical address and as CPUs do, which this driver does
+    /// not know: it is behind an IOMMU, or the guest's memory is hidden from it, or it is real
+    /// hardware.
     NeedsPlatform {
         /// It offers VIRTIO_F_ACCESS_PLATFORM.
         access: bool,

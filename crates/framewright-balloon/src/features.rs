@@ -25,10 +25,11 @@ bitflags::bitflags! {
     }
 }
 
-/// The device reaches memory as the platform lets it (ACCESS_PLATFORM): addresses are an IOMMU's, or
-/// memory must be shared with it first.
+/// The device reaches memory as the platform lets it (ACCESS_PLATFORM): addresses are an IOMMU's,
+/// or memory must be shared with it first.
 const ACCESS_PLATFORM: u64 = 1 << 33;
-/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those between CPUs.
+/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those
+/// between CPUs.
 const ORDER_PLATFORM: u64 = 1 << 36;
 
 /// What the kernel's free pages hold.
@@ -39,7 +40,8 @@ pub enum FreeContent {
     Any,
     /// Zeros: pages are cleared when they are freed, and taken to be clear.
     Zero,
-    /// This byte throughout: pages are filled when they are freed, and looked at when they are allocated.
+    /// This byte throughout: pages are filled when they are freed, and looked at when they are
+    /// allocated.
     Fill(u8),
 }
 
@@ -95,13 +97,13 @@ impl fmt::Display for QueueKind {
 impl Features {
     /// What the driver accepts of `offered`, given what free pages hold.
     ///
-    /// Whatever has a queue is accepted where it is offered, used or not: devices number queues by what they offer. Only reporting may be turned down, because its
-    /// queue is the last.
+    /// Whatever has a queue is accepted where it is offered, used or not: devices number queues by
+    /// what they offer. Only reporting may be turned down, because its queue is the last.
     ///
-    /// A device that offers what changes how it reaches memory is refused: the driver names frames and
-    /// reported ranges by physical address and orders its stores as between CPUs, so that such a device
-    /// would reach other memory than was meant, or none. A device may go on although the driver has not
-    /// accepted these bits (virtio 1.2, 6.1), so leaving them out is not enough.
+    /// A device that offers what changes how it reaches memory is refused: the driver names frames
+    /// and reported ranges by physical address and orders its stores as between CPUs, so that such
+    /// a device would reach other memory than was meant, or none. A device may go on although the
+    /// driver has not accepted these bits (virtio 1.2, 6.1), so leaving them out is not enough.
     pub(crate) fn accept(offered: u64, content: FreeContent) -> Result<Self, StartError> {
         let mut features = Self::from_bits_truncate(offered);
         if !features.contains(Self::VERSION_1) {
@@ -133,7 +135,8 @@ impl Features {
         }
     }
 
-    /// The queue's number and the largest size that the device allows; `None` where the queue does not exist.
+    /// The queue's number and the largest size that the device allows; `None` where the queue does
+    /// not exist.
     pub(crate) fn queue<T: Transport>(
         self,
         kind: QueueKind,
@@ -150,8 +153,9 @@ impl Features {
         }
     }
 
-    /// Devices number only the queues that exist, in the specification's order; the specification gives each a number of its own. The two differ from the first queue on
-    /// that does not exist, where such a device has a gap.
+    /// Devices number only the queues that exist, in the specification's order; the specification
+    /// gives each a number of its own. The two differ from the first queue on that does not exist,
+    /// where such a device has a gap.
     fn numbers_are_fixed<T: Transport>(self, transport: &mut T) -> bool {
         let mut is_gap = |kind| {
             transport.max_queue_size(self.compact(kind)) == 0

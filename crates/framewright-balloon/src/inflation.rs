@@ -20,18 +20,21 @@ const PFN_BYTES: u32 = 4;
 /// Where the balloon's frames come from.
 ///
 /// # Safety
-/// A frame that [`take`](Self::take) has returned is used by nobody until it comes back through [`give_back`](Self::give_back): the host may discard it at any time.
+/// A frame that [`take`](Self::take) has returned is used by nobody until it comes back through
+/// [`give_back`](Self::give_back): the host may discard it at any time.
 pub unsafe trait BalloonMemory {
-    /// Takes `1 << order` neighbouring frames of 4 KiB, aligned to their number, all below `end_pfn`; gives the first. `order` is 9 or 0. `None` when there are none to spare:
-    /// the driver goes on with smaller ones, or tries again at the next call of [`Balloon::work`](crate::Balloon::work).
+    /// Takes `1 << order` neighbouring frames of 4 KiB, aligned to their number, all below
+    /// `end_pfn`; gives the first. `order` is 9 or 0. `None` when there are none to spare: the
+    /// driver goes on with smaller ones, or tries again at the next call of
+    /// [`Balloon::work`](crate::Balloon::work).
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64>;
 
-    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free frames clear or
-    /// filled has to do so with these.
+    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free
+    /// frames clear or filled has to do so with these.
     ///
     /// # Safety
-    /// [`take`](Self::take) of this memory gave them to the caller, who gives them back once and uses them no more
-    /// (invariant 42).
+    /// [`take`](Self::take) of this memory gave them to the caller, who gives them back once and
+    /// uses them no more (invariant 42).
     unsafe fn give_back(&mut self, first_pfn: u64, pages: u32);
 }
 
@@ -87,7 +90,8 @@ impl<H: PrivateMemory> Inflation<H> {
         self.request.is_some()
     }
 
-    /// Asks again what the device had not answered when it was reset. Telling it twice does no harm.
+    /// Asks again what the device had not answered when it was reset. Telling it twice does no
+    /// harm.
     pub fn repeat<T: Transport>(&mut self, transport: &mut T) {
         if let Some(request) = self.request {
             self.send(request, transport);
@@ -99,7 +103,8 @@ impl<H: PrivateMemory> Inflation<H> {
     /// # Safety
     /// `memory` is what all frames in the balloon came from.
     pub unsafe fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
-        // The device was asked for nothing on the other queue, and gets no further than to say that it did something there.
+        // The device was asked for nothing on the other queue, and gets no further than to say that
+        // it did something there.
         let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
         let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
         let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else {
@@ -118,7 +123,8 @@ impl<H: PrivateMemory> Inflation<H> {
         Ok(true)
     }
 
-    /// Begins the next request towards `goal_pages`, unless one is on its way. False when there was no memory.
+    /// Begins the next request towards `goal_pages`, unless one is on its way. False when there was
+    /// no memory.
     pub fn approach<T: Transport>(
         &mut self,
         goal_pages: u32,
@@ -151,8 +157,8 @@ impl<H: PrivateMemory> Inflation<H> {
     pub unsafe fn empty(&mut self, memory: &mut dyn BalloonMemory) {
         self.request = None;
         while let Some(run) = self.ledger.pop(u32::MAX) {
-            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the device has let go of it
-            // (invariant 42).
+            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
+            // device has let go of it (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
         }
     }
@@ -170,7 +176,8 @@ impl<H: PrivateMemory> Inflation<H> {
         ring.notify(transport);
     }
 
-    /// Takes up to `wanted` frames, in pieces of 2 MiB while that is possible, into ledger and list.
+    /// Takes up to `wanted` frames, in pieces of 2 MiB while that is possible, into ledger and
+    /// list.
     fn fill(&mut self, wanted: u32, memory: &mut dyn BalloonMemory) -> u32 {
         let mut taken = 0;
         let mut large = true;
@@ -181,7 +188,8 @@ impl<H: PrivateMemory> Inflation<H> {
                 Some(first_pfn) => {
                     let run = Run { first_pfn, pages: 1 << order };
                     if !self.is_usable(run) || !self.ledger.push(run) {
-                        // SAFETY: taken just now; neither device nor ledger knows of it (invariant 42).
+                        // SAFETY: taken just now; neither device nor ledger knows of it (invariant
+                        // 42).
                         unsafe { memory.give_back(run.first_pfn, run.pages) };
                         break;
                     }
@@ -224,8 +232,8 @@ impl<H: PrivateMemory> Inflation<H> {
         let mut left = pages;
         while left > 0 {
             let Some(run) = self.ledger.pop(left) else { return };
-            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the device has let go of it
-            // (invariant 42).
+            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
+            // device has let go of it (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
             left -= run.pages;
         }

@@ -1,6 +1,8 @@
-//! Which frames are in the balloon: a stack of runs, in memory that no device reaches ([`PrivateMemory`]), because frames are given back by what is read here.
+//! Which frames are in the balloon: a stack of runs, in memory that no device reaches
+//! ([`PrivateMemory`]), because frames are given back by what is read here.
 //!
-//! One page holds 510 runs of up to 512 frames, so that a balloon of 2 MiB pieces costs 4 KiB for nearly 1 GiB.
+//! One page holds 510 runs of up to 512 frames, so that a balloon of 2 MiB pieces costs 4 KiB for
+//! nearly 1 GiB.
 
 use crate::private::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
@@ -54,8 +56,8 @@ impl<H: PrivateMemory> Ledger<H> {
         self.pages
     }
 
-    /// Puts a run on top. False when there is no memory to write it down, or its first frame's number
-    /// has more than 32 bits.
+    /// Puts a run on top. False when there is no memory to write it down, or its first frame's
+    /// number has more than 32 bits.
     pub fn push(&mut self, run: Run) -> bool {
         let Ok(first_pfn) = u32::try_from(run.first_pfn) else { return false };
         if self.newest.as_ref().is_none_or(|page| page.count == RUNS_IN_PAGE) {
@@ -104,8 +106,8 @@ impl<H: PrivateMemory> Ledger<H> {
 
 impl<H: PrivateMemory> Drop for Ledger<H> {
     fn drop(&mut self) {
-        // Frames that are in the balloon to the end are lost, the pages that name them are not. One after
-        // the other: who drops the newest drops all behind it on the stack of the calls.
+        // Frames that are in the balloon to the end are lost, the pages that name them are not. One
+        // after the other: who drops the newest drops all behind it on the stack of the calls.
         while let Some(mut page) = self.newest.take() {
             self.newest = page.older.take();
         }

@@ -1,15 +1,17 @@
 //! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
 //!
-//! It stands on `virtio-drivers`, from which it takes the transport and [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright but a page now and then that no device
-//! reaches ([`PrivateMemory`]). What a device says or writes is checked and never trusted with memory: no host can make it give back a frame that was not in the balloon.
-//! [`Balloon`] does
-//! * free page reporting, as a device that is given ranges and asked later: [`Balloon::capacity`], [`submit`](Balloon::submit), [`poll`](Balloon::poll),
-//!   [`reset`](Balloon::reset);
-//! * inflation and deflation towards the host's target, and statistics, one bounded step a call: [`Balloon::work`]. Memory comes from a [`BalloonMemory`], in pieces
-//!   of 2 MiB where there are any.
+//! It stands on `virtio-drivers`, from which it takes the transport and
+//! [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright but a page now and then that
+//! no device reaches ([`PrivateMemory`]). What a device says or writes is checked and never trusted
+//! with memory: no host can make it give back a frame that was not in the balloon. [`Balloon`] does
+//! * free page reporting, as a device that is given ranges and asked later: [`Balloon::capacity`],
+//!   [`submit`](Balloon::submit), [`poll`](Balloon::poll), [`reset`](Balloon::reset);
+//! * inflation and deflation towards the host's target, and statistics, one bounded step a call:
+//!   [`Balloon::work`]. Memory comes from a [`BalloonMemory`], in pieces of 2 MiB where there are
+//!   any.
 //!
-//! Not done: free page hinting (a host-driven mechanism for migration). The feature is accepted where it is offered, because devices number their queues by it, and
-//! the queue stays empty.
+//! Not done: free page hinting (a host-driven mechanism for migration). The feature is accepted
+//! where it is offered, because devices number their queues by it, and the queue stays empty.
 //!
 //! ```
 //! use framewright_balloon::{Balloon, BalloonMemory, Settings};

@@ -85,7 +85,8 @@ pub enum RegistersError {
         /// Bytes.
         bytes: u64,
     },
-    /// They lie, in whole or in part, in the same pages as memory: writing to them would write to it.
+    /// They lie, in whole or in part, in the same pages as memory: writing to them would write to
+    /// it.
     OverMemory(Registers),
     /// Two ranges lie in the same pages.
     Overlap(Registers, Registers),
@@ -120,8 +121,8 @@ impl core::error::Error for RegistersError {}
 /// registers in memory or firmware has given them no place.
 ///
 /// A place is what firmware or the host wrote down, and whoever maps it maps whatever is there. So
-/// `is_memory` is asked for each range of whole pages of 4096 bytes, first and last address, whether any of it is
-/// memory. To be called before anything is mapped and before [`enable`].
+/// `is_memory` is asked for each range of whole pages of 4096 bytes, first and last address,
+/// whether any of it is memory. To be called before anything is mapped and before [`enable`].
 ///
 /// # Errors
 /// See [`RegistersError`].
@@ -174,7 +175,8 @@ fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -
     })
 }
 
-/// Lets the device answer to memory accesses and access memory itself, and keeps it from the interrupt line: the driver looks by itself.
+/// Lets the device answer to memory accesses and access memory itself, and keeps it from the
+/// interrupt line: the driver looks by itself.
 pub fn enable<C: ConfigurationAccess>(access: &mut C, place: DeviceFunction) {
     let command = Command::from_bits_retain(
         u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0),
@@ -245,7 +247,8 @@ mod tests {
     fn balloons_are_found_on_every_bus_that_a_bridge_leads_to() {
         let buses = Buses::default();
         assert_eq!(find(&buses), None);
-        // Another virtio device, another vendor's device with that number, a bridge that leads to where it is, and one that leads nowhere.
+        // Another virtio device, another vendor's device with that number, a bridge that leads to
+        // where it is, and one that leads nowhere.
         buses.device((0, 1, 0), 0x1af4, 0x1044);
         buses.device((0, 2, 0), 0x8086, 0x1045);
         buses.bridge((0, 3, 0), 0);

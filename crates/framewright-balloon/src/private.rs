@@ -8,13 +8,13 @@ use virtio_drivers::Hal;
 /// Bytes of a page from [`PrivateMemory`].
 pub const PRIVATE_PAGE_BYTES: usize = 4096;
 
-/// Where the driver keeps which frames are in the balloon. It gives them back by what it reads there,
-/// so that this must be memory that no device and no host can write: not what
+/// Where the driver keeps which frames are in the balloon. It gives them back by what it reads
+/// there, so that this must be memory that no device and no host can write: not what
 /// [`Hal::dma_alloc`] gives, which is shared where memory is encrypted or behind an IOMMU.
 ///
 /// # Safety
-/// A page from [`allocate_page`](Self::allocate_page) is memory of [`PRIVATE_PAGE_BYTES`] bytes, aligned
-/// to 4096, readable and writable, and the caller's alone until
+/// A page from [`allocate_page`](Self::allocate_page) is memory of [`PRIVATE_PAGE_BYTES`] bytes,
+/// aligned to 4096, readable and writable, and the caller's alone until
 /// [`free_page`](Self::free_page). No device is told of it.
 pub unsafe trait PrivateMemory: Hal {
     /// A page with any content; `None` when there is no memory.
@@ -23,7 +23,8 @@ pub unsafe trait PrivateMemory: Hal {
     /// Takes a page back.
     ///
     /// # Safety
-    /// It came from [`allocate_page`](Self::allocate_page), comes back once, and is not used any more.
+    /// It came from [`allocate_page`](Self::allocate_page), comes back once, and is not used any
+    /// more.
     unsafe fn free_page(page: NonNull<u8>);
 }
 

@@ -51,7 +51,8 @@ impl fmt::Display for SubmitError {
 
 impl core::error::Error for SubmitError {}
 
-/// The device has returned a request and says something about it that cannot be: it has written more than the request has room for.
+/// The device has returned a request and says something about it that cannot be: it has written
+/// more than the request has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAnswer {
     /// Bytes that it has written, as it says.

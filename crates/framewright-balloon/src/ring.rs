@@ -1,8 +1,11 @@
 //! A split virtqueue of at most 128 descriptors in one page.
 //!
-//! `virtio-drivers` has queues too. They take buffers as Rust slices, which memory that is being reported must not be: it may be outside of every mapping,
-//! and its content goes away under the reference. They also trust the used ring's index, and stop the kernel when a device returns what it was not given. Here a buffer is
-//! an address and a length, links and counts are read from our own copies only, and whatever a device writes is either an answer to something asked or a [`DeviceFault`].
+//! `virtio-drivers` has queues too. They take buffers as Rust slices, which memory that is being
+//! reported must not be: it may be outside of every mapping, and its content goes away under the
+//! reference. They also trust the used ring's index, and stop the kernel when a device returns what
+//! it was not given. Here a buffer is an address and a length, links and counts are read from our
+//! own copies only, and whatever a device writes is either an answer to something asked or a
+//! [`DeviceFault`].
 //!
 //! Orders of memory: A SeqCst fence stands between the index that is published and the flags that
 //! are looked at; its partner is the device's own, between its flags and its look at the index.
@@ -77,7 +80,8 @@ pub struct Ring<H: Hal> {
 }
 
 impl<H: Hal> Ring<H> {
-    /// A ring for queue `queue` of `size` descriptors, a power of two of at most [`MOST_DESCRIPTORS`]. `None` when there is no memory.
+    /// A ring for queue `queue` of `size` descriptors, a power of two of at most
+    /// [`MOST_DESCRIPTORS`]. `None` when there is no memory.
     pub fn new(queue: u16, size: u16) -> Option<Self> {
         debug_assert!(size.is_power_of_two() && size <= MOST_DESCRIPTORS, "a size that fits");
         let mut ring = Self {
@@ -130,7 +134,8 @@ impl<H: Hal> Ring<H> {
         transport.queue_set(self.queue, self.size.into(), at(DESCRIPTORS), at(AVAILABLE), at(USED));
     }
 
-    /// Gives the device a chain of `buffers`, of which there is at least one. False when there is no room for them; nothing has then changed.
+    /// Gives the device a chain of `buffers`, of which there is at least one. False when there is
+    /// no room for them; nothing has then changed.
     pub fn add<B: ExactSizeIterator<Item = Buffer>>(&mut self, buffers: B, tag: u64) -> bool {
         let wanted = buffers.len();
         if wanted == 0 || wanted > self.free_count.into() {
@@ -163,7 +168,8 @@ impl<H: Hal> Ring<H> {
 
     /// Tells the device that there is something new, unless it does not want to know.
     pub fn notify<T: Transport>(&self, transport: &mut T) {
-        // The index is published before the flags are read; the device does these two the other way round.
+        // The index is published before the flags are read; the device does these two the other way
+        // round.
         fence(Ordering::SeqCst);
         if self.page.observe_u16(USED) & NO_NOTIFY == 0 {
             transport.notify(self.queue);
@@ -173,7 +179,8 @@ impl<H: Hal> Ring<H> {
     /// What the device has returned next.
     ///
     /// # Errors
-    /// It has returned more than it has, or what it was not given. Nothing that it says on this queue can be believed any more.
+    /// It has returned more than it has, or what it was not given. Nothing that it says on this
+    /// queue can be believed any more.
     pub fn poll(&mut self) -> Result<Option<Used>, DeviceFault> {
         let index = self.page.observe_u16(USED + INDEX);
         let returned = index.wrapping_sub(self.used);

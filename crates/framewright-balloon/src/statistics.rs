@@ -3,7 +3,8 @@
 use crate::dma::DmaPage;
 use virtio_drivers::Hal;
 
-/// What the host may ask for. The number is the tag of the specification; amounts of memory are in bytes, all else are counts since boot.
+/// What the host may ask for. The number is the tag of the specification; amounts of memory are in
+/// bytes, all else are counts since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Statistic {
@@ -66,7 +67,8 @@ impl Statistic {
 /// A tag of 16 bits, then a value of 64, without a gap.
 const ENTRY_BYTES: u32 = 10;
 
-/// Writes what `value` knows into `page`; gives the length in bytes. A buffer may not be empty: without any value it holds one zero count.
+/// Writes what `value` knows into `page`; gives the length in bytes. A buffer may not be empty:
+/// without any value it holds one zero count.
 pub fn write<H: Hal>(page: &DmaPage<H>, value: &mut dyn FnMut(Statistic) -> Option<u64>) -> u32 {
     let mut length = 0;
     let mut put = |tag: Statistic, value: u64| {

@@ -1,4 +1,5 @@
-//! Devices that reach memory otherwise than this driver knows are refused, at the start and after a reset.
+//! Devices that reach memory otherwise than this driver knows are refused, at the start and after a
+//! reset.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Random histories of everything at once, against a model: the driver, memory, and a host that is slow, changes its mind and is reset.
+//! Random histories of everything at once, against a model: the driver, memory, and a host that is
+//! slow, changes its mind and is reset.
 
 mod common;
 
@@ -171,7 +172,8 @@ proptest! {
         host.set_target(1000);
         common::settle(&mut balloon, &mut model.memory);
         prop_assert_eq!(model.memory.taken.len(), 1000);
-        // Frames that the host counts and the guest does not were in the balloon when it was stopped; a reset means that they are the guest's.
+        // Frames that the host counts and the guest does not were in the balloon when it was
+        // stopped; a reset means that they are the guest's.
         prop_assert!(as_told(&model.memory.taken).is_subset(&host.balloon()));
         while !balloon.stop_with(&mut model.memory) {}
         prop_assert_eq!(model.memory.free.len(), FRAMES);

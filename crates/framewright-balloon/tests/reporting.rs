@@ -1,4 +1,5 @@
-//! Reports: what goes to the device, what comes back, and what happens when it lies, is silent, or is reset.
+//! Reports: what goes to the device, what comes back, and what happens when it lies, is silent, or
+//! is reset.
 
 mod common;
 
@@ -29,7 +30,8 @@ fn on_demand() -> (FakeBalloon, Driver) {
 fn ranges_arrive_as_they_are() {
     let host = FakeBalloon::new();
     let mut balloon = start(&host).expect("a device that is well");
-    // The first page, a block of 1 GiB beyond 16 TiB, the longest range of all, the end of all addresses.
+    // The first page, a block of 1 GiB beyond 16 TiB, the longest range of all, the end of all
+    // addresses.
     let ranges = [(0, 4096), (1 << 45, 1 << 30), (1 << 51, !4095), (!0x1fff, 4096)];
     let token = submit(&mut balloon, &ranges).expect("room");
     assert_eq!(balloon.reports_in_flight(), 1);

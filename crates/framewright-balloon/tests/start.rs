@@ -32,7 +32,8 @@ fn every_set_of_features_in_both_numberings() {
     for features in 0..64 {
         for numbering in [Numbering::Compact, Numbering::Fixed] {
             for content in [FreeContent::Any, FreeContent::Zero, FreeContent::Fill(0xaa)] {
-                // Bits that nobody knows, and those of rings that this driver does not use, are offered too.
+                // Bits that nobody knows, and those of rings that this driver does not use, are
+                // offered too.
                 let offer =
                     Offer { numbering, ..Offer::with(features | 3 << 28 | 1 << 7 | 1 << 41) };
                 let host = FakeBalloon::offering(offer);

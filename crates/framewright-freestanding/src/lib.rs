@@ -1,8 +1,10 @@
-//! The symbols that compiled code expects and that C's library has elsewhere: memory functions and the unwinder's name, for programs that bring nothing else. Name the crate once
-//! (`use framewright_freestanding as _;`) and link nothing that has them too.
+//! The symbols that compiled code expects and that C's library has elsewhere: memory functions and
+//! the unwinder's name, for programs that bring nothing else. Name the crate once (`use
+//! framewright_freestanding as _;`) and link nothing that has them too.
 //!
-//! In assembly, so that the compiler cannot turn a loop into a call to itself; by words, because an emulator takes one step per turn
-//! of a string instruction and is seven times faster with words than with bytes.
+//! In assembly, so that the compiler cannot turn a loop into a call to itself; by words, because an
+//! emulator takes one step per turn of a string instruction and is seven times faster with words
+//! than with bytes.
 #![no_std]
 #![cfg(all(target_arch = "x86_64", not(test)))]
 
@@ -14,7 +16,8 @@ use core::arch::asm;
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller promises both ranges; the two instructions copy count / 8 words, then the rest.
+    // SAFETY: the caller promises both ranges; the two instructions copy count / 8 words, then the
+    // rest.
     unsafe {
         asm!(
             "rep movsq",
@@ -37,11 +40,12 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     if to.addr().wrapping_sub(from.addr()) >= count {
-        // SAFETY: the caller promises both ranges, and copying upward never overtakes its source here.
+        // SAFETY: the caller promises both ranges, and copying upward never overtakes its source
+        // here.
         return unsafe { memcpy(to, from, count) };
     }
-    // SAFETY: the caller promises both ranges. They overlap with `to` above `from`, so this copies downward: the odd bytes at
-    // the end, then words. The direction flag is set back.
+    // SAFETY: the caller promises both ranges. They overlap with `to` above `from`, so this copies
+    // downward: the odd bytes at the end, then words. The direction flag is set back.
     unsafe {
         asm!(
             "std",
@@ -69,7 +73,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
     // By a product, because an array of eight bytes would be filled with `memset`.
     let word = u64::from(value.to_le_bytes()[0]) * 0x0101_0101_0101_0101;
-    // SAFETY: the caller promises the range; the two instructions fill count / 8 words, then the rest.
+    // SAFETY: the caller promises the range; the two instructions fill count / 8 words, then the
+    // rest.
     unsafe {
         asm!(
             "rep stosq",
@@ -92,7 +97,8 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
     for index in 0..count {
-        // SAFETY: the caller promises `count` bytes. Volatile, so that this is not turned into a call to itself.
+        // SAFETY: the caller promises `count` bytes. Volatile, so that this is not turned into a
+        // call to itself.
         let first = unsafe { left.wrapping_add(index).read_volatile() };
         // SAFETY: as above.
         let second = unsafe { right.wrapping_add(index).read_volatile() };

@@ -1,4 +1,5 @@
-//! The CRC-32 of a file, by all CPUs at once: each chunk has its own, and the caller joins them in the order of the file.
+//! The CRC-32 of a file, by all CPUs at once: each chunk has its own, and the caller joins them in
+//! the order of the file.
 //!
 //! ```console
 //! $ cargo run --release -p framewright-hosted --example parallel_checksum [FILE]

@@ -1,4 +1,5 @@
-//! Has the system back a mapping with memory, by all CPUs at once, with a progress bar; and gives all of it back when part of it cannot be had.
+//! Has the system back a mapping with memory, by all CPUs at once, with a progress bar; and gives
+//! all of it back when part of it cannot be had.
 //!
 //! ```console
 //! $ cargo run --release -p framewright-hosted --example parallel_prefault [MiB]
@@ -21,7 +22,8 @@ struct Mapping {
     pages: u64,
 }
 
-// SAFETY: the mapping belongs to this value, and all that is done to it is asked of the kernel, which any number of threads may do.
+// SAFETY: the mapping belongs to this value, and all that is done to it is asked of the kernel,
+// which any number of threads may do.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -71,7 +73,8 @@ fn bytes(pages: u64) -> io::Result<usize> {
         .ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
-/// Backs all of `mapping`, or none of it. `refuse` is a page that there is no memory for, to show what happens then.
+/// Backs all of `mapping`, or none of it. `refuse` is a page that there is no memory for, to show
+/// what happens then.
 fn prefault(
     mapping: &Mapping,
     done: &DoneCount,
@@ -89,7 +92,8 @@ fn prefault(
             result.inspect_err(|_| drop(mapping.advise(&pages, libc::MADV_DONTNEED)))
         },
         |pages| {
-            // It is only advice: a failure leaves memory in use, and the mapping is as good as before.
+            // It is only advice: a failure leaves memory in use, and the mapping is as good as
+            // before.
             let _ = mapping.advise(&pages, libc::MADV_DONTNEED);
         },
     )

@@ -1,9 +1,10 @@
 //! Framewright in a Linux process.
 //!
-//! [`source`] says which memory, nodes and CPUs a machine has: this machine, a file from any other, or one made up.
-//! [`platform`] lets a process stand in for such a machine: threads are its CPUs and one reserved mapping is its physical memory,
-//! so a machine of 24 TiB can be brought up on a small one.
-//! [`reporting`] gives free memory back to the operating system. [`jobs`] has threads that help with multithreaded jobs, within what their caller may use.
+//! [`source`] says which memory, nodes and CPUs a machine has: this machine, a file from any other,
+//! or one made up. [`platform`] lets a process stand in for such a machine: threads are its CPUs
+//! and one reserved mapping is its physical memory, so a machine of 24 TiB can be brought up on a
+//! small one. [`reporting`] gives free memory back to the operating system. [`jobs`] has threads
+//! that help with multithreaded jobs, within what their caller may use.
 //!
 //! ```no_run
 //! use framewright::firmware::{MapBuilder, Topology};

@@ -1,6 +1,7 @@
 //! Free memory back to the operating system: a device for free page reports made of `madvise`.
 //!
-//! It answers at once. All ranges of a report go in one system call where the system has one for that, and one by one otherwise.
+//! It answers at once. All ranges of a report go in one system call where the system has one for
+//! that, and one by one otherwise.
 
 use crate::platform::{HostedError, HostedPlatform, Itself};
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
@@ -14,7 +15,8 @@ pub enum Advice {
     DontNeed,
     /// When the system needs it (`MADV_FREE`); until then it has its content. For private memory.
     Free,
-    /// At once, as a hole in the file behind it (`MADV_REMOVE`): it reads as zero when next touched. For shared memory.
+    /// At once, as a hole in the file behind it (`MADV_REMOVE`): it reads as zero when next
+    /// touched. For shared memory.
     HolePunch,
 }
 
@@ -67,14 +69,16 @@ impl<'a> MadviseDevice<'a> {
     }
 }
 
-// SAFETY: all is done when `submit` returns, and only to the ranges; what the system has taken `DontNeed` or `HolePunch` for reads as zero (invariant 1).
+// SAFETY: all is done when `submit` returns, and only to the ranges; what the system has taken
+// `DontNeed` or `HolePunch` for reads as zero (invariant 1).
 unsafe impl ReportDevice for MadviseDevice<'_> {
     fn capacity(&self) -> usize {
         32
     }
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
-        // SAFETY: passed on to the caller: nobody uses the ranges until this has returned, when it is over.
+        // SAFETY: passed on to the caller: nobody uses the ranges until this has returned, when it
+        // is over.
         let taken =
             unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);

@@ -1,4 +1,5 @@
-//! Jobs with threads of this process: coverage, panics, nesting, many callers, and what helpers take over from their caller.
+//! Jobs with threads of this process: coverage, panics, nesting, many callers, and what helpers
+//! take over from their caller.
 
 use framewright_hosted::HostedHelpers;
 use framewright_hosted::jobs::Priority;
@@ -9,7 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo xtask test` counts the lines.
+/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo
+/// xtask test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
         use std::io::Write;
@@ -61,7 +63,8 @@ fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// A job of two chunks, of which the caller does not end the first before a helper has done the second.
+/// A job of two chunks, of which the caller does not end the first before a helper has done the
+/// second.
 fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
     let came = AtomicBool::new(false);
     let summary = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
@@ -274,7 +277,8 @@ fn is_lowest() -> bool {
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) == 19 }
 }
 
-/// The caller has nothing left to do and waits; only then the helper runs at its priority, and no longer than that.
+/// The caller has nothing left to do and waits; only then the helper runs at its priority, and no
+/// longer than that.
 #[test]
 fn a_caller_that_waits_lends_its_priority() {
     let helpers = HostedHelpers::new();
@@ -303,7 +307,8 @@ fn a_caller_that_waits_lends_its_priority() {
     }
 }
 
-/// `SCHED_IDLE` is below the level that helpers have of their own; the next caller has them there again.
+/// `SCHED_IDLE` is below the level that helpers have of their own; the next caller has them there
+/// again.
 #[test]
 fn a_helper_is_never_above_its_caller() {
     let helpers = HostedHelpers::new();

@@ -1,4 +1,5 @@
-//! What helpers do in processes of their own kind: under a real CPU quota, without privileges, after privileges were dropped, after a fork.
+//! What helpers do in processes of their own kind: under a real CPU quota, without privileges,
+//! after privileges were dropped, after a fork.
 //!
 //! A test runs this program again, with the environment saying which role to play.
 
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo xtask test` counts the lines.
+/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo
+/// xtask test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
         use std::io::Write;
@@ -35,7 +37,8 @@ fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// One test at a time: a child of another would have a copy of the program open while it is written.
+/// One test at a time: a child of another would have a copy of the program open while it is
+/// written.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -87,7 +90,8 @@ fn role() {
     }
 }
 
-/// A job of two chunks whose caller waits for a helper; returns how many threads took part. `on_helper` ends before the job does.
+/// A job of two chunks whose caller waits for a helper; returns how many threads took part.
+/// `on_helper` ends before the job does.
 fn threads_of_a_job(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) -> u32 {
     let possible = helpers.allowance() > 0;
     let (inside, begun) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -118,7 +122,8 @@ fn under_quota(cpus: usize) {
     let free = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(helpers.allowance(), cpus.min(free) - 1);
     assert_eq!(threads_of_a_job(&helpers, || {}), if cpus == 1 || free == 1 { 1 } else { 2 });
-    // Not even when several callers have jobs at once: of two CPUs' time one helper's worth is used.
+    // Not even when several callers have jobs at once: of two CPUs' time one helper's worth is
+    // used.
     let (working, most) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -268,7 +273,8 @@ fn without_privileges_helpers_keep_their_priority() {
     ended_well(&command.output().expect("it starts"));
 }
 
-/// Lowers helpers while that is allowed and gives up the right to raise them: the first job that wants to finds out, and ends.
+/// Lowers helpers while that is allowed and gives up the right to raise them: the first job that
+/// wants to finds out, and ends.
 fn dropping() {
     let helpers = HostedHelpers::new();
     if helpers.allowance() == 0 || helpers.priority() == Priority::Kept {
@@ -299,9 +305,11 @@ fn a_process_that_drops_its_privileges_goes_on() {
     ended_well(&Program::new("dropping").playing("dropping").output().expect("it starts"));
 }
 
-/// Forks; the child calls `child` and ends with 0 if that says true, at the latest after 30 s. Returns how it ended.
+/// Forks; the child calls `child` and ends with 0 if that says true, at the latest after 30 s.
+/// Returns how it ended.
 fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus {
-    // SAFETY: the child has one thread; it takes locks only of the C library's allocator, which are free after a fork, and of pools of its own.
+    // SAFETY: the child has one thread; it takes locks only of the C library's allocator, which are
+    // free after a fork, and of pools of its own.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: takes an integer; the default action ends the child.
@@ -349,7 +357,8 @@ fn a_child_starts_threads_of_its_own() {
     assert!(!possible || threads_of_a_job(&helpers, || {}) == 2);
 }
 
-/// While a helper is inside a chunk its caller forks, inside another. The child goes on with a job that cannot end.
+/// While a helper is inside a chunk its caller forks, inside another. The child goes on with a job
+/// that cannot end.
 #[test]
 fn a_child_that_goes_on_with_its_parents_job_is_ended() {
     let _alone = alone();

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine does not allow; `cargo xtask test`
-/// counts the lines.
+/// Says on the terminal, past the test harness, what this machine does not allow; `cargo xtask
+/// test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
         use std::io::Write;
@@ -51,8 +51,9 @@ fn this_cpu() -> Set {
 /// More looks than a caller takes to see that its helper stands still, by a hundred times.
 const LOOKS: u32 = 5_000;
 
-/// Runs a job whose helper binds itself to its CPU in its chunk and gets none of its time, as beside a
-/// busy process; its caller waits for it. Returns whether the helper was taken from that CPU.
+/// Runs a job whose helper binds itself to its CPU in its chunk and gets none of its time, as
+/// beside a busy process; its caller waits for it. Returns whether the helper was taken from that
+/// CPU.
 fn is_fetched(helpers: &HostedHelpers) -> bool {
     let (inside, begun, was_fetched) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));

@@ -153,7 +153,8 @@ SRAT: Node 1 PXM 1 180000000-280000000
     assert_eq!(machine.cpus.len(), 2);
 }
 
-/// Overlaps and numbers beyond limits come out of loading, in the library's words with the machine's name.
+/// Overlaps and numbers beyond limits come out of loading, in the library's words with the
+/// machine's name.
 #[test]
 fn impossible_machines_are_refused() {
     let load = |text: &str| {

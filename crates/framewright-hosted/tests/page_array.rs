@@ -1,4 +1,5 @@
-//! The page array of a machine in a process: what it costs, what giving it back saves, and that a touch of what is absent is found.
+//! The page array of a machine in a process: what it costs, what giving it back saves, and that a
+//! touch of what is absent is found.
 
 use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
@@ -24,7 +25,8 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let platform = platform.expect("a machine").leak();
     let topology = Topology::new(&mut []);
     let mut storage = EarlyStorage::new();
-    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it (invariant 1).
+    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it
+    // (invariant 1).
     let early =
         unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
@@ -72,7 +74,8 @@ fn pages_of_the_command_line_never_cost_memory_for_their_map() {
             "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=1000";
         let line = format!("memmap_init={policy} {words}");
         let manager = bring_up(false, &line);
-        // 2536 of 4096 blocks have none, and nothing was ever written there that could have gone back since.
+        // 2536 of 4096 blocks have none, and nothing was ever written there that could have gone
+        // back since.
         assert!(
             resident_mib(&manager) <= 128 - (2536 * 32) / 1024 + 1,
             "{policy}: {} MiB",
@@ -116,11 +119,13 @@ fn a_touch_of_a_map_that_was_given_back_is_found() {
 
 /// Whether a child process does not survive reading a byte.
 fn is_killed_by_touching(byte: *const u8) -> bool {
-    // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not safe after fork.
+    // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not
+    // safe after fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: the address is in a mapping of this process; if it may not be read the child dies, which is what is asked.
+        // SAFETY: the address is in a mapping of this process; if it may not be read the child
+        // dies, which is what is asked.
         std::hint::black_box(unsafe { byte.read_volatile() });
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(0) };

@@ -22,11 +22,13 @@ fn open(ranges: &[(u64, u64)], cpus: u32) -> Result<HostedPlatform, HostedError>
 
 /// A word of physical memory, which belongs to the test alone.
 fn word(platform: &HostedPlatform, pa: u64) -> &AtomicU64 {
-    // SAFETY: the address is present memory of a machine without a manager, readable, writable and aligned; all accesses are atomic.
+    // SAFETY: the address is present memory of a machine without a manager, readable, writable and
+    // aligned; all accesses are atomic.
     unsafe { platform.direct(pa).cast::<AtomicU64>().as_ref() }
 }
 
-/// In every present range, physical distance is distance in the process, and 2 MiB alignment is kept.
+/// In every present range, physical distance is distance in the process, and 2 MiB alignment is
+/// kept.
 fn check_linear(platform: &HostedPlatform) {
     for range in platform.present() {
         let base = platform.direct(range.start).addr().get() as u64;

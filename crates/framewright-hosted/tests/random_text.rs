@@ -100,7 +100,8 @@ fn apply(text: &str, change: &Change) -> String {
     }
 }
 
-/// Reading gives a machine that holds memory, or an error that names a line of the text or says that the whole is of no use.
+/// Reading gives a machine that holds memory, or an error that names a line of the text or says
+/// that the whole is of no use.
 fn check(text: &str) -> Result<(), TestCaseError> {
     match Machine::parse("random", text) {
         Ok(machine) => {

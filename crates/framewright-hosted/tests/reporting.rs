@@ -26,7 +26,8 @@ fn with_platform<T>(
     let topology = Topology::new(&mut claims);
     let parameters = Parameters::default();
     let mut storage = EarlyStorage::new();
-    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it (invariant 1).
+    // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it
+    // (invariant 1).
     let early =
         unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };

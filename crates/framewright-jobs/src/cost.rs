@@ -6,13 +6,16 @@ use core::fmt;
 
 /// A cost is kept in these fractions of a nanosecond: 2^-20.
 const FRACTION_BITS: u32 = 20;
-/// The lowest bits of `small`: runs that need no clock. The rest is the number of units up to which they do not.
+/// The lowest bits of `small`: runs that need no clock. The rest is the number of units up to which
+/// they do not.
 const RUN_BITS: u32 = 4;
 const RUNS: u64 = (1 << RUN_BITS) - 1;
-/// A job is small while it takes no more than this part of what makes the first helper worth its start: one that costs eight times what it did is not late yet.
+/// A job is small while it takes no more than this part of what makes the first helper worth its
+/// start: one that costs eight times what it did is not late yet.
 const SMALL_PART: u64 = 8;
 
-/// What a unit costs in jobs that are alike, as the last of them found it. Given to each of them by [`Job::learning_in`](crate::Job::learning_in); it may be a `static`.
+/// What a unit costs in jobs that are alike, as the last of them found it. Given to each of them by
+/// [`Job::learning_in`](crate::Job::learning_in); it may be a `static`.
 ///
 /// | what the last jobs taught | what the next does |
 /// |---|---|
@@ -21,11 +24,15 @@ const SMALL_PART: u64 = 8;
 /// | more, but not worth a helper | it is timed in its middle |
 /// | they are worth helpers | it asks for them at once |
 ///
-/// It is a hint. What is wrong costs time and nothing else: units that have become dear are done by the caller alone in up to 15 jobs, and the one after them finds out in its middle;
-/// units that have become cheap wake helpers once for nothing. A job that fails, panics, is cancelled or has no units teaches nothing.
+/// It is a hint. What is wrong costs time and nothing else: units that have become dear are done by
+/// the caller alone in up to 15 jobs, and the one after them finds out in its middle; units that
+/// have become cheap wake helpers once for nothing. A job that fails, panics, is cancelled or has
+/// no units teaches nothing.
 ///
-/// Two words, read and written without a locked instruction. Threads that share it overwrite what the others learned, which does no harm where their units are alike (each counts up to 15 of its
-/// own jobs then); but small jobs that run on several CPUs at once share its cache line, so each CPU is better off with its own.
+/// Two words, read and written without a locked instruction. Threads that share it overwrite what
+/// the others learned, which does no harm where their units are alike (each counts up to 15 of its
+/// own jobs then); but small jobs that run on several CPUs at once share its cache line, so each
+/// CPU is better off with its own.
 pub struct UnitCost {
     /// 0: unknown.
     cost: AtomicU64,
@@ -54,7 +61,8 @@ impl UnitCost {
         }
     }
 
-    /// What `units` take one thread, nanoseconds, by what was learned last; nothing when that is nothing. `u64::MAX` is so much or more.
+    /// What `units` take one thread, nanoseconds, by what was learned last; nothing when that is
+    /// nothing. `u64::MAX` is so much or more.
     #[must_use]
     pub fn ns_of(&self, units: u64) -> Option<u64> {
         // Relaxed, as everywhere here: a hint that orders nothing.
@@ -80,13 +88,15 @@ impl UnitCost {
             && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
     }
 
-    /// Units that take about `ns`, at least one, and what they take; nothing while that is not known.
+    /// Units that take about `ns`, at least one, and what they take; nothing while that is not
+    /// known.
     pub(crate) fn sample(&self, ns: u64) -> Option<(u64, u64)> {
         let units = divide(ns, self.cost.load(Ordering::Relaxed))?.max(1);
         Some((units, self.ns_of(units)?))
     }
 
-    /// A job's `units` took one thread `ns`, where a helper costs `start_cost_ns` before it does its first unit.
+    /// A job's `units` took one thread `ns`, where a helper costs `start_cost_ns` before it does
+    /// its first unit.
     pub(crate) fn learn(&self, units: u64, ns: u64, start_cost_ns: u64) {
         let Some(cost) = divide(ns, units) else { return };
         let cost = cost.max(1);
@@ -98,7 +108,8 @@ impl UnitCost {
     }
 }
 
-/// `ns / by` in the fractions in which costs are kept: a cost by units, units by a cost. Nothing by 0.
+/// `ns / by` in the fractions in which costs are kept: a cost by units, units by a cost. Nothing by
+/// 0.
 fn divide(ns: u64, by: u64) -> Option<u64> {
     match ns.checked_mul(1 << FRACTION_BITS) {
         Some(fractions) => fractions.checked_div(by),

@@ -98,7 +98,8 @@ pub enum JobError<E> {
     },
     /// It was cancelled before everything was claimed.
     Cancelled {
-        /// Units of the chunks that returned without error. If the job has an undo, they were undone.
+        /// Units of the chunks that returned without error. If the job has an undo, they were
+        /// undone.
         units: u64,
     },
 }
@@ -126,7 +127,8 @@ impl<E> From<InvalidJob> for JobError<E> {
 /// What a job took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Workers that called a chunk, the caller among them. A helper that left for another job and came back counts twice.
+    /// Workers that called a chunk, the caller among them. A helper that left for another job and
+    /// came back counts twice.
     pub threads: u32,
     /// Calls of the chunk function.
     pub chunks: u64,

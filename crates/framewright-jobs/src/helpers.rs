@@ -1,11 +1,13 @@
-//! Where helpers come from: the trait [`Helpers`], which a platform implements, and [`Desk`], which the platform's jobs share.
+//! Where helpers come from: the trait [`Helpers`], which a platform implements, and [`Desk`], which
+//! the platform's jobs share.
 
 use crate::nodes::{NodeCursor, NodeSet};
 use crate::raw::Post;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::const_fn;
 
-/// Posts beyond this many are not used: a worker has one of 256 numbers, and the caller has the first.
+/// Posts beyond this many are not used: a worker has one of 256 numbers, and the caller has the
+/// first.
 pub const MAX_HELPERS: usize = 255;
 
 /// A start cost that is assumed until one was measured.
@@ -14,9 +16,11 @@ const FIRST_START_COST_NS: u64 = 20_000;
 /// So many jobs at most ask for no helper after one that asked in vain.
 const MOST_REFRAIN: u32 = 15;
 
-/// What the jobs of one platform share: the node cursor, who is short of helpers, and how long helpers take to start.
+/// What the jobs of one platform share: the node cursor, who is short of helpers, and how long
+/// helpers take to start.
 ///
-/// All its atomics are Relaxed. They are hints and counts: a stale one costs time and orders nothing.
+/// All its atomics are Relaxed. They are hints and counts: a stale one costs time and orders
+/// nothing.
 pub struct Desk {
     pub(crate) cursor: NodeCursor,
     jobs: AtomicU32,
@@ -50,13 +54,15 @@ impl Desk {
         }
     }
 
-    /// From asking for helpers to the first claim of one of them: a moving average over the helpers that came, nanoseconds.
+    /// From asking for helpers to the first claim of one of them: a moving average over the helpers
+    /// that came, nanoseconds.
     #[must_use]
     pub fn start_cost_ns(&self) -> u64 {
         self.start_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether a job that is not large should ask for helpers: not while they come to none, but for one job in 2, 4, 8, at most [`MOST_REFRAIN`] + 1. To be asked once a job.
+    /// Whether a job that is not large should ask for helpers: not while they come to none, but for
+    /// one job in 2, 4, 8, at most [`MOST_REFRAIN`] + 1. To be asked once a job.
     pub(crate) fn should_ask(&self) -> bool {
         let vain = self.vain.load(Ordering::Relaxed);
         if vain == 0 {
@@ -74,7 +80,8 @@ impl Desk {
         self.refrained.store(0, Ordering::Relaxed);
     }
 
-    /// Counts one helper's start in, as an eighth. One that was kept waiting by a busy CPU counts as eight times the average at most.
+    /// Counts one helper's start in, as an eighth. One that was kept waiting by a busy CPU counts
+    /// as eight times the average at most.
     pub(crate) fn learn_start_cost(&self, sample_ns: u64) {
         if self.vain.load(Ordering::Relaxed) != 0 {
             self.vain.store(0, Ordering::Relaxed);
@@ -95,7 +102,8 @@ impl Desk {
         self.hungry.load(Ordering::Relaxed)
     }
 
-    /// How many helpers each job may keep while another is short of some. One at least: a single helper stays where it is.
+    /// How many helpers each job may keep while another is short of some. One at least: a single
+    /// helper stays where it is.
     pub(crate) fn share(&self, posts: usize) -> u32 {
         let posts = u32::try_from(posts.min(MAX_HELPERS)).unwrap_or(u32::MAX);
         (posts / self.jobs().max(1)).max(1)
@@ -150,51 +158,60 @@ pub struct Crew<'a> {
 ///
 /// # For an implementer
 ///
-/// 1. A [`Post`] for each helper and one [`Desk`], in static memory or in a pool: [`crew`](Self::crew).
+/// 1. A [`Post`] for each helper and one [`Desk`], in static memory or in a pool:
+///    [`crew`](Self::crew).
 /// 2. Each helper, a thread or an idle CPU, loops as shown at [`Post`].
 /// 3. [`wake`](Self::wake): a futex call, or an interrupt to the CPU.
-/// 4. If helpers cost more to wait for than a busy wait: [`wait_for`](Self::wait_for). A platform with priorities lends the caller's here.
+/// 4. If helpers cost more to wait for than a busy wait: [`wait_for`](Self::wait_for). A platform
+///    with priorities lends the caller's here.
 /// 5. With resource control: [`allowance`](Self::allowance), [`prepare`](Self::prepare).
-/// 6. With a clock: [`now_ns`](Self::now_ns), which makes small jobs cheap. It is read at the borders of chunks, so it should take
-///    some ten nanoseconds.
-/// 7. With nodes: [`nodes`](Self::nodes), [`node_of`](Self::node_of), [`current_node`](Self::current_node).
+/// 6. With a clock: [`now_ns`](Self::now_ns), which makes small jobs cheap. It is read at the
+///    borders of chunks, so it should take some ten nanoseconds.
+/// 7. With nodes: [`nodes`](Self::nodes), [`node_of`](Self::node_of),
+///    [`current_node`](Self::current_node).
 /// 8. Where panics unwind: [`Post::serve_with`] and [`resume_panic`](Self::resume_panic).
 ///
-/// Nothing in it is `unsafe`. An implementation that answers nonsense makes jobs slow, never wrong; one whose helper takes work and never returns
-/// from it makes its job wait for ever.
+/// Nothing in it is `unsafe`. An implementation that answers nonsense makes jobs slow, never wrong;
+/// one whose helper takes work and never returns from it makes its job wait for ever.
 ///
-/// Contexts: everything but `current_node`, `relax`, `now_ns` and `longest_chunk_ns` is called on the thread that runs the job; `wake` on helpers too.
+/// Contexts: everything but `current_node`, `relax`, `now_ns` and `longest_chunk_ns` is called on
+/// the thread that runs the job; `wake` on helpers too.
 pub trait Helpers: Sync {
     /// The posts and the desk; nothing when there are no helpers at all. Called once a job.
     fn crew(&self) -> Option<Crew<'_>>;
 
-    /// Work was offered at post `helper`. May be called when the helper has seen it already, or has done it.
+    /// Work was offered at post `helper`. May be called when the helper has seen it already, or has
+    /// done it.
     fn wake(&self, helper: usize);
 
-    /// At most how many helpers a job of the calling context may have at once: the CPUs that it may run on, what its group's quota is worth.
-    /// Called when a job first wants one.
+    /// At most how many helpers a job of the calling context may have at once: the CPUs that it may
+    /// run on, what its group's quota is worth. Called when a job first wants one.
     fn allowance(&self) -> usize {
         MAX_HELPERS
     }
 
-    /// Post `helper` was reserved for a job of the calling context; its helper does not see the work yet. A platform whose helpers take on what
-    /// their caller may do (its CPUs, its memory policy) writes it down here, and the helper adopts it in [`Post::serve_with`].
+    /// Post `helper` was reserved for a job of the calling context; its helper does not see the
+    /// work yet. A platform whose helpers take on what their caller may do (its CPUs, its memory
+    /// policy) writes it down here, and the helper adopts it in [`Post::serve_with`].
     fn prepare(&self, helper: usize) {
         let _ = helper;
     }
 
-    /// How long a chunk may take while others take part, as far as its cost is known: for a platform on which a caller that waits for a helper cannot
-    /// hurry it. Heeded by chunks that adapt, where there is a clock; a `min_chunk` is not undercut.
+    /// How long a chunk may take while others take part, as far as its cost is known: for a
+    /// platform on which a caller that waits for a helper cannot hurry it. Heeded by chunks that
+    /// adapt, where there is a clock; a `min_chunk` is not undercut.
     fn longest_chunk_ns(&self) -> u64 {
         u64::MAX
     }
 
-    /// Waits for `helper`, which still works for the calling job when all is claimed; called for one helper after the other. `done` says
-    /// whether it has ended: it must be asked until it says so, or the job asks again. What a helper did to make `done` true comes before
-    /// [`Post::serve_with`] returns there, so a waiter that sleeps is woken by the helper's loop after that call.
+    /// Waits for `helper`, which still works for the calling job when all is claimed; called for
+    /// one helper after the other. `done` says whether it has ended: it must be asked until it says
+    /// so, or the job asks again. What a helper did to make `done` true comes before
+    /// [`Post::serve_with`] returns there, so a waiter that sleeps is woken by the helper's loop
+    /// after that call.
     ///
-    /// A platform with priorities lends the caller's to this one helper here and takes it back at the end: so exactly one thread of the job has it at
-    /// any time (SPEC 1.4).
+    /// A platform with priorities lends the caller's to this one helper here and takes it back at
+    /// the end: so exactly one thread of the job has it at any time (SPEC 1.4).
     fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
         let _ = helper;
         while !done() {
@@ -212,7 +229,8 @@ pub trait Helpers: Sync {
         None
     }
 
-    /// What one helper costs before it does its first unit, nanoseconds, when the platform knows better than [`Desk::start_cost_ns`].
+    /// What one helper costs before it does its first unit, nanoseconds, when the platform knows
+    /// better than [`Desk::start_cost_ns`].
     fn start_cost_ns(&self) -> Option<u64> {
         None
     }
@@ -233,8 +251,8 @@ pub trait Helpers: Sync {
         0
     }
 
-    /// Throws on, in the caller of the job, what a chunk threw on `helper`. Called when all workers have stopped, and before the post is given
-    /// to another job.
+    /// Throws on, in the caller of the job, what a chunk threw on `helper`. Called when all workers
+    /// have stopped, and before the post is given to another job.
     ///
     /// # Panics
     /// That is what it is for.

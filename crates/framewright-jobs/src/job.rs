@@ -30,10 +30,12 @@ pub struct Part {
     pub range: Range<u64>,
 }
 
-/// A half-open range of units, and how it may be divided (SPEC 1.1). A unit is whatever the caller counts: a page, a block, a byte.
+/// A half-open range of units, and how it may be divided (SPEC 1.1). A unit is whatever the caller
+/// counts: a page, a block, a byte.
 ///
-/// A job is a plain description. Running it does not change it. Fields that make no sense are found when it is run
-/// ([`JobError::Invalid`](crate::JobError::Invalid)): nothing is called then, not even for part of the range.
+/// A job is a plain description. Running it does not change it. Fields that make no sense are found
+/// when it is run ([`JobError::Invalid`](crate::JobError::Invalid)): nothing is called then, not
+/// even for part of the range.
 ///
 /// | odd input | what happens |
 /// |---|---|
@@ -71,7 +73,8 @@ enum Extent {
 }
 
 impl<'a> Job<'a> {
-    /// A job over `range`: any alignment, chunks that adapt, as many threads as there are, anywhere.
+    /// A job over `range`: any alignment, chunks that adapt, as many threads as there are,
+    /// anywhere.
     pub const fn new(range: Range<u64>) -> Self {
         Self::with_extent(range.start, Extent::End(range.end))
     }
@@ -81,8 +84,9 @@ impl<'a> Job<'a> {
         Self::with_extent(start, Extent::Size(size))
     }
 
-    /// A job in up to [`MAX_PARTS`] parts, which ascend and do not overlap; what lies between them is not part of the job. A worker takes
-    /// chunks of its own node's parts first and then helps where most is left.
+    /// A job in up to [`MAX_PARTS`] parts, which ascend and do not overlap; what lies between them
+    /// is not part of the job. A worker takes chunks of its own node's parts first and then helps
+    /// where most is left.
     pub const fn of_parts(parts: &'a [Part]) -> Self {
         let mut job = Self::with_extent(0, Extent::Parts);
         job.parts = parts;
@@ -112,15 +116,18 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// The smallest amount worth a call. With it, threads and chunks are those of SPEC 1.2: `size / max(min_chunk, align)` threads, and chunks of one
-    /// size, about four for each thread; one thread means one call for the whole range. Without it chunks adapt (see [the model](crate#small-jobs)).
+    /// The smallest amount worth a call. With it, threads and chunks are those of SPEC 1.2: `size /
+    /// max(min_chunk, align)` threads, and chunks of one size, about four for each thread; one
+    /// thread means one call for the whole range. Without it chunks adapt (see [the
+    /// model](crate#small-jobs)).
     pub const fn min_chunk(mut self, units: u64) -> Self {
         self.min_chunk = Some(units);
         self
     }
 
-    /// With a [`min_chunk`](Self::min_chunk): as many threads, but chunks that begin large and shrink to `min_chunk` as the rest does, so that chunks of
-    /// very different cost end together. Without one chunks do so anyway.
+    /// With a [`min_chunk`](Self::min_chunk): as many threads, but chunks that begin large and
+    /// shrink to `min_chunk` as the rest does, so that chunks of very different cost end together.
+    /// Without one chunks do so anyway.
     pub const fn guided(mut self) -> Self {
         self.guided = true;
         self
@@ -138,7 +145,8 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Stops claiming chunks once `token` is cancelled. A call for the whole range is not interrupted: its chunk function may look at
+    /// Stops claiming chunks once `token` is cancelled. A call for the whole range is not
+    /// interrupted: its chunk function may look at
     /// [`Worker::should_stop`](crate::Worker::should_stop).
     pub const fn cancelled_by(mut self, token: &'a Cancel) -> Self {
         self.cancel = Some(token);
@@ -157,8 +165,9 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Begins with what `cost` knows of units like these, and leaves there what this job finds out, for the next of its kind. Without effect where a [`min_chunk`](Self::min_chunk) says
-    /// what is worth a call, and where there is no clock or no helper.
+    /// Begins with what `cost` knows of units like these, and leaves there what this job finds out,
+    /// for the next of its kind. Without effect where a [`min_chunk`](Self::min_chunk) says what is
+    /// worth a call, and where there is no clock or no helper.
     pub const fn learning_in(mut self, cost: &'a UnitCost) -> Self {
         self.unit_cost = Some(cost);
         self

@@ -1,4 +1,5 @@
-//! Multithreaded jobs without a heap: a range of units, a function, and helpers that may or may not come.
+//! Multithreaded jobs without a heap: a range of units, a function, and helpers that may or may not
+//! come.
 //!
 #![doc = include_str!("../README.md")]
 #![no_std]

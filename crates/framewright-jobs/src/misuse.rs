@@ -1,4 +1,5 @@
-//! What the compiler must refuse, each next to what it accepts, so that it is refused for the right reason.
+//! What the compiler must refuse, each next to what it accepts, so that it is refused for the right
+//! reason.
 //!
 //! A chunk function that only one thread may call:
 //!

@@ -52,7 +52,8 @@ impl FromIterator<u32> for NodeSet {
     }
 }
 
-/// The node that was used last, by any job: two jobs that run at once do not pile up on the same nodes.
+/// The node that was used last, by any job: two jobs that run at once do not pile up on the same
+/// nodes.
 pub struct NodeCursor(AtomicU32);
 
 impl Default for NodeCursor {
@@ -70,7 +71,8 @@ impl NodeCursor {
         }
     }
 
-    /// The next node of `nodes` in cyclic order; nothing when there is none. Each node given is given to one caller.
+    /// The next node of `nodes` in cyclic order; nothing when there is none. Each node given is
+    /// given to one caller.
     pub fn next(&self, nodes: NodeSet) -> Option<u32> {
         // Relaxed: the cursor is a number that orders nothing else.
         let mut last = self.0.load(Ordering::Relaxed);

@@ -1,14 +1,16 @@
-//! The planning rule for jobs with a smallest chunk (SPEC 1.2, steps 2, 5 and 7): pure functions of numbers.
+//! The planning rule for jobs with a smallest chunk (SPEC 1.2, steps 2, 5 and 7): pure functions of
+//! numbers.
 //!
-//! Units are the caller's. The order of the guards in [`chunk_units`] is part of the rule: raise to the smallest chunk, raise to one, round
-//! up to the alignment.
+//! Units are the caller's. The order of the guards in [`chunk_units`] is part of the rule: raise to
+//! the smallest chunk, raise to one, round up to the alignment.
 
 use core::ops::Range;
 
 /// Chunks that each thread gets on average, so that threads end close together.
 pub const CHUNKS_PER_THREAD: u64 = 4;
 
-/// How many threads, the caller among them, a job of `size` units is worth. At least 1; at most `max_threads` unless that is 0.
+/// How many threads, the caller among them, a job of `size` units is worth. At least 1; at most
+/// `max_threads` unless that is 0.
 ///
 /// `align` and `min_chunk` may be 0 here: a job that is divided by nothing is divided by one.
 #[must_use]
@@ -17,7 +19,8 @@ pub fn threads_wanted(size: u64, align: u64, min_chunk: u64, max_threads: u32) -
     u32::try_from(worth).unwrap_or(u32::MAX).min(max_threads).max(1)
 }
 
-/// Units of one chunk when `threads` take part. At least 1, and a multiple of `align` when there is one that is not beyond 2^64.
+/// Units of one chunk when `threads` take part. At least 1, and a multiple of `align` when there is
+/// one that is not beyond 2^64.
 #[must_use]
 pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     let shares = u64::from(threads.max(1)) * CHUNKS_PER_THREAD;
@@ -25,8 +28,8 @@ pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     chunk.checked_next_multiple_of(align.max(1)).unwrap_or(u64::MAX)
 }
 
-/// A range cut at every multiple of `chunk`, in absolute coordinates: the first piece is short when the range does not begin on one, the
-/// last when it does not end on one.
+/// A range cut at every multiple of `chunk`, in absolute coordinates: the first piece is short when
+/// the range does not begin on one, the last when it does not end on one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
     start: u64,
@@ -35,7 +38,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The pieces of `range`. A `chunk` of 0 counts as 1; a range whose end is not above its start has no pieces.
+    /// The pieces of `range`. A `chunk` of 0 counts as 1; a range whose end is not above its start
+    /// has no pieces.
     #[must_use]
     pub fn new(range: Range<u64>, chunk: u64) -> Self {
         Self { start: range.start, end: range.end.max(range.start), chunk: chunk.max(1) }

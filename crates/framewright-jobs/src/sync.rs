@@ -12,7 +12,8 @@ pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell whose users say how they use it; the model checker's has the same interface and checks it.
+/// A cell whose users say how they use it; the model checker's has the same interface and checks
+/// it.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
@@ -27,7 +28,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// One turn of a busy wait. Under a model checker a waiter lets others go on, or no model would end.
+/// One turn of a busy wait. Under a model checker a waiter lets others go on, or no model would
+/// end.
 pub(crate) fn relax() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -37,7 +39,8 @@ pub(crate) fn relax() {
     core::hint::spin_loop();
 }
 
-/// Defines a constructor that is `const`, except under a model checker, whose atomics cannot be made at compile time.
+/// Defines a constructor that is `const`, except under a model checker, whose atomics cannot be
+/// made at compile time.
 macro_rules! const_fn {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block) => {
         #[cfg(not(any(loom, shuttle)))]

@@ -3,7 +3,8 @@
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::const_fn;
 
-/// Stops a job: no chunk is claimed after [`cancel`](Self::cancel), and those that run finish. May be given to several jobs.
+/// Stops a job: no chunk is claimed after [`cancel`](Self::cancel), and those that run finish. May
+/// be given to several jobs.
 #[derive(Debug)]
 pub struct Cancel(AtomicBool);
 
@@ -54,7 +55,8 @@ impl DoneCount {
         }
     }
 
-    /// Units done so far. While a job runs this says nothing about *which*: what a chunk wrote is visible when the job has returned.
+    /// Units done so far. While a job runs this says nothing about *which*: what a chunk wrote is
+    /// visible when the job has returned.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -65,9 +67,11 @@ impl DoneCount {
     }
 }
 
-/// What one worker did. A job is given a slice of these, one for each worker; worker 0 is the caller. Counts on over several jobs.
+/// What one worker did. A job is given a slice of these, one for each worker; worker 0 is the
+/// caller. Counts on over several jobs.
 ///
-/// Written when the worker's part ends, so meaningful when the job has returned. A worker that panicked is missing.
+/// Written when the worker's part ends, so meaningful when the job has returned. A worker that
+/// panicked is missing.
 #[derive(Debug)]
 pub struct WorkerStats {
     chunks: AtomicU64,

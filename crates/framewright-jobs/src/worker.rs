@@ -14,8 +14,9 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Which worker: 0 is the job's caller, the others are below the job's `max_threads`. No two workers of a job that run at once have one number,
-    /// and what one wrote is visible to the next that has its number.
+    /// Which worker: 0 is the job's caller, the others are below the job's `max_threads`. No two
+    /// workers of a job that run at once have one number, and what one wrote is visible to the next
+    /// that has its number.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
@@ -27,8 +28,8 @@ impl Worker<'_> {
         (self.node)()
     }
 
-    /// Whether the job is over for a reason: another chunk failed, or it was cancelled. A long chunk may then return an error of its own
-    /// early; one that goes on does no harm.
+    /// Whether the job is over for a reason: another chunk failed, or it was cancelled. A long
+    /// chunk may then return an error of its own early; one that goes on does no harm.
     #[must_use]
     pub fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.cancel.is_some_and(Cancel::is_cancelled)

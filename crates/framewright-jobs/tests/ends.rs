@@ -1,4 +1,5 @@
-//! How jobs end other than well: errors with undo, cancellation, panics, and descriptions that make no sense.
+//! How jobs end other than well: errors with undo, cancellation, panics, and descriptions that make
+//! no sense.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -16,7 +17,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks everything that is said of errors and undo.
+/// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks everything that
+/// is said of errors and undo.
 fn fail_and_undo(
     job: &Job<'_>,
     pool: &HelperPool,

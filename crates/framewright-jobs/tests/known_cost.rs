@@ -1,4 +1,5 @@
-//! What a job does that knows what its units cost, rightly or wrongly, and what it teaches the next: on a clock that the chunks turn.
+//! What a job does that knows what its units cost, rightly or wrongly, and what it teaches the
+//! next: on a clock that the chunks turn.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -187,7 +188,8 @@ fn only_a_job_that_was_done_teaches() {
                     })
                 }));
                 assert!(panicked.is_err());
-                // No units; a description that makes no sense; one call by what its fields say; no clock and no helpers.
+                // No units; a description that makes no sense; one call by what its fields say; no
+                // clock and no helpers.
                 assert!(
                     Job::new(5..5)
                         .learning_in(&cost)

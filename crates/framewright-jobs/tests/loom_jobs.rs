@@ -1,7 +1,9 @@
-//! Small jobs under every interleaving that the memory model allows: claims, the end, withdrawal, errors, cancellation, nesting, panics.
+//! Small jobs under every interleaving that the memory model allows: claims, the end, withdrawal,
+//! errors, cancellation, nesting, panics.
 //!
-//! What chunks write is plain memory here, so the model fails when the caller, an undo or the next worker would see it too early.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-jobs --test loom_jobs --target-dir target/loom`
+//! What chunks write is plain memory here, so the model fails when the caller, an undo or the next
+//! worker would see it too early. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-jobs
+//! --test loom_jobs --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, JobError, Post, Worker};
@@ -13,8 +15,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Helpers of the model. One is a thread that serves its post `turns` times at most and ends; so a helper that comes late, once, or never is among
-/// the interleavings.
+/// Helpers of the model. One is a thread that serves its post `turns` times at most and ends; so a
+/// helper that comes late, once, or never is among the interleavings.
 struct Platform {
     posts: Vec<Post>,
     desk: Desk,
@@ -95,7 +97,8 @@ impl Cells {
     }
 }
 
-/// Runs `test` with `helpers` helpers that serve up to `turns` times, and checks that no post is left with work.
+/// Runs `test` with `helpers` helpers that serve up to `turns` times, and checks that no post is
+/// left with work.
 fn model(
     helpers: usize,
     turns: u32,
@@ -175,7 +178,8 @@ fn a_helper_serves_one_job_after_the_other() {
 #[test]
 fn two_jobs_compete_for_a_helper() {
     model(1, 1, Some(2), |platform| {
-        // The second job runs on a thread of its own; the model's threads cannot borrow, so the platform is passed as an address.
+        // The second job runs on a thread of its own; the model's threads cannot borrow, so the
+        // platform is passed as an address.
         let shared = std::ptr::from_ref(platform).expose_provenance();
         let other = thread::spawn(move || {
             // SAFETY: the thread is joined before the platform goes.
@@ -347,7 +351,8 @@ fn no_wake_is_lost() {
                 }
             })
         };
-        // The caller does not go on before the helper had a chunk: were a wake lost, both would sleep for ever.
+        // The caller does not go on before the helper had a chunk: were a wake lost, both would
+        // sleep for ever.
         let (came, bell) = (AtomicBool::new(false), Notify::new());
         let summary = Job::new(0..2).min_chunk(1).run(&*platform, |_, worker| {
             if worker.index() != 0 {

@@ -1,4 +1,5 @@
-//! What platforms with resource control rely on: a post is prepared before its helper can see the work, and chunks are as short as they are asked to be.
+//! What platforms with resource control rely on: a post is prepared before its helper can see the
+//! work, and chunks are as short as they are asked to be.
 #![cfg(not(any(loom, shuttle)))]
 
 use framewright_jobs::{Crew, Desk, Helpers, Job, Post};

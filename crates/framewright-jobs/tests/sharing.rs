@@ -162,7 +162,8 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
                     .min_chunk(1)
                     .run(&platform, |_, worker| {
                         log(&second, worker);
-                        // In the first chunk this is the first job's helper, which leaves without a chunk; after that it is the second's.
+                        // In the first chunk this is the first job's helper, which leaves without a
+                        // chunk; after that it is the second's.
                         if worker.index() == 0 {
                             platform.posts[1].serve();
                         }
@@ -205,7 +206,8 @@ fn a_worker_begins_with_the_part_of_its_node() {
 fn what_chunks_wrote_is_seen_by_caller_and_undo() {
     let pool = HelperPool::new(3);
     for turn in 0..300 {
-        // Plain memory behind locks that nobody ever waits for would hide nothing, so: relaxed atomics, each written once.
+        // Plain memory behind locks that nobody ever waits for would hide nothing, so: relaxed
+        // atomics, each written once.
         let cells: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
         let cell = |unit: u64| &cells[usize::try_from(unit).expect("it is below 256")];
         let result = Job::new(0..256).min_chunk(1).run_or_undo(

@@ -1,6 +1,8 @@
-//! Larger jobs than loom can exhaust, under many random schedules: several helpers and callers, nesting, errors, cancellation, panics, all at once.
+//! Larger jobs than loom can exhaust, under many random schedules: several helpers and callers,
+//! nesting, errors, cancellation, panics, all at once.
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright-jobs --test shuttle_jobs --target-dir target/shuttle`
+//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright-jobs --test shuttle_jobs
+//! --target-dir target/shuttle`
 #![cfg(shuttle)]
 
 use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, JobError, Part, Post, Worker};
@@ -15,7 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const SCHEDULES: usize = 3000;
 
-/// Helpers that look for work until they are told to end; one that is a sleeper most of the time is what a random schedule makes of it.
+/// Helpers that look for work until they are told to end; one that is a sleeper most of the time is
+/// what a random schedule makes of it.
 struct Platform {
     posts: Vec<Post>,
     desk: Desk,
@@ -26,7 +29,8 @@ struct Platform {
 }
 
 impl Platform {
-    /// All tasks of shuttle are one thread to the standard library, so while one unwinds every lock is poisoned when it is opened.
+    /// All tasks of shuttle are one thread to the standard library, so while one unwinds every lock
+    /// is poisoned when it is opened.
     fn payload(&self, helper: usize) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
         self.panics[helper].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,7 +57,8 @@ impl Helpers for Platform {
     }
 }
 
-/// Runs `test` on a platform of `helpers` helpers under many schedules; all posts must be idle at the end.
+/// Runs `test` on a platform of `helpers` helpers under many schedules; all posts must be idle at
+/// the end.
 fn explore(helpers: usize, clock: bool, test: impl Fn(&Arc<Platform>) + Send + Sync + 'static) {
     let body = move || {
         let platform = Arc::new(Platform {

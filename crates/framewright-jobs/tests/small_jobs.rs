@@ -1,4 +1,5 @@
-//! When helpers are called: on a platform whose clock the chunks turn, and whose helpers never come.
+//! When helpers are called: on a platform whose clock the chunks turn, and whose helpers never
+//! come.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -116,7 +117,8 @@ fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
                 work(range.clone());
                 if range == *bad { Err("no") } else { Ok(()) }
             };
-            // What chunks there are depends on times, which are the same again but for the clock's start.
+            // What chunks there are depends on times, which are the same again but for the clock's
+            // start.
             let result = Job::new(10..110)
                 .align(3)
                 .run_or_undo(&platform, failing, |range| undone.push(range));

@@ -1,9 +1,11 @@
-//! Lines out of bytes: typed on a terminal, where they are shown and can be edited, or read from a pipe.
+//! Lines out of bytes: typed on a terminal, where they are shown and can be edited, or read from a
+//! pipe.
 //!
 //! Lines that it shows end in LF, as those of commands do: the terminal makes CR LF of it.
 //!
-//! Known keys: backspace and delete, ctrl-a and ctrl-e, ctrl-u and ctrl-k, ctrl-w, ctrl-c, ctrl-d, ctrl-l, the arrows, home and end. The terminal is one
-//! that understands a few of the sequences that all do; its lines are not wrapped by hand.
+//! Known keys: backspace and delete, ctrl-a and ctrl-e, ctrl-u and ctrl-k, ctrl-w, ctrl-c, ctrl-d,
+//! ctrl-l, the arrows, home and end. The terminal is one that understands a few of the sequences
+//! that all do; its lines are not wrapped by hand.
 
 use crate::history::History;
 use crate::words::LONGEST_LINE;

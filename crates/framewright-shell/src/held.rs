@@ -95,7 +95,8 @@ impl<'a> Held<'a> {
         self.used().iter().filter(|run| run.handle == handle).map(|run| run.start).min()
     }
 
-    /// Frees what is under a handle, or under all; returns how many pages went back. What cannot go back stays, and the error is the first.
+    /// Frees what is under a handle, or under all; returns how many pages went back. What cannot go
+    /// back stays, and the error is the first.
     pub fn free<P: Platform>(
         &mut self,
         manager: &Manager<P>,
@@ -141,7 +142,8 @@ impl<'a> Held<'a> {
         self.used().iter().any(|run| !run.range().intersection(range).is_empty())
     }
 
-    /// Forgets the run that begins at `start`, for who has freed it; nothing when there is no room for what is left on both its sides.
+    /// Forgets the run that begins at `start`, for who has freed it; nothing when there is no room
+    /// for what is left on both its sides.
     pub fn forget(&mut self, start: Pfn) -> Result<(), Full> {
         let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else {
             return Ok(());

@@ -10,8 +10,10 @@ pub trait Host: Sync {
         core::hint::spin_loop();
     }
 
-    /// Whether somebody wants the command that runs to end, since [`begin_command`](Self::begin_command). Commands that take long ask again and again, on each CPU
-    /// that they run on, so this is also where a host without threads does what it has to do in the background.
+    /// Whether somebody wants the command that runs to end, since
+    /// [`begin_command`](Self::begin_command). Commands that take long ask again and again, on each
+    /// CPU that they run on, so this is also where a host without threads does what it has to do in
+    /// the background.
     fn is_interrupted(&self) -> bool {
         false
     }
@@ -19,7 +21,8 @@ pub trait Host: Sync {
     /// A command begins: what was interrupted before is over.
     fn begin_command(&self) {}
 
-    /// Calls `work` once on each CPU that can take part, with the CPU's number, all at the same time, and returns when all are done.
+    /// Calls `work` once on each CPU that can take part, with the CPU's number, all at the same
+    /// time, and returns when all are done.
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         work(0);
     }

@@ -1,8 +1,10 @@
 //! Reading control files over a line: for who watches a running machine.
 //!
-//! A request is one line, a number of the asker's choice and a path. The answer is `=NUMBER`, the file's text with a `+` in front of each of its lines, and `.NUMBER`; or in
-//! the place of that end `!NUMBER` and why there is no more. So an answer can be told from what was left of an earlier one, and no text of a file is taken for an end. A
-//! request that is none is answered as number 0. Nothing can be written.
+//! A request is one line, a number of the asker's choice and a path. The answer is `=NUMBER`, the
+//! file's text with a `+` in front of each of its lines, and `.NUMBER`; or in the place of that end
+//! `!NUMBER` and why there is no more. So an answer can be told from what was left of an earlier
+//! one, and no text of a file is taken for an end. A request that is none is answered as number 0.
+//! Nothing can be written.
 
 use core::fmt::{self, Display, Write};
 
@@ -41,7 +43,8 @@ impl Requests {
         false
     }
 
-    /// Answers the request that is complete, and is ready for the next. `read` writes the text of a file.
+    /// Answers the request that is complete, and is ready for the next. `read` writes the text of a
+    /// file.
     ///
     /// # Errors
     /// `out` has failed; the answer is not complete.

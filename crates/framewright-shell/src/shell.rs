@@ -42,8 +42,8 @@ pub struct Shell<'a, P: Platform, H> {
 }
 
 impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
-    /// A shell over `manager` and `files`, which usually hold its own and those of others. What it allocates it notes in `room`: a place for each group of
-    /// neighbouring runs.
+    /// A shell over `manager` and `files`, which usually hold its own and those of others. What it
+    /// allocates it notes in `room`: a place for each group of neighbouring runs.
     #[must_use]
     pub fn new(
         manager: &'a Manager<P>,
@@ -60,8 +60,9 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         Self { others, ..self }
     }
 
-    /// Runs all commands of `text`, until one is `exit`, and gives the status of the last. What they say goes to `out`, what they complain about to
-    /// `errors`. An interrupt ends the command that runs and all behind it.
+    /// Runs all commands of `text`, until one is `exit`, and gives the status of the last. What
+    /// they say goes to `out`, what they complain about to `errors`. An interrupt ends the command
+    /// that runs and all behind it.
     pub fn run(&mut self, text: &str, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
         let mut text = text;
         while !self.is_over {
@@ -107,7 +108,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         self.is_over
     }
 
-    /// Frees everything that commands allocated. Pages that cannot go back, because somebody else has freed them, are forgotten.
+    /// Frees everything that commands allocated. Pages that cannot go back, because somebody else
+    /// has freed them, are forgotten.
     pub fn free_all(&mut self) {
         while self.held.count(None).0 != 0 {
             let before = self.held.count(None);

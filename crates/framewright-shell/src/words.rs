@@ -93,8 +93,8 @@ impl Words {
     }
 }
 
-/// Takes the next command off `text`; `status` is what `$?` stands for. Nothing when no command is left. After an error what is left of the text is
-/// the rest behind the line.
+/// Takes the next command off `text`; `status` is what `$?` stands for. Nothing when no command is
+/// left. After an error what is left of the text is the rest behind the line.
 pub fn next(text: &mut &str, status: u8) -> Result<Option<Words>, SyntaxError> {
     let mut parser =
         Parser { rest: text, words: Words::new(), in_word: false, wants_file: false, status };

@@ -1,4 +1,5 @@
-//! The shell on a machine that checks how it is used: what commands do, what they say, and that nonsense does no harm.
+//! The shell on a machine that checks how it is used: what commands do, what they say, and that
+//! nonsense does no harm.
 
 mod common;
 

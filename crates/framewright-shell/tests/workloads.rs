@@ -1,4 +1,5 @@
-//! Commands that use memory as programs do: huge pages of a pool, page faults, churn, fragmentation; and pools through their files.
+//! Commands that use memory as programs do: huge pages of a pool, page faults, churn,
+//! fragmentation; and pools through their files.
 
 mod common;
 
@@ -36,7 +37,8 @@ struct FakeWindow {
     hidden: AtomicU32,
 }
 
-// SAFETY: pages are shown where the machine has them all the time; a faulty window shows another page of the same user.
+// SAFETY: pages are shown where the machine has them all the time; a faulty window shows another
+// page of the same user.
 unsafe impl Window for FakeWindow {
     fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
         let mut shown = self.shown.lock().expect("nobody panics");
@@ -65,7 +67,8 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// Runs a text; whatever it did, all memory is there again but for what is in pools, and nothing is promised.
+    /// Runs a text; whatever it did, all memory is there again but for what is in pools, and
+    /// nothing is promised.
     fn run(&self, text: &str) -> (u8, String, String) {
         let pools = self.manager.pool_files(&NoHelpers);
         let (ours, pools) = (self.manager.files(), pools.table());

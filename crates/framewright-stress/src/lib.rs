@@ -1,13 +1,17 @@
 //! Random traffic on a [`Manager`] that checks itself.
 //!
-//! A [`Worker`] is one CPU's share: it allocates and frees in every way that the manager has, stamps what it gets and looks at the stamps
-//! before it gives anything back, so that a frame that two have is found. Workers swap runs through the [`Shared`] part, so that one CPU frees
-//! what another allocated. When all stand still, [`Shared::account`] holds every page against the tables.
+//! A [`Worker`] is one CPU's share: it allocates and frees in every way that the manager has,
+//! stamps what it gets and looks at the stamps before it gives anything back, so that a frame that
+//! two have is found. Workers swap runs through the [`Shared`] part, so that one CPU frees what
+//! another allocated. When all stand still, [`Shared::account`] holds every page against the
+//! tables.
 //!
-//! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is held, one worker a CPU, and decides when it
-//! ends. A failure is returned and leaves everything as it was found.
+//! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is
+//! held, one worker a CPU, and decides when it ends. A failure is returned and leaves everything as
+//! it was found.
 //!
-//! A [`Pile`] holds any number of runs without room for a list, and can be used through a [`Window`]. [`map_space`] is a suite for the page tables of the page array.
+//! A [`Pile`] holds any number of runs without room for a list, and can be used through a
+//! [`Window`]. [`map_space`] is a suite for the page tables of the page array.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};

@@ -29,7 +29,8 @@ pub enum PileError {
     Pool(PoolError),
     /// A run was not taken back.
     Free(FreeError),
-    /// A frame does not hold what was written there: somebody else has it too. The runs behind it are lost.
+    /// A frame does not hold what was written there: somebody else has it too. The runs behind it
+    /// are lost.
     Damaged(Pfn),
     /// A run could not be shown.
     Window(WindowError),
@@ -66,7 +67,8 @@ enum Spring<'a, P: Platform> {
     Pool(&'a Manager<P>, PoolSize, NodeChoice),
 }
 
-/// A stack of allocations of one size, each page of which is written to. What is left in it is given back when it is dropped.
+/// A stack of allocations of one size, each page of which is written to. What is left in it is
+/// given back when it is dropped.
 pub struct Pile<'a, P: Platform> {
     spring: Spring<'a, P>,
     /// The run on top; its first word names the next, plus one.
@@ -88,19 +90,22 @@ impl<'a, P: Platform> Pile<'a, P> {
         Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
     }
 
-    /// An empty pile of runs of an order from near the caller, by the short way of [`Manager::allocate_order`].
+    /// An empty pile of runs of an order from near the caller, by the short way of
+    /// [`Manager::allocate_order`].
     #[must_use]
     pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
         Self { spring: Spring::Near(manager, order), top: None, runs: 0, clears: false }
     }
 
-    /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve) and of which no more are taken.
+    /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve)
+    /// and of which no more are taken.
     #[must_use]
     pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
         Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0, clears: false }
     }
 
-    /// The same, and each run is filled with zeros before anything else is written to it, as a kernel does for a program.
+    /// The same, and each run is filled with zeros before anything else is written to it, as a
+    /// kernel does for a program.
     #[must_use]
     pub const fn clearing(mut self) -> Self {
         self.clears = true;
@@ -203,7 +208,8 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// Gives back every run for which `goes` is true.
     ///
     /// # Errors
-    /// [`PileError::Free`], [`PileError::Pool`]: one was not taken back and is lost; [`PileError::Damaged`].
+    /// [`PileError::Free`], [`PileError::Pool`]: one was not taken back and is lost;
+    /// [`PileError::Damaged`].
     pub fn free_some(&mut self, mut goes: impl FnMut() -> bool) -> Result<(), PileError> {
         let mut next = self.top.take();
         let mut left = core::mem::take(&mut self.runs);
@@ -232,8 +238,9 @@ impl<'a, P: Platform> Pile<'a, P> {
         match &self.spring {
             Spring::Zones(manager, request) => {
                 let range = PfnRange { start, end: start.add(request.pages) };
-                // SAFETY: a run of this pile, which `add` allocated: it is off the list and not touched again; and whoever changed the
-                // words that name it left a broken seal (invariant 42).
+                // SAFETY: a run of this pile, which `add` allocated: it is off the list and not
+                // touched again; and whoever changed the words that name it left a broken seal
+                // (invariant 42).
                 unsafe { manager.free(range) }.map_err(PileError::Free)
             }
             // SAFETY: as above (invariant 42).

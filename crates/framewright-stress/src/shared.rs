@@ -17,7 +17,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For workers on `manager`, whose memory nobody else allocates or frees until [`settle`](Self::settle).
+    /// For workers on `manager`, whose memory nobody else allocates or frees until
+    /// [`settle`](Self::settle).
     #[must_use]
     pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
         Self { exchange: SpinLock::new([Held::NOTHING; SLOTS]), others_pages: in_use(manager) }
@@ -29,8 +30,8 @@ impl Shared {
         slots.get_mut(slot % SLOTS).map_or(held, |slot| core::mem::replace(slot, held))
     }
 
-    /// Recounts all tables and holds them against what is held. For moments at which no worker works; `held_pages` is the sum of
-    /// [`Worker::pages`](crate::Worker::pages).
+    /// Recounts all tables and holds them against what is held. For moments at which no worker
+    /// works; `held_pages` is the sum of [`Worker::pages`](crate::Worker::pages).
     ///
     /// # Errors
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
@@ -58,16 +59,19 @@ impl Shared {
         }
     }
 
-    /// Frees what waits for a new owner, empties all caches and accounts for everything. For the end, when no worker holds anything.
+    /// Frees what waits for a new owner, empties all caches and accounts for everything. For the
+    /// end, when no worker holds anything.
     ///
     /// # Errors
-    /// As [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`], [`Failure::Drain`].
+    /// As [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`],
+    /// [`Failure::Drain`].
     pub fn settle<P: Platform>(&self, manager: &Manager<P>) -> Result<Counts, Failure> {
         for slot in 0..SLOTS {
             let held = self.exchange(manager.platform(), slot, Held::NOTHING);
             if !held.range.is_empty() {
                 held.check(manager.platform())?;
-                // SAFETY: a worker gave it up to the exchange, and it is out of that now (invariant 42).
+                // SAFETY: a worker gave it up to the exchange, and it is out of that now (invariant
+                // 42).
                 unsafe { manager.free(held.range) }
                     .map_err(|error| Failure::Free { range: held.range, error })?;
             }

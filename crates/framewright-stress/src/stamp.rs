@@ -1,7 +1,8 @@
 //! Whose a frame is, written into the frame.
 //!
-//! A run of up to 64 frames has a stamp in each. Of a larger one a frame in each window of the run's 64th part is stamped, another one in each
-//! allocation: over time all are, and a run of a GiB costs no more than one of 64 pages.
+//! A run of up to 64 frames has a stamp in each. Of a larger one a frame in each window of the
+//! run's 64th part is stamped, another one in each allocation: over time all are, and a run of a
+//! GiB costs no more than one of 64 pages.
 
 use crate::failure::Failure;
 use crate::random::mix;
@@ -102,18 +103,21 @@ impl Held {
     }
 }
 
-/// A word of a frame that was allocated. Atomic, so that a frame that two have by mistake is a wrong stamp and no data race.
+/// A word of a frame that was allocated. Atomic, so that a frame that two have by mistake is a
+/// wrong stamp and no data race.
 pub(crate) fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
     let address = platform.direct(frame.address() + 8 * place);
-    // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned there for ever, and it was handed out, so that
-    // nobody reaches it but through this function; any content is a value (invariants 1 and 4).
+    // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned
+    // there for ever, and it was handed out, so that nobody reaches it but through this function;
+    // any content is a value (invariants 1 and 4).
     unsafe { AtomicU64::from_ptr(address.as_ptr().cast()) }
 }
 
 /// Fills the frames of a run that the caller has with zeros.
 pub(crate) fn clear<P: Platform>(platform: &P, start: Pfn, pages: u64) {
     let bytes = usize::try_from(pages * PAGE_SIZE).unwrap_or(0);
-    // SAFETY: the caller was given these frames, which lie in the direct map in one piece, and nobody else looks at them (invariants 1 and 15).
+    // SAFETY: the caller was given these frames, which lie in the direct map in one piece, and
+    // nobody else looks at them (invariants 1 and 15).
     unsafe { platform.direct(start.address()).write_bytes(0, bytes) };
 }
 

@@ -14,7 +14,8 @@ use framewright::{AllocateError, Manager, Platform, Request};
 
 /// Frames of one bulk request.
 const BULK: usize = 48;
-/// The largest run that is asked for zeroed: clearing a GiB would take the time of a million other operations.
+/// The largest run that is asked for zeroed: clearing a GiB would take the time of a million other
+/// operations.
 const LARGEST_ZEROED_PAGES: u64 = 1024;
 /// Migrate types that requests name.
 const TYPES: [MigrateType; 3] =
@@ -51,8 +52,8 @@ pub struct Worker<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Worker<'a, P> {
-    /// A worker that holds nothing yet and at most `room.len()` runs. The same seed makes the same choices; workers on one manager should have
-    /// different ones.
+    /// A worker that holds nothing yet and at most `room.len()` runs. The same seed makes the same
+    /// choices; workers on one manager should have different ones.
     #[must_use]
     pub fn new(
         manager: &'a Manager<P>,
@@ -352,7 +353,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// Allocates until nothing is left, the largest first, so that others are refused; then makes room again.
+    /// Allocates until nothing is left, the largest first, so that others are refused; then makes
+    /// room again.
     fn take_everything(&mut self) -> Result<(), Failure> {
         for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
             while self.room() > 2 {
@@ -390,7 +392,8 @@ impl<'a, P: Platform> Worker<'a, P> {
             .filter(|order| order.pages() == range.pages() && held.is_whole);
         self.tally.frees += 1;
         let freed = match order {
-            // SAFETY: this worker's alone since it allocated it or got it in exchange, and no longer among its runs (invariant 42).
+            // SAFETY: this worker's alone since it allocated it or got it in exchange, and no
+            // longer among its runs (invariant 42).
             Some(order) if !self.random.one_in(4) => unsafe {
                 self.manager.free_order(range.start, order)
             },
@@ -409,7 +412,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         let part = held.part(start, end);
         part.check(self.manager.platform())?;
         self.tally.frees += 1;
-        // SAFETY: a part of what is this worker's alone and no longer among its runs (invariant 42).
+        // SAFETY: a part of what is this worker's alone and no longer among its runs (invariant
+        // 42).
         unsafe { self.manager.free(part.range) }
             .map_err(|error| Failure::Free { range: part.range, error })?;
         for rest in [held.part(range.start, start), held.part(end, range.end)] {
@@ -463,11 +467,13 @@ impl<'a, P: Platform> Worker<'a, P> {
                 )
             }
             _ => {
-                // A run that is held and a frame of the one before the first zone, or behind the last.
+                // A run that is held and a frame of the one before the first zone, or behind the
+                // last.
                 let end =
                     manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
                 let range = PfnRange { start: Pfn(end.0 - 1), end: end.add(1) };
-                // SAFETY: the range is looked at as a whole before anything changes, and its end is not managed (invariant 13).
+                // SAFETY: the range is looked at as a whole before anything changes, and its end is
+                // not managed (invariant 13).
                 ("freeing past the end", unsafe { manager.free(range) }.is_err())
             }
         };

@@ -1,7 +1,9 @@
-//! Random traffic for as long as one likes, on machines of all shapes in turn: `cargo xtask soak SECONDS [--seed N] [--threads N]`.
+//! Random traffic for as long as one likes, on machines of all shapes in turn: `cargo xtask soak
+//! SECONDS [--seed N] [--threads N]`.
 //!
-//! One line for each machine; what was found wrong ends it, with the seed that was used. Several threads never meet in the same order twice, so
-//! that a seed repeats the choices, not the failure; with `--threads 1` it repeats both.
+//! One line for each machine; what was found wrong ends it, with the seed that was used. Several
+//! threads never meet in the same order twice, so that a seed repeats the choices, not the failure;
+//! with `--threads 1` it repeats both.
 
 use framewright_testkit::{Shape, Traffic, shapes};
 use std::process::ExitCode;
@@ -61,7 +63,8 @@ fn main() -> ExitCode {
     println!("seed {}", options.seed);
     let host_cpus = std::thread::available_parallelism()
         .map_or(2, |cpus| u32::try_from(cpus.get()).unwrap_or(2));
-    // As many threads as the host has CPUs, so that they really run at once; and more, so that they are stopped anywhere.
+    // As many threads as the host has CPUs, so that they really run at once; and more, so that they
+    // are stopped anywhere.
     let counts = options
         .threads
         .map_or(vec![host_cpus.clamp(2, 64), host_cpus.min(20) * 3 + 2], |threads| vec![threads]);

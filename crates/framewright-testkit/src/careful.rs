@@ -1,11 +1,13 @@
-//! Whether tests run in careful mode: everything that finds mistakes is on, and what nothing promises is left to chance.
+//! Whether tests run in careful mode: everything that finds mistakes is on, and what nothing
+//! promises is left to chance.
 
 use std::sync::OnceLock;
 
 /// The environment variable that turns it on; its value is the seed.
 pub const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 
-/// The seed, when this run is careful. Fake machines then lie scattered, and tests bring managers up with `careful=` and this seed.
+/// The seed, when this run is careful. Fake machines then lie scattered, and tests bring managers
+/// up with `careful=` and this seed.
 ///
 /// # Panics
 /// When the variable is set to something that is no number above 0.

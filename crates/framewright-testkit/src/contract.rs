@@ -28,7 +28,8 @@ impl FakeFixture {
     }
 }
 
-// SAFETY: the tables are a model, whose array nothing but `load` and `store` looks at, and its pool checks what it takes back.
+// SAFETY: the tables are a model, whose array nothing but `load` and `store` looks at, and its pool
+// checks what it takes back.
 unsafe impl MapSpaceFixture for FakeFixture {
     fn space(&self) -> &dyn MapSpace {
         &self.paging

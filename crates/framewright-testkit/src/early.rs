@@ -6,9 +6,11 @@ use framewright::early::{EarlyAllocator, EarlyError, EarlyStorage};
 use framewright::firmware::{MemoryMap, Topology};
 use framewright::units::PhysRange;
 
-/// An early allocator over a platform of a test that knows the memory of `map`. Its storage lives for ever, as fake machines do.
+/// An early allocator over a platform of a test that knows the memory of `map`. Its storage lives
+/// for ever, as fake machines do.
 ///
-/// A test that asks twice for one machine is done with the first allocator, and with the manager that was made of it.
+/// A test that asks twice for one machine is done with the first allocator, and with the manager
+/// that was made of it.
 ///
 /// # Errors
 /// Those of [`EarlyAllocator::with_reserved`].
@@ -19,13 +21,14 @@ pub fn early_of<P: Platform>(
     reserved: &[PhysRange],
 ) -> Result<EarlyAllocator<'static, P>, EarlyError> {
     let storage = Box::leak(Box::new(EarlyStorage::new()));
-    // SAFETY: the memory of a fake machine is there for the machine alone, and the test plays its only kernel (invariant 1).
+    // SAFETY: the memory of a fake machine is there for the machine alone, and the test plays its
+    // only kernel (invariant 1).
     unsafe { EarlyAllocator::with_reserved(platform, storage, map, topology, reserved) }
 }
 
 impl FakeMachine {
-    /// An early allocator that knows all memory of the machine, with `reserved` reserved. A test that asks again is
-    /// done with what it made of the one before.
+    /// An early allocator that knows all memory of the machine, with `reserved` reserved. A test
+    /// that asks again is done with what it made of the one before.
     ///
     /// # Panics
     /// When there is no room for its arrays.

@@ -1,5 +1,5 @@
-//! Frames for a [`MapSpace`](framewright::map_space::MapSpace) under test: a pool, a ledger of who has what, and failure on
-//! demand.
+//! Frames for a [`MapSpace`](framewright::map_space::MapSpace) under test: a pool, a ledger of who
+//! has what, and failure on demand.
 
 use crate::machine::FakeMachine;
 use framewright::map_space::{FrameList, FrameSource};
@@ -201,7 +201,8 @@ impl FramePool {
     fn release(&self, run: PfnRange) {
         self.ledger.free(run);
         for frame in run.start.0..run.end.0 {
-            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames are nobody else's.
+            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames are
+            // nobody else's.
             unsafe { self.machine.poison(Pfn(frame)) };
         }
         let mut free = lock(&self.free);
@@ -211,7 +212,8 @@ impl FramePool {
     }
 }
 
-// SAFETY: the pool's frames are its own (the promise of `new`), and the ledger fails the test when one is handed out twice.
+// SAFETY: the pool's frames are its own (the promise of `new`), and the ledger fails the test when
+// one is handed out twice.
 unsafe impl FrameSource for &FramePool {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         FramePool::take(self, order)

@@ -1,4 +1,5 @@
-//! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job must do without them or sees them late.
+//! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job must do
+//! without them or sees them late.
 
 use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
 use std::any::Any;

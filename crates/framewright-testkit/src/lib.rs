@@ -1,19 +1,25 @@
 //! What tests of the manager need: a fake machine, reference models and fault injection.
 //!
-//! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used: an address that is not
-//!   usable memory, interrupts restored out of order, a CPU left pinned.
+//! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used:
+//!   an address that is not usable memory, interrupts restored out of order, a CPU left pinned.
 //! * [`early_of`] and [`FakeMachine::early`] make early allocators over machines of tests.
-//! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU that catches use of a stale
-//!   translation. [`map_space_contract`] is what every implementation of that range must pass.
-//! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on demand.
+//! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU
+//!   that catches use of a stale translation. [`map_space_contract`] is what every implementation
+//!   of that range must pass.
+//! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on
+//!   demand.
 //! * [`careful`] says whether this run looks for assumptions that nothing promises.
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
-//! * [`Traffic`] is random traffic from several threads on a manager, over machines of several [`shapes`].
-//! * [`FakeHost`] takes reports of free memory and discards it, late, in part, not at all, and finds whoever uses what it may still discard.
-//! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up nodes.
+//! * [`Traffic`] is random traffic from several threads on a manager, over machines of several
+//!   [`shapes`].
+//! * [`FakeHost`] takes reports of free memory and discards it, late, in part, not at all, and
+//!   finds whoever uses what it may still discard.
+//! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up
+//!   nodes.
 //! * [`Owner`] gives memory back for tests, which play all owners at once.
 //! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
-//! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated and free frames.
+//! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated
+//!   and free frames.
 
 pub mod balloon;
 mod careful;

@@ -1,8 +1,9 @@
 //! Giving memory back in tests.
 //!
-//! A test plays everybody who owns memory of a machine at once, and often gives back what it does not own to see what the
-//! manager says. [`Owner`] is where tests do so, under names of its own, so that the rules of the manager's interface for
-//! those who own memory can change without every test.
+//! A test plays everybody who owns memory of a machine at once, and often gives back what it does
+//! not own to see what the manager says. [`Owner`] is where tests do so, under names of its own, so
+//! that the rules of the manager's interface for those who own memory can change without every
+//! test.
 
 use framewright::manager::{MapChange, MapError, Pool};
 use framewright::pools::PoolError;

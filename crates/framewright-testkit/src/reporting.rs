@@ -1,8 +1,9 @@
 //! A fake device for free page reports, and the host behind it.
 //!
-//! The host writes over everything that it was given, from the submission to the answer, and remembers what it discarded. A test tells it of each frame that it
-//! allocates ([`FakeHost::handed_out`]), which fails the test when the host may still discard the frame; and it counts frames that are reported although nobody had
-//! them since their last report.
+//! The host writes over everything that it was given, from the submission to the answer, and
+//! remembers what it discarded. A test tells it of each frame that it allocates
+//! ([`FakeHost::handed_out`]), which fails the test when the host may still discard the frame; and
+//! it counts frames that are reported although nobody had them since their last report.
 
 use crate::FakeMachine;
 use framewright::Platform;
@@ -177,7 +178,8 @@ impl FakeHost {
         frames(range).all(|frame| state.frames[frame] == DISCARDED)
     }
 
-    /// Pages of blocks of 2 MiB, or of smaller ranges, that were reported again although nobody had had any of them.
+    /// Pages of blocks of 2 MiB, or of smaller ranges, that were reported again although nobody had
+    /// had any of them.
     #[must_use]
     pub fn reported_twice(&self) -> u64 {
         self.state().reported_twice
@@ -196,7 +198,8 @@ impl FakeHost {
         for range in ranges {
             for frame in frames(range.whole_frames()).step_by(self.traits.stride) {
                 let page = self.machine.direct(Pfn(frame as u64).address());
-                // SAFETY: a whole frame of usable memory that is with the host, so that nobody else may use it; a test that does is what this finds.
+                // SAFETY: a whole frame of usable memory that is with the host, so that nobody else
+                // may use it; a test that does is what this finds.
                 unsafe { page.write_bytes(byte, 4096) };
             }
         }
@@ -240,8 +243,10 @@ impl FakeReportDevice {
     }
 }
 
-// SAFETY: memory is written to only between a submission and its answer, failure or reset, under the lock of the host's state; what is acknowledged was filled with what
-// the traits say, except by `Lies`, which tests use with devices that promise nothing, or to show what trusting a promise means.
+// SAFETY: memory is written to only between a submission and its answer, failure or reset, under
+// the lock of the host's state; what is acknowledged was filled with what the traits say, except by
+// `Lies`, which tests use with devices that promise nothing, or to show what trusting a promise
+// means.
 unsafe impl ReportDevice for FakeReportDevice {
     fn capacity(&self) -> usize {
         self.host.traits.capacity

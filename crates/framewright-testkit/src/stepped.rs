@@ -1,7 +1,9 @@
-//! Interrupts at every point of an operation: between any two instructions of the code as it was compiled.
+//! Interrupts at every point of an operation: between any two instructions of the code as it was
+//! compiled.
 //!
-//! The processor's trap flag makes it stop after each instruction; the signal that the host sends then is the interrupt. It is delivered where a
-//! machine could: not while interrupts are off, and not inside the platform's own methods, which stand for single instructions of a real one.
+//! The processor's trap flag makes it stop after each instruction; the signal that the host sends
+//! then is the interrupt. It is delivered where a machine could: not while interrupts are off, and
+//! not inside the platform's own methods, which stand for single instructions of a real one.
 
 use crate::machine::FakeMachine;
 use framewright::map_space::MapSpace;
@@ -30,8 +32,9 @@ thread_local! {
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// How many instructions an operation takes in this thread, those with interrupts off too: a measure of how long it
-/// is that a busy machine does not change. `operation` must not use a [`SteppedMachine`].
+/// How many instructions an operation takes in this thread, those with interrupts off too: a
+/// measure of how long it is that a busy machine does not change. `operation` must not use a
+/// [`SteppedMachine`].
 pub fn count_instructions<R>(operation: impl FnOnce() -> R) -> (R, u64) {
     install();
     COUNT.set(Some(0));
@@ -61,11 +64,13 @@ impl SteppedMachine {
         self.inner
     }
 
-    /// Runs `operation` and, after its `instruction`-th instruction that can be interrupted (from 1 on), once, `handler` as an interrupt handler on
-    /// the same CPU. Whether there were so many instructions; where not, `handler` did not run.
+    /// Runs `operation` and, after its `instruction`-th instruction that can be interrupted (from 1
+    /// on), once, `handler` as an interrupt handler on the same CPU. Whether there were so many
+    /// instructions; where not, `handler` did not run.
     ///
-    /// `handler` runs inside a signal handler: it may use what runs on this machine and variables that it has, but no heap, lock or output of the
-    /// host. `operation` should do nothing but what is to be interrupted.
+    /// `handler` runs inside a signal handler: it may use what runs on this machine and variables
+    /// that it has, but no heap, lock or output of the host. `operation` should do nothing but what
+    /// is to be interrupted.
     ///
     /// # Panics
     /// As [`FakeMachine::interrupt`]; a panic of `handler` ends the process.
@@ -77,7 +82,8 @@ impl SteppedMachine {
     ) -> (R, bool) {
         install();
         let handler: NonNull<dyn FnMut() + '_> = NonNull::from(handler);
-        // SAFETY: only the lifetime changes; what is pending is taken back below, while the reference still lives.
+        // SAFETY: only the lifetime changes; what is pending is taken back below, while the
+        // reference still lives.
         let handler = unsafe {
             std::mem::transmute::<NonNull<dyn FnMut() + '_>, NonNull<dyn FnMut()>>(handler)
         };
@@ -89,7 +95,8 @@ impl SteppedMachine {
         (result, PENDING.get().is_none())
     }
 
-    /// Runs a method of the machine without a stop, then goes on as before; with interrupts off nothing stops.
+    /// Runs a method of the machine without a stop, then goes on as before; with interrupts off
+    /// nothing stops.
     fn call<R>(&self, method: impl FnOnce(&'static FakeMachine) -> R) -> R {
         if PENDING.get().is_none() {
             return method(self.inner);
@@ -136,7 +143,8 @@ fn install() {
         let function: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_trap;
         action.sa_sigaction = function as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the action is complete, and its function is one of three arguments, as the flag says.
+        // SAFETY: the action is complete, and its function is one of three arguments, as the flag
+        // says.
         let result =
             unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
         assert_eq!(result, 0, "sigaction: {}", std::io::Error::last_os_error());
@@ -157,18 +165,21 @@ extern "C" fn on_trap(
             return PENDING.set(Some(Pending { countdown: pending.countdown - 1, ..pending }));
         }
         PENDING.set(None);
-        // SAFETY: the pointer comes from `interrupt_after` of this thread, which still runs and does not use it meanwhile.
+        // SAFETY: the pointer comes from `interrupt_after` of this thread, which still runs and
+        // does not use it meanwhile.
         let handler = unsafe { &mut *pending.handler.as_ptr() };
         pending.machine.interrupt(handler);
     }
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the host gives a context to a handler that was installed so, and it is ours until we return.
+    // SAFETY: the host gives a context to a handler that was installed so, and it is ours until we
+    // return.
     let flags = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
     // It was the only interrupt.
     *flags &= !0x100;
 }
 
-// SAFETY: the inner machine's promises. Between `irq_save` and `irq_restore` no instruction is stopped after.
+// SAFETY: the inner machine's promises. Between `irq_save` and `irq_restore` no instruction is
+// stopped after.
 unsafe impl Platform for SteppedMachine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.call(|machine| machine.direct(pa))

@@ -1,4 +1,5 @@
-//! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted for after each round.
+//! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted
+//! for after each round.
 
 use crate::machine::{Builder, FakeMachine};
 use framewright::firmware::MemoryKind;
@@ -58,7 +59,8 @@ pub fn shapes() -> Vec<Shape> {
     let mut holes = FakeMachine::builder();
     let mut reserved = Vec::new();
     for piece in 0..24 {
-        // Pieces of odd sizes: some within a block, some over several, some with a kind that is not used.
+        // Pieces of odd sizes: some within a block, some over several, some with a kind that is not
+        // used.
         let start = 0x8_0000 + piece * 1777;
         let kind = if piece % 7 == 3 { MemoryKind::AcpiNvs } else { MemoryKind::Conventional };
         holes = holes.memory(pages(start, start + 300 + 61 * piece), kind);
@@ -91,7 +93,8 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Whole blocks, one to three together, so far apart that each group is a segment of its own: in the table they are neighbours, in memory not.
+/// Whole blocks, one to three together, so far apart that each group is a segment of its own: in
+/// the table they are neighbours, in memory not.
 fn islands() -> Builder {
     let machine = FakeMachine::builder().ram(PhysRange::new(8 << 20, 24 << 20));
     (1..=16).fold(machine, |machine, island| {
@@ -114,8 +117,9 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Does rounds while `more` says so, given the number of rounds done; accounts for every page after each, and at the end when all is given back. Returns
-    /// what was done and the counts at the end.
+    /// Does rounds while `more` says so, given the number of rounds done; accounts for every page
+    /// after each, and at the end when all is given back. Returns what was done and the counts at
+    /// the end.
     ///
     /// # Errors
     /// The first failure, in words; the machine is then as it was found.

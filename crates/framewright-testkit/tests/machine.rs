@@ -143,7 +143,8 @@ fn too_many_threads_are_refused() {
 
 /// [`Platform::irq_restore`], also of a wrong state.
 fn restore(machine: &FakeMachine, state: IrqState) {
-    // SAFETY: the machine has no interrupts but those that tests ask for, and looks at the state itself.
+    // SAFETY: the machine has no interrupts but those that tests ask for, and looks at the state
+    // itself.
     unsafe { machine.irq_restore(state) };
 }
 

@@ -51,7 +51,8 @@ enum Defect {
     MergeLoses,
 }
 
-// SAFETY: it breaks the promises on purpose. Frames are reached through simulated TLBs only, which report it.
+// SAFETY: it breaks the promises on purpose. Frames are reached through simulated TLBs only, which
+// report it.
 unsafe impl MapSpace for Broken {
     fn base(&self) -> NonNull<u8> {
         self.inner.paging.base()
@@ -314,7 +315,8 @@ impl Run {
                     .filter(|&block| inside(range, block))
                     .collect();
                 let left = trial.evict(range, &mut self.unflushed) as usize;
-                // What is left are the last: a large mapping is left whole, and a set that is full takes no more.
+                // What is left are the last: a large mapping is left whole, and a set that is full
+                // takes no more.
                 let full = (self.unflushed.room() as u64) < MAP_PAGES_PER_BLOCK;
                 assert!(
                     left == 0 || !prepare && left == before.len() || full,

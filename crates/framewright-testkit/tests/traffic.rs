@@ -1,5 +1,5 @@
-//! Random traffic on machines of all shapes, with fewer and with more threads than the host has CPUs. `cargo xtask soak` does the same for as long
-//! as one likes.
+//! Random traffic on machines of all shapes, with fewer and with more threads than the host has
+//! CPUs. `cargo xtask soak` does the same for as long as one likes.
 
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};

@@ -1,7 +1,9 @@
 //! A window of addresses in real page tables, in which huge pages are shown and used.
 //!
-//! It is one entry of the root, 512 GiB. Its tables come from a [`FrameSource`] when the first page of their range is shown, and go back when the last one leaves, after a flush: nothing is
-//! kept for later. A call takes all its tables before it stores an entry that a CPU can see, so that one that fails has changed nothing.
+//! It is one entry of the root, 512 GiB. Its tables come from a [`FrameSource`] when the first page
+//! of their range is shown, and go back when the last one leaves, after a flush: nothing is kept
+//! for later. A call takes all its tables before it stores an entry that a CPU can see, so that one
+//! that fails has changed nothing.
 
 use crate::page_array::table::{ENTRIES, Table};
 use crate::page_array::taken::Taken;
@@ -69,13 +71,16 @@ pub struct AddressSpace<P: Platform, F> {
 }
 
 impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
-    /// An empty window at `base`, in the tables that begin at `root`. `largest`: [`PageSize::Large`] where the CPUs have pages of 1 GiB; else such pages are shown in pieces of 2 MiB.
+    /// An empty window at `base`, in the tables that begin at `root`. `largest`:
+    /// [`PageSize::Large`] where the CPUs have pages of 1 GiB; else such pages are shown in pieces
+    /// of 2 MiB.
     ///
     /// # Errors
     /// [`SpaceError::BadPlace`], [`SpaceError::Occupied`].
     ///
     /// # Safety
-    /// `root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the CPU has them, and stays as long as the window lives. Nobody else maps anything in the
+    /// `root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the
+    /// CPU has them, and stays as long as the window lives. Nobody else maps anything in the
     /// window. `tlb` reaches every CPU that uses the tables.
     pub unsafe fn new(
         platform: &'static P,
@@ -107,7 +112,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     }
 
     fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only the root comes here, and frames that this window took for tables and did not give away yet (invariants 39 and 40).
+        // SAFETY: only the root comes here, and frames that this window took for tables and did not
+        // give away yet (invariants 39 and 40).
         unsafe { Table::at(self.platform, frame) }
     }
 
@@ -142,10 +148,12 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         }
     }
 
-    /// Shows `memory` at `address`, readable and writable, in pages as large as alignment allows. The memory is the caller's until [`unmap`](Self::unmap) has returned.
+    /// Shows `memory` at `address`, readable and writable, in pages as large as alignment allows.
+    /// The memory is the caller's until [`unmap`](Self::unmap) has returned.
     ///
     /// # Errors
-    /// [`SpaceError::BadRange`], [`SpaceError::Occupied`], [`SpaceError::OutOfFrames`]; nothing has changed then.
+    /// [`SpaceError::BadRange`], [`SpaceError::Occupied`], [`SpaceError::OutOfFrames`]; nothing has
+    /// changed then.
     pub fn map(
         &mut self,
         address: u64,
@@ -220,8 +228,9 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(missing)
     }
 
-    /// Takes away what is shown in a range and says how many bytes that were; what is not shown there stays so. When this returns no CPU reaches that memory through the window.
-    /// `give_back` gets the frames of tables that are needed no more.
+    /// Takes away what is shown in a range and says how many bytes that were; what is not shown
+    /// there stays so. When this returns no CPU reaches that memory through the window. `give_back`
+    /// gets the frames of tables that are needed no more.
     ///
     /// Waits for other CPUs.
     ///

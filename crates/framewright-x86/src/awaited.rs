@@ -1,14 +1,17 @@
 //! Who sleeps until a helper has ended: [`Awaited`], a set of CPUs, of which each helper has one.
 //!
-//! A helper's post is free for the next caller as soon as the work of the last one is done, and that is before the last one was woken and has left. So several CPUs may wait for one
-//! helper at a time. Each enters and leaves the set for itself alone, and the helper wakes all that are in it and takes nobody out: who is woken too early looks and sleeps on.
-//! With a single place instead of a set, a caller that leaves or enters late would wipe out the next one.
+//! A helper's post is free for the next caller as soon as the work of the last one is done, and
+//! that is before the last one was woken and has left. So several CPUs may wait for one helper at a
+//! time. Each enters and leaves the set for itself alone, and the helper wakes all that are in it
+//! and takes nobody out: who is woken too early looks and sleeps on. With a single place instead of
+//! a set, a caller that leaves or enters late would wipe out the next one.
 //!
 //! # Memory ordering
 //!
-//! All changes and looks are Relaxed. What orders them are the SeqCst fences in [`begin`](Awaited::begin) and
-//! [`wake`](Awaited::wake), which are partners: either the caller, which looks once more after `begin`, finds the work done, or the helper,
-//! which has done it before `wake`, finds the caller in the set.
+//! All changes and looks are Relaxed. What orders them are the SeqCst fences in
+//! [`begin`](Awaited::begin) and [`wake`](Awaited::wake), which are partners: either the caller,
+//! which looks once more after `begin`, finds the work done, or the helper, which has done it
+//! before `wake`, finds the caller in the set.
 
 use crate::cross_calls::MAX_CPUS;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -27,8 +30,8 @@ impl Awaited {
         }
     }
 
-    /// CPU `cpu`, below [`MAX_CPUS`], is going to sleep. It has to look once more whether the work is
-    /// done before it does. Panics beyond [`MAX_CPUS`].
+    /// CPU `cpu`, below [`MAX_CPUS`], is going to sleep. It has to look once more whether the work
+    /// is done before it does. Panics beyond [`MAX_CPUS`].
     pub fn begin(&self, cpu: u32) {
         let (word, bit) = place(cpu);
         self.0[word].fetch_or(bit, Ordering::Relaxed);
@@ -41,8 +44,8 @@ impl Awaited {
         self.0[word].fetch_and(!bit, Ordering::Relaxed);
     }
 
-    /// By the helper, after it has let everybody see that the work is done: has `wake` wake each CPU
-    /// that sleeps or is about to. It may be called for one that does not wait for this work.
+    /// By the helper, after it has let everybody see that the work is done: has `wake` wake each
+    /// CPU that sleeps or is about to. It may be called for one that does not wait for this work.
     pub fn wake(&self, mut wake: impl FnMut(u32)) {
         fence(Ordering::SeqCst);
         for (first, word) in (0..).step_by(64).zip(&self.0) {

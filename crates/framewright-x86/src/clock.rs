@@ -4,7 +4,8 @@ use crate::acpi::PowerTimer;
 use crate::cpu::port::Port;
 use core::ptr::NonNull;
 
-/// Looks at the reference before it counts as stopped. At 30 ns a look this is more than any window.
+/// Looks at the reference before it counts as stopped. At 30 ns a look this is more than any
+/// window.
 const MAX_LOOKS: u32 = 4_000_000;
 /// Readings of both counters of which the closest pair is taken.
 const TRIES: u32 = 8;
@@ -25,11 +26,13 @@ pub trait Reference {
     fn mask(&self) -> u64;
 }
 
-/// Measures how often `counter` counts in a second, over a window of `window_us` microseconds, which must be shorter than half
-/// the time in which the reference wraps. `None`: the reference stands still.
+/// Measures how often `counter` counts in a second, over a window of `window_us` microseconds,
+/// which must be shorter than half the time in which the reference wraps. `None`: the reference
+/// stands still.
 ///
-/// A window of a tenth goes before and is thrown away: it pays for first accesses. Each end of the window is the closest of several pairs
-/// of readings, so an emulator that stops us in between does little harm.
+/// A window of a tenth goes before and is thrown away: it pays for first accesses. Each end of the
+/// window is the closest of several pairs of readings, so an emulator that stops us in between does
+/// little harm.
 pub fn calibrate(
     reference: &mut dyn Reference,
     counter: &mut dyn FnMut() -> u64,
@@ -83,10 +86,12 @@ pub struct Hpet {
 }
 
 impl Hpet {
-    /// The timer whose registers are at `registers`, set running; `None` when no HPET answers there.
+    /// The timer whose registers are at `registers`, set running; `None` when no HPET answers
+    /// there.
     ///
     /// # Safety
-    /// `registers` are 1 KiB of device memory, or of nothing, that stay mapped uncached or as the machine types them, and nobody else uses them.
+    /// `registers` are 1 KiB of device memory, or of nothing, that stay mapped uncached or as the
+    /// machine types them, and nobody else uses them.
     #[must_use]
     pub unsafe fn open(registers: NonNull<u32>) -> Option<Self> {
         const FEMTOSECONDS: u64 = 1_000_000_000_000_000;
@@ -98,7 +103,8 @@ impl Hpet {
         }
         hpet.hz = FEMTOSECONDS / period;
         let configuration = hpet.read(0x10);
-        // SAFETY: the caller promises the registers; bit 0 sets the counter running and no interrupt is enabled.
+        // SAFETY: the caller promises the registers; bit 0 sets the counter running and no
+        // interrupt is enabled.
         unsafe { hpet.register(0x10).write_volatile(configuration | 1) };
         Some(hpet)
     }
@@ -173,7 +179,8 @@ impl IntervalTimer {
     /// Nobody else uses channel 2 or the speaker, and the code may use ports.
     #[must_use]
     pub unsafe fn start() -> Self {
-        // SAFETY: these ports belong to the interval timer and its gate in every PC; none touches memory.
+        // SAFETY: these ports belong to the interval timer and its gate in every PC; none touches
+        // memory.
         let [gate, command, data] = [0x61, 0x43, 0x42].map(|port| unsafe { Port::new(port) });
         gate.write_u8(gate.read_u8() & !2 | 1);
         command.write_u8(0xb4); // channel 2, both bytes, rate generator

@@ -1,9 +1,11 @@
 //! One CPU has others call a function and waits: [`CrossCalls`].
 //!
-//! Each CPU has a *slot*, where it says what to call, and an *inbox*, a bit for each caller. To call, a CPU fills its slot, sets its bit in the
-//! inboxes of its targets and notifies those whose inbox word was empty: somebody else's notice is on its way to the others. Whoever is notified takes
-//! all bits at once, calls what these callers' slots say, and counts each down. There is no lock and no queue, so any number of CPUs may call at once,
-//! each other too, as long as who waits is notified meanwhile. How CPUs are notified, and how they wait, is the kernel's business.
+//! Each CPU has a *slot*, where it says what to call, and an *inbox*, a bit for each caller. To
+//! call, a CPU fills its slot, sets its bit in the inboxes of its targets and notifies those whose
+//! inbox word was empty: somebody else's notice is on its way to the others. Whoever is notified
+//! takes all bits at once, calls what these callers' slots say, and counts each down. There is no
+//! lock and no queue, so any number of CPUs may call at once, each other too, as long as who waits
+//! is notified meanwhile. How CPUs are notified, and how they wait, is the kernel's business.
 //!
 //! # Memory ordering
 //!
@@ -12,8 +14,9 @@
 //! | a bit in an inbox, Release | the swap in [`serve`](CrossCalls::serve), Acquire | the slot, and what the caller wrote before |
 //! | the count in a slot, Release | `done`, Acquire | what the function did |
 //!
-//! That a caller may leave its notice to another: words change by read-modify-write operations, which see the last value. The swap that finds our bit
-//! comes after the notice that somebody owes for the bit that was there before ours, or finds both.
+//! That a caller may leave its notice to another: words change by read-modify-write operations,
+//! which see the last value. The swap that finds our bit comes after the notice that somebody owes
+//! for the bit that was there before ours, or finds both.
 //!
 //! Orders of memory: Relaxed for what a caller writes before it sets its bit, which publishes it
 //! (Release, with the Acquire of `serve`), for what only its own CPU uses, and for looks that only
@@ -56,10 +59,12 @@ impl Place {
     /// Calls what the slot says and counts down. Returns whether that was the last.
     fn call(&self) -> bool {
         let function = self.function.load(Ordering::Relaxed).cast_const().cast::<Function<'_>>();
-        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until we have counted down (invariant 29).
+        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until
+        // we have counted down (invariant 29).
         let function = unsafe { *function };
         function();
-        // Release pairs with the Acquire in `is_done`. Nothing on the owner's stack is touched after this.
+        // Release pairs with the Acquire in `is_done`. Nothing on the owner's stack is touched
+        // after this.
         self.remaining.fetch_sub(1, Ordering::Release) == 1
     }
 
@@ -81,7 +86,8 @@ impl Drop for Stay<'_> {
     }
 }
 
-/// The calls of `CPUS` CPUs, at most [`MAX_CPUS`]: one kind of them, such as those that are served in interrupts.
+/// The calls of `CPUS` CPUs, at most [`MAX_CPUS`]: one kind of them, such as those that are served
+/// in interrupts.
 pub struct CrossCalls<const CPUS: usize> {
     places: [Place; CPUS],
 }
@@ -111,8 +117,9 @@ impl<const CPUS: usize> Default for CrossCalls<CPUS> {
 }
 
 impl<const CPUS: usize> CrossCalls<CPUS> {
-    /// CPU `me` has each of `targets` call `function`, once each. `notify` is called for those that must be told to [`serve`](Self::serve).
-    /// `wait` is called with a question that it asks until the answer is true, or it is called again. What was written before is visible to the
+    /// CPU `me` has each of `targets` call `function`, once each. `notify` is called for those that
+    /// must be told to [`serve`](Self::serve). `wait` is called with a question that it asks until
+    /// the answer is true, or it is called again. What was written before is visible to the
     /// function, and what the function wrote afterwards here. Returns how many called.
     ///
     /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
@@ -162,7 +169,8 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         count
     }
 
-    /// Whether somebody wants something of CPU `me`. A hint, like every look at what others may change.
+    /// Whether somebody wants something of CPU `me`. A hint, like every look at what others may
+    /// change.
     #[must_use]
     pub fn is_wanted(&self, me: u32) -> bool {
         let callers =
@@ -170,8 +178,8 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         callers.is_some_and(|mut callers| callers.any(|word| word.load(Ordering::Relaxed) != 0))
     }
 
-    /// CPU `me` does what others want of it. `last` is told of each caller whose last target this was, which may be asleep. Returns whether there
-    /// was anything.
+    /// CPU `me` does what others want of it. `last` is told of each caller whose last target this
+    /// was, which may be asleep. Returns whether there was anything.
     pub fn serve(&self, me: u32, mut last: impl FnMut(u32)) -> bool {
         let Some(place) = self.places.get(me as usize) else { return false };
         let mut served = false;

@@ -1,15 +1,16 @@
 //! The seam through which parsers get at physical memory, and where they keep what they read.
 
-/// Physical memory that firmware or a boot loader wrote. It may change at any time: a virtual machine's host can write to it. So parsers read each byte once, into memory of their own, and look only
-/// there.
+/// Physical memory that firmware or a boot loader wrote. It may change at any time: a virtual
+/// machine's host can write to it. So parsers read each byte once, into memory of their own, and
+/// look only there.
 ///
 /// Any closure `Fn(u64, &mut [u8]) -> bool` is one.
 pub trait PhysicalMemory {
-    /// Copies the bytes from physical address `address` on to `to`. False when they cannot be reached as
-    /// a whole; `to` has then any content.
+    /// Copies the bytes from physical address `address` on to `to`. False when they cannot be
+    /// reached as a whole; `to` has then any content.
     ///
-    /// What lies there may change meanwhile, so this reads with volatile or atomic accesses, and makes no
-    /// reference to it.
+    /// What lies there may change meanwhile, so this reads with volatile or atomic accesses, and
+    /// makes no reference to it.
     fn copy(&self, address: u64, to: &mut [u8]) -> bool;
 }
 

@@ -1,7 +1,9 @@
 //! The start information of the PVH boot protocol (`hvm_start_info`, versions 0 and 1).
 //!
-//! Whoever boots us leaves it in memory: where the memory map, the command line, the modules and the ACPI root pointer are. Every
-//! count is bounded, every reference is checked, and everything is copied, each byte once, when the information is read, so the accessors cannot fail and what changes in that memory later changes nothing here.
+//! Whoever boots us leaves it in memory: where the memory map, the command line, the modules and
+//! the ACPI root pointer are. Every count is bounded, every reference is checked, and everything is
+//! copied, each byte once, when the information is read, so the accessors cannot fail and what
+//! changes in that memory later changes nothing here.
 
 use crate::PhysicalMemory;
 use crate::bytes::{u32_at, u64_at};
@@ -128,7 +130,8 @@ pub struct StartInfo<'a> {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any length.
+    /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any
+    /// length.
     #[must_use]
     pub const fn storage_bytes(memory_entries: usize) -> usize {
         memory_entries * MEMORY_ENTRY_BYTES
@@ -255,8 +258,8 @@ impl Array {
     }
 }
 
-/// A copy of the bytes up to the terminating zero. They are asked for one by one, because nobody says how
-/// many there are and the memory may end right behind them.
+/// A copy of the bytes up to the terminating zero. They are asked for one by one, because nobody
+/// says how many there are and the memory may end right behind them.
 fn read_command_line<'a>(
     memory: &impl PhysicalMemory,
     address: u64,

@@ -5,7 +5,8 @@
 use crate::cpu::port::Port;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the byte is then sent anyway.
+/// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the
+/// byte is then sent anyway.
 const MAX_TURNS: u32 = 1 << 20;
 /// Turns from one look at the clock to the next.
 const TURNS_OF_A_TRY: u32 = 1 << 8;
@@ -57,7 +58,8 @@ impl Serial {
         }
         // SAFETY: as above.
         let identity = unsafe { Port::new(self.base + 2) }.read_u8();
-        // Both bits say that the queues are on; where there is no port all are set, and nothing is lost.
+        // Both bits say that the queues are on; where there is no port all are set, and nothing is
+        // lost.
         if identity & 0xc0 == 0xc0 {
             self.room.store(QUEUE_BYTES, Ordering::Relaxed);
         }
@@ -65,7 +67,8 @@ impl Serial {
 
     /// Sends bytes. Those of several senders come in some order.
     ///
-    /// The port is asked once for each queue that it can be filled with: to a virtual machine every look is an exit.
+    /// The port is asked once for each queue that it can be filled with: to a virtual machine every
+    /// look is an exit.
     pub fn send(&self, bytes: &[u8]) {
         for queue in self.queues(bytes) {
             self.is_ready_within(MAX_TURNS);
@@ -73,7 +76,8 @@ impl Serial {
         }
     }
 
-    /// The same for a line at whose other end nobody may be: gives up where `is_late`, which is asked while the port is not ready, says so. Whether all were sent.
+    /// The same for a line at whose other end nobody may be: gives up where `is_late`, which is
+    /// asked while the port is not ready, says so. Whether all were sent.
     pub fn try_send(&self, bytes: &[u8], is_late: &mut dyn FnMut() -> bool) -> bool {
         self.queues(bytes).all(|queue| {
             let is_ready = loop {

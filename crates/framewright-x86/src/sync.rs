@@ -14,7 +14,8 @@ pub(crate) fn relax() {
     core::hint::spin_loop();
 }
 
-/// Defines a constructor that is `const`, except under the model checker, whose atomics cannot be made at compile time.
+/// Defines a constructor that is `const`, except under the model checker, whose atomics cannot be
+/// made at compile time.
 macro_rules! const_fn {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident() -> $result:ty $body:block) => {
         #[cfg(not(loom))]

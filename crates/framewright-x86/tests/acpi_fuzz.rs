@@ -1,4 +1,5 @@
-//! Tables that nobody could have meant: reading them ends, without a panic, in nodes that make sense.
+//! Tables that nobody could have meant: reading them ends, without a panic, in nodes that make
+//! sense.
 
 mod common;
 
@@ -70,7 +71,8 @@ fn tables() -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Bytes of right tables are changed; the checksums are made right again, so that the changes are looked at.
+    /// Bytes of right tables are changed; the checksums are made right again, so that the changes
+    /// are looked at.
     #[test]
     fn mutations_of_right_tables(
         changes in prop::collection::vec((0usize..5, any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xff)]), 1..12),

@@ -1,4 +1,5 @@
-//! Topologies whose answer is known, and every way in which the tables that describe them can be wrong.
+//! Topologies whose answer is known, and every way in which the tables that describe them can be
+//! wrong.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Windows for huge pages in real tables, against a model; CPUs remember every translation and every table that ever was, until a flush.
+//! Windows for huge pages in real tables, against a model; CPUs remember every translation and
+//! every table that ever was, until a flush.
 #![cfg(not(loom))]
 
 #[path = "common/table_memory.rs"]

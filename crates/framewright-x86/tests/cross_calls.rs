@@ -1,4 +1,5 @@
-//! Threads in the place of CPUs: every call is served once by each target, whatever the others do, and what crosses is visible.
+//! Threads in the place of CPUs: every call is served once by each target, whatever the others do,
+//! and what crosses is visible.
 #![cfg(not(loom))]
 
 use framewright_x86::cross_calls::CrossCalls;
@@ -122,7 +123,8 @@ fn two_callers_share_a_notice() {
         &|| (),
         |_| notices += 1,
         |_| {
-            // While CPU 2 has not served the first, the second sends nothing, and both are served at once.
+            // While CPU 2 has not served the first, the second sends nothing, and both are served
+            // at once.
             calls.call(
                 1,
                 [2].into_iter(),

@@ -1,4 +1,5 @@
-//! Memory that somebody else writes to while it is read: every byte is read once, so that what was checked is what is used, and what changes later changes nothing.
+//! Memory that somebody else writes to while it is read: every byte is read once, so that what was
+//! checked is what is used, and what changes later changes nothing.
 
 mod common;
 

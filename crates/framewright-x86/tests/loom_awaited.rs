@@ -1,6 +1,7 @@
-//! Two CPUs that wait one after the other for the same helper, under every interleaving that the memory model allows. A waiter that nobody wakes sleeps for ever, and
-//! the model says so.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_awaited --target-dir target/loom`
+//! Two CPUs that wait one after the other for the same helper, under every interleaving that the
+//! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_awaited --target-dir
+//! target/loom`
 #![cfg(loom)]
 
 use framewright_x86::awaited::Awaited;

@@ -1,6 +1,7 @@
-//! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain memory here, so the model fails when it is seen
-//! too early; a CPU that is not notified of a call waits for ever, and the model says so.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_cross_calls --target-dir target/loom`
+//! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain
+//! memory here, so the model fails when it is seen too early; a CPU that is not notified of a call
+//! waits for ever, and the model says so. `RUSTFLAGS="--cfg loom" cargo test --release -p
+//! framewright-x86 --test loom_cross_calls --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright_x86::cross_calls::CrossCalls;
@@ -13,8 +14,8 @@ const CPUS: usize = 3;
 
 struct Machine {
     calls: CrossCalls<CPUS>,
-    /// A CPU sleeps until its bell rings: for an interrupt, or because the last target of its call has called. What was written before it rang is
-    /// visible afterwards.
+    /// A CPU sleeps until its bell rings: for an interrupt, or because the last target of its call
+    /// has called. What was written before it rang is visible afterwards.
     bells: [Notify; CPUS],
     /// Calls that each CPU has served; it alone counts and looks.
     served: [AtomicU32; CPUS],
@@ -86,7 +87,8 @@ impl Plain {
     }
 }
 
-/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three with two: minutes otherwise.
+/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three with two:
+/// minutes otherwise.
 fn model(cpus: &'static [fn(&Cpu)]) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(if cpus.len() > 2 { 2 } else { 3 });

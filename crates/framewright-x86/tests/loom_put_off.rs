@@ -1,5 +1,7 @@
-//! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The page is plain memory: the model fails when the CPU still looks at it while it is somebody else's.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_put_off --target-dir target/loom`
+//! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The
+//! page is plain memory: the model fails when the CPU still looks at it while it is somebody
+//! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-x86 --test loom_put_off
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright_x86::put_off::PutOff;
@@ -48,7 +50,8 @@ fn what_is_freed_behind_a_sleeping_cpu_is_not_used_by_it() {
             thread::spawn(move || {
                 machine.entry.store(1, Ordering::Release);
                 if machine.cpu.leave_word() {
-                    // Free, and somebody else's: whoever looks at it through the old translation sees that.
+                    // Free, and somebody else's: whoever looks at it through the old translation
+                    // sees that.
                     machine.pages[0].write(0);
                 }
                 // Else the CPU is interrupted, which is another model's business; the page stays.

@@ -190,7 +190,8 @@ fn ranges() -> impl Strategy<Value = Vec<PhysRange>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every frame of every range, and no other, is where it should be, in a page that does not reach beyond its range and could not be larger.
+    /// Every frame of every range, and no other, is where it should be, in a page that does not
+    /// reach beyond its range and could not be larger.
     #[test]
     fn a_direct_map_is_what_it_should_be(ranges in ranges(), largest in prop::sample::select(PageSize::DESCENDING.to_vec()), shift in 0u64..3) {
         // With an offset that is not a multiple of the page sizes, pages are limited by the offset.

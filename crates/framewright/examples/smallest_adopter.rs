@@ -1,6 +1,8 @@
-//! The least that a kernel writes to have its memory managed: four methods, a map of one range, and bring-up.
+//! The least that a kernel writes to have its memory managed: four methods, a map of one range, and
+//! bring-up.
 //!
-//! One CPU, no interrupts, 32 MiB of RAM. Here a static array is the RAM; on hardware it is simply there.
+//! One CPU, no interrupts, 32 MiB of RAM. Here a static array is the RAM; on hardware it is simply
+//! there.
 
 use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
@@ -22,8 +24,8 @@ static RAM: Ram = Ram(UnsafeCell::new([0; RAM_BYTES]));
 
 struct Board;
 
-// SAFETY: the map below names only frames of `RAM`, which nobody else uses and which `direct` shows at one offset; there is one CPU, and
-// no interrupt handler on it.
+// SAFETY: the map below names only frames of `RAM`, which nobody else uses and which `direct` shows
+// at one offset; there is one CPU, and no interrupt handler on it.
 unsafe impl Platform for Board {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa - RAM_START).expect("the manager asks for RAM only");
@@ -69,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("a {what}: {}", range.to_phys());
     }
 
-    // The page is in the CPU's cache for the next request; without that everything is back, and the tables agree.
+    // The page is in the CPU's cache for the next request; without that everything is back, and the
+    // tables agree.
     manager.drain()?;
     assert_eq!(manager.verify()?, before);
     println!("down: {} pages are free", manager.totals().free_pages);

@@ -1,4 +1,5 @@
-//! Slices over memory that the early allocator gave: the only place where raw metadata memory becomes typed.
+//! Slices over memory that the early allocator gave: the only place where raw metadata memory
+//! becomes typed.
 
 use crate::block::{BlockEntry, FreeMap};
 use crate::platform::Platform;
@@ -28,8 +29,8 @@ pub(crate) struct Carver<'a, P: Platform> {
 
 impl<'a, P: Platform> Carver<'a, P> {
     /// # Safety
-    /// `range` is reserved for the caller for ever, is used by nobody else, lies in one range of the memory map and below the
-    /// direct limit (invariants 1, 3 and 15).
+    /// `range` is reserved for the caller for ever, is used by nobody else, lies in one range of
+    /// the memory map and below the direct limit (invariants 1, 3 and 15).
     pub(crate) const unsafe fn new(platform: &'a P, range: PhysRange) -> Self {
         Self { platform, next: range.start, end: range.end }
     }
@@ -50,19 +51,22 @@ impl<'a, P: Platform> Carver<'a, P> {
     ) -> &'static mut [T] {
         let first = self.place::<T>(count);
         for index in 0..count {
-            // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and 3).
+            // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and
+            // 3).
             let slot = unsafe { first.add(index) };
             // SAFETY: the same; what was there needs no drop.
             unsafe { ptr::write(slot, make(index)) };
         }
-        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1, 3 and 15).
+        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1,
+        // 3 and 15).
         unsafe { slice::from_raw_parts_mut(first, count) }
     }
 
     /// `count` values with the content that the memory happens to have.
     pub(crate) fn any<T: AnyContent>(&mut self, count: usize) -> &'static [T] {
         let first = self.place::<T>(count);
-        // SAFETY: any content is a value; the part is ours for ever and given once (invariants 1, 3, 4 and 15).
+        // SAFETY: any content is a value; the part is ours for ever and given once (invariants 1,
+        // 3, 4 and 15).
         unsafe { slice::from_raw_parts(first, count) }
     }
 }

@@ -1,11 +1,13 @@
 //! A physical memory manager for kernels, unikernels and VM guests.
 //!
-//! It takes what firmware says about memory and nodes, brings all of it up in well under a millisecond a TiB, and hands out pages and blocks from 4 KiB to
-//! 1 GiB. It needs no heap, owns no thread, and asks of its adopter one small trait, [`Platform`].
+//! It takes what firmware says about memory and nodes, brings all of it up in well under a
+//! millisecond a TiB, and hands out pages and blocks from 4 KiB to 1 GiB. It needs no heap, owns no
+//! thread, and asks of its adopter one small trait, [`Platform`].
 //!
 //! # Adopting it
 //!
-//! Five steps, all of them in this example, which runs: here a static array plays the machine's memory.
+//! Five steps, all of them in this example, which runs: here a static array plays the machine's
+//! memory.
 //!
 //! ```
 //! use framewright::early::{EarlyAllocator, EarlyStorage};
@@ -70,16 +72,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Frames`] owns what it names and frees it when it is dropped. Below it is [`Manager::allocate`], which returns numbers, and
-//! `Manager::free`, which is unsafe because anybody can write down a number: see [*Owning memory*](manager#owning-memory).
+//! [`Frames`] owns what it names and frees it when it is dropped. Below it is
+//! [`Manager::allocate`], which returns numbers, and `Manager::free`, which is unsafe because
+//! anybody can write down a number: see [*Owning memory*](manager#owning-memory).
 //!
-//! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which have defaults for a kernel that has
-//! none of them yet. [`report`] writes the boot log that the kernel developers of the field know.
+//! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which
+//! have defaults for a kernel that has none of them yet. [`report`] writes the boot log that the
+//! kernel developers of the field know.
 //!
 //! # If you have these already
 //!
-//! A kernel that uses `x86_64` or `virtio-drivers` turns on the feature of that name and passes the manager where a frame allocator or DMA memory
-//! is asked for: see [`adapters`]. Two complete programs to start from: `cargo run -p framewright --example smallest_adopter`, and
+//! A kernel that uses `x86_64` or `virtio-drivers` turns on the feature of that name and passes the
+//! manager where a frame allocator or DMA memory is asked for: see [`adapters`]. Two complete
+//! programs to start from: `cargo run -p framewright --example smallest_adopter`, and
 //! `kernel_heap`, which builds a bump heap on the manager.
 //!
 //! # Where things are
@@ -99,8 +104,9 @@
 //! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
-//! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which describes the work in Linux that this
-//! crate follows: deferred initialisation of the memory map, huge-page pools, their map's diet, the shuffle and free page reporting.
+//! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which
+//! describes the work in Linux that this crate follows: deferred initialisation of the memory map,
+//! huge-page pools, their map's diet, the shuffle and free page reporting.
 #![no_std]
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The page array's address range, and the one way in which a frame may leave it.
 //!
-//! The memory map in its *array* form is an array addressed by frame number in a virtual range of its own: the part that describes
-//! one 2 MiB block is eight pages of it (512 times 64 bytes). [`MapSpace`] is what the manager needs from page tables to build such
-//! parts, to take them away and to give their frames back. The rule that matters is carried by types: what leaves the tables
-//! goes into an [`Unflushed`], only [`MapSpace::flush`] turns that into a [`FrameList`], and only a `FrameList` can be freed. So no
-//! frame is used again while some CPU may still reach it through a stale translation (invariant 12).
+//! The memory map in its *array* form is an array addressed by frame number in a virtual range of
+//! its own: the part that describes one 2 MiB block is eight pages of it (512 times 64 bytes).
+//! [`MapSpace`] is what the manager needs from page tables to build such parts, to take them away
+//! and to give their frames back. The rule that matters is carried by types: what leaves the tables
+//! goes into an [`Unflushed`], only [`MapSpace::flush`] turns that into a [`FrameList`], and only a
+//! `FrameList` can be freed. So no frame is used again while some CPU may still reach it through a
+//! stale translation (invariant 12).
 
 use crate::units::{Order, Pfn, PfnRange};
 use core::fmt;
@@ -61,8 +63,9 @@ impl BlockRange {
 /// Where a [`MapSpace`] gets frames for page tables and for the array itself.
 ///
 /// # Safety
-/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, is used by nobody else, and stays so
-/// until it is put back or freed after a flush: page tables are made of it.
+/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, is used
+/// by nobody else, and stays so until it is put back or freed after a flush: page tables are made
+/// of it.
 pub unsafe trait FrameSource {
     /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
     fn take(&mut self, order: Order) -> Option<Pfn>;
@@ -70,8 +73,8 @@ pub unsafe trait FrameSource {
     /// Takes back exactly what one [`take`](Self::take) gave (the undo of a failed call).
     ///
     /// # Safety
-    /// `start` and `order` are those of one [`take`](Self::take) from this source that was not put back yet, and nobody uses the frames: no table has
-    /// named them (invariant 42).
+    /// `start` and `order` are those of one [`take`](Self::take) from this source that was not put
+    /// back yet, and nobody uses the frames: no table has named them (invariant 42).
     unsafe fn put_back(&mut self, start: Pfn, order: Order);
 }
 
@@ -148,9 +151,11 @@ impl Changed {
     }
 }
 
-/// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that must be flushed.
+/// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that
+/// must be flushed.
 ///
-/// It has no way to reach its frames: hand it to [`MapSpace::flush`]. Dropping it leaks its frames, which is safe.
+/// It has no way to reach its frames: hand it to [`MapSpace::flush`]. Dropping it leaks its frames,
+/// which is safe.
 #[must_use = "its frames come back only through MapSpace::flush"]
 pub struct Unflushed {
     runs: Runs,
@@ -158,11 +163,12 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every frame is a run of its own and
-    /// the section's page table leaves with them.
+    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every
+    /// frame is a run of its own and the section's page table leaves with them.
     #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
     pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
-    /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says that there are more.
+    /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says
+    /// that there are more.
     pub const CHANGED_RANGES: usize = 8;
 
     /// Nothing to flush.
@@ -170,9 +176,11 @@ impl Unflushed {
         Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, changed: Changed::NOTHING }
     }
 
-    /// For implementers of [`MapSpace`]: remembers frames that a changed translation no longer names, wherever that is.
+    /// For implementers of [`MapSpace`]: remembers frames that a changed translation no longer
+    /// names, wherever that is.
     ///
-    /// Returns false when the run does not fit; the implementer must then not have changed the translation.
+    /// Returns false when the run does not fit; the implementer must then not have changed the
+    /// translation.
     #[must_use]
     pub fn push(&mut self, frames: PfnRange) -> bool {
         (self.changed.anywhere, self.changed.tables) = (true, true);
@@ -186,15 +194,17 @@ impl Unflushed {
         frames.is_empty() || self.runs.push(frames)
     }
 
-    /// Like [`push_from`](Self::push_from) for a frame that was a page table, of which CPUs may remember steps of walks.
+    /// Like [`push_from`](Self::push_from) for a frame that was a page table, of which CPUs may
+    /// remember steps of walks.
     #[must_use]
     pub fn push_table_from(&mut self, blocks: BlockRange, frame: Pfn) -> bool {
         self.changed.tables = true;
         self.push_from(blocks, PfnRange { start: frame, end: frame.add(1) })
     }
 
-    /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a CPU that sleeps need not be woken: it can forget before its next access, as nothing that it does
-    /// on its own follows a table that is gone.
+    /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a
+    /// CPU that sleeps need not be woken: it can forget before its next access, as nothing that it
+    /// does on its own follows a table that is gone.
     #[must_use]
     pub const fn has_tables(&self) -> bool {
         self.changed.tables
@@ -216,7 +226,8 @@ impl Unflushed {
         self.changed.anywhere || self.changed.len > 0
     }
 
-    /// For [`MapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing when it may be any.
+    /// For [`MapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing when
+    /// it may be any.
     #[must_use]
     pub fn changed(&self) -> Option<&[BlockRange]> {
         if self.changed.anywhere { None } else { self.changed.ranges.get(..self.changed.len) }
@@ -280,52 +291,61 @@ impl fmt::Debug for FrameList {
     }
 }
 
-/// Owns the page array's addresses and translations. The frames belong to the manager, except between the call that puts them into
-/// an [`Unflushed`] and the flush. A kernel without page arrays has none ([`crate::Platform::map_space`] returns `None`).
+/// Owns the page array's addresses and translations. The frames belong to the manager, except
+/// between the call that puts them into an [`Unflushed`] and the flush. A kernel without page
+/// arrays has none ([`crate::Platform::map_space`] returns `None`).
 ///
-/// Every call names at most [`BLOCKS_PER_CALL`] blocks, all in one section. A block's part of the array is in one of two states,
-/// *present* (eight writable pages of its own) or *absent* (the shared read-only zero frame eight times, so that a read gives zero
-/// bytes, which is a valid descriptor, and a write faults). All start absent.
+/// Every call names at most [`BLOCKS_PER_CALL`] blocks, all in one section. A block's part of the
+/// array is in one of two states, *present* (eight writable pages of its own) or *absent* (the
+/// shared read-only zero frame eight times, so that a read gives zero bytes, which is a valid
+/// descriptor, and a write faults). All start absent.
 ///
-/// A change holds on every CPU from the next flush on. Before it, a CPU may still see a block as it was: after `populate` read
-/// zero and fault on a write, after `evict` read and write the old frames.
+/// A change holds on every CPU from the next flush on. Before it, a CPU may still see a block as it
+/// was: after `populate` read zero and fault on a write, after `evict` read and write the old
+/// frames.
 ///
 /// # Safety
 /// The implementer promises that
-/// * once a `populate` was flushed the parts of the array are readable and writable, and no other address of the array reaches their
-///   frames;
-/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`], as is every page table that is
-///   no longer used;
-/// * `flush` returns only after every CPU has dropped every translation changed before, cached steps of a table walk included;
-/// * a failed call has changed nothing that can be seen. So all frames are taken before the first entry is written: a frame that
-///   some CPU may already have reached cannot be put back.
+/// * once a `populate` was flushed the parts of the array are readable and writable, and no other
+///   address of the array reaches their frames;
+/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`],
+///   as is every page table that is no longer used;
+/// * `flush` returns only after every CPU has dropped every translation changed before, cached
+///   steps of a table walk included;
+/// * a failed call has changed nothing that can be seen. So all frames are taken before the first
+///   entry is written: a frame that some CPU may already have reached cannot be put back.
 ///
 /// # Who may call
 ///
-/// The calls that change translations are `unsafe`, because safe code that could take a part of the array away would take it from
-/// under the manager's descriptors. All ask one thing of the caller, the manager or whoever has a space of his own: **it owns what the
-/// array shows of the blocks.** That is,
+/// The calls that change translations are `unsafe`, because safe code that could take a part of the
+/// array away would take it from under the manager's descriptors. All ask one thing of the caller,
+/// the manager or whoever has a space of his own: **it owns what the array shows of the blocks.**
+/// That is,
 /// * nobody else calls for the section meanwhile, no lock is held and interrupts are on;
-/// * no part that a call may make absent or move is in use: no reference leads into it, and nobody writes there until the flush;
+/// * no part that a call may make absent or move is in use: no reference leads into it, and nobody
+///   writes there until the flush;
 /// * the [`Unflushed`] was filled by this space alone, and goes to the `flush` of this one.
 pub unsafe trait MapSpace: Sync {
     /// Address of the descriptor of frame 0.
     fn base(&self) -> NonNull<u8>;
 
-    /// Whether the array is made of frames of the machine. A process has memory of another kind for it, and takes none from its `FrameSource`.
+    /// Whether the array is made of frames of the machine. A process has memory of another kind for
+    /// it, and takes none from its `FrameSource`.
     fn takes_frames(&self) -> bool {
         true
     }
 
-    /// Whether what [`populate`](Self::populate) makes present is known to be zero, so that nobody has to write it.
+    /// Whether what [`populate`](Self::populate) makes present is known to be zero, so that nobody
+    /// has to write it.
     fn is_zeroed(&self) -> bool {
         false
     }
 
-    /// Makes the parts of absent blocks present, with content undefined, mapped as large as alignment allows. Blocks that are
-    /// present stay as they are. All or nothing.
+    /// Makes the parts of absent blocks present, with content undefined, mapped as large as
+    /// alignment allows. Blocks that are present stay as they are. All or nothing.
     ///
-    /// A page table that a large mapping replaces goes into `unflushed` if there is room for one run, and else stays in use.
+    /// A page table that a large mapping replaces goes into `unflushed` if there is room for one
+    /// run, and else stays in use.
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
@@ -339,8 +359,9 @@ pub unsafe trait MapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Splits mappings so far that [`evict`](Self::evict) on exactly these blocks needs no frame. Changes no translation's target.
-    /// A mapping that lies wholly in `blocks` may stay large: a whole section costs no page table.
+    /// Splits mappings so far that [`evict`](Self::evict) on exactly these blocks needs no frame.
+    /// Changes no translation's target. A mapping that lies wholly in `blocks` may stay large: a
+    /// whole section costs no page table.
     ///
     /// # Errors
     /// [`OutOfFrames`]; everything taken from `frames` was put back.
@@ -354,28 +375,33 @@ pub unsafe trait MapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and says how many blocks of the range are
-    /// still present: those that were not prepared, and those for which `unflushed` has no room. Absent blocks stay so.
+    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and says how
+    /// many blocks of the range are still present: those that were not prepared, and those for
+    /// which `unflushed` has no room. Absent blocks stay so.
     ///
-    /// None is left when the same range was prepared before and `unflushed` has room for [`MAP_PAGES_PER_BLOCK`] runs for each
-    /// block; with room for one more, a page table that no present block needs leaves too.
+    /// None is left when the same range was prepared before and `unflushed` has room for
+    /// [`MAP_PAGES_PER_BLOCK`] runs for each block; with room for one more, a page table that no
+    /// present block needs leaves too.
     ///
     /// # Safety
     /// See *Who may call*.
     #[must_use = "blocks may be left present"]
     unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
 
-    /// Makes one large mapping again of a section that is wholly present in small ones, and says whether it is one now. Where the
-    /// frames are no aligned run any more the content moves to one from `frames`. What was mapped and is no longer, the page table
-    /// included, goes into `unflushed`; without room for that, and where a block is absent, nothing changes. An implementer
-    /// that has nothing to merge leaves this as it is.
+    /// Makes one large mapping again of a section that is wholly present in small ones, and says
+    /// whether it is one now. Where the frames are no aligned run any more the content moves to one
+    /// from `frames`. What was mapped and is no longer, the page table included, goes into
+    /// `unflushed`; without room for that, and where a block is absent, nothing changes. An
+    /// implementer that has nothing to merge leaves this as it is.
     ///
     /// # Errors
-    /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has changed.
+    /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has
+    /// changed.
     ///
     /// # Safety
-    /// See *Who may call*; and nobody writes to any of the section's part of the array until the flush: of some blocks a CPU may write to
-    /// the old frame while another reads the new one. No block of the section is split, say.
+    /// See *Who may call*; and nobody writes to any of the section's part of the array until the
+    /// flush: of some blocks a CPU may write to the old frame while another reads the new one. No
+    /// block of the section is split, say.
     unsafe fn merge(
         &self,
         _section: BlockRange,
@@ -385,11 +411,12 @@ pub unsafe trait MapSpace: Sync {
         Ok(false)
     }
 
-    /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way out of [`Unflushed`].
-    /// Costs no flush when [`Unflushed::is_stale`] is false.
+    /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way
+    /// out of [`Unflushed`]. Costs no flush when [`Unflushed::is_stale`] is false.
     ///
     /// # Safety
-    /// See *Who may call*: frames of another space's tables, or such as somebody pushed by number, would come out as free.
+    /// See *Who may call*: frames of another space's tables, or such as somebody pushed by number,
+    /// would come out as free.
     unsafe fn flush(&self, unflushed: Unflushed) -> FrameList;
 }
 

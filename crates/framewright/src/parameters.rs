@@ -1,4 +1,5 @@
-//! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use, which is to say so and go on.
+//! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
+//! which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::pools::HugePageParameters;
@@ -90,12 +91,14 @@ impl Policy {
 /// Whether pages have descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
-    /// As [`Inside`](Self::Inside) where the platform has a place for the array, as [`None`](Self::None) elsewhere.
+    /// As [`Inside`](Self::Inside) where the platform has a place for the array, as
+    /// [`None`](Self::None) elsewhere.
     #[default]
     Auto,
     /// None: the adopter keeps its own books.
     None,
-    /// Each page of a split block has one: in the array where the policy asks for it and the platform has one, else in eight of the block's own frames.
+    /// Each page of a split block has one: in the array where the policy asks for it and the
+    /// platform has one, else in eight of the block's own frames.
     Inside,
 }
 
@@ -158,7 +161,8 @@ pub struct Parameters {
     pub huge_pages: HugePageParameters,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
-    /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not on the command line: the adopter's program knows it.
+    /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not
+    /// on the command line: the adopter's program knows it.
     pub page_template: Option<[u64; 7]>,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
@@ -209,8 +213,8 @@ impl fmt::Display for Problem<'_> {
 }
 
 impl Parameters {
-    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a parameter that is given twice the last
-    /// counts (`memmap=` adds up).
+    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a
+    /// parameter that is given twice the last counts (`memmap=` adds up).
     pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
         let mut parameters = Self::default();
         for word in command_line.split_ascii_whitespace() {
@@ -358,7 +362,8 @@ impl Parameters {
 /// What chance begins with when the command line does not say.
 const CAREFUL_SEED: u64 = 1;
 
-/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the first two of `on` and `off`.
+/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the
+/// first two of `on` and `off`.
 pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
@@ -373,7 +378,8 @@ pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     }
 }
 
-/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading zero.
+/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading
+/// zero.
 fn parse_number(text: &str) -> Option<u32> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (radix, digits) = match (hexadecimal, text.strip_prefix('0')) {
@@ -408,8 +414,8 @@ impl fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case) for powers of 1024, as Linux reads sizes; people
-/// may put `B` or `iB` after the letter.
+/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case)
+/// for powers of 1024, as Linux reads sizes; people may put `B` or `iB` after the letter.
 ///
 /// # Errors
 /// See [`SizeError`].

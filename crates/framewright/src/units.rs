@@ -1,7 +1,8 @@
 //! The units of the field: frames, blocks, orders, nodes, and ranges of them.
 //!
-//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`; everything that
-//! counts bytes is a [`PhysRange`] or a `u64` whose name says bytes. The two never mix silently.
+//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`; everything
+//! that counts bytes is a [`PhysRange`] or a `u64` whose name says bytes. The two never mix
+//! silently.
 
 use core::fmt;
 

@@ -1,4 +1,5 @@
-//! The adapter for the crate `virtio-drivers`: memory is zeroed, apart, within reach and accounted for, and a real driver runs on it.
+//! The adapter for the crate `virtio-drivers`: memory is zeroed, apart, within reach and accounted
+//! for, and a real driver runs on it.
 //!
 //! Runs with `cargo test -p framewright --all-features`.
 #![cfg(all(not(loom), feature = "virtio-drivers"))]
@@ -33,7 +34,8 @@ fn take(dma: Dma<'_, FakeMachine>, machine: &FakeMachine, pages: usize) -> Optio
 
 /// [`Dma::free`] of what a test took.
 fn give_back(dma: Dma<'_, FakeMachine>, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
-    // SAFETY: the tests look at memory only right after they took it, and no device knows of it (invariant 42).
+    // SAFETY: the tests look at memory only right after they took it, and no device knows of it
+    // (invariant 42).
     unsafe { dma.free(start, pages) }
 }
 
@@ -160,7 +162,8 @@ fn dma() -> Dma<'static, FakeMachine> {
 /// As in a kernel: no state, and a static manager.
 struct FakeHal;
 
-// SAFETY: DMA memory is zeroed and handed out once. No device exists, so buffers need no translation.
+// SAFETY: DMA memory is zeroed and handed out once. No device exists, so buffers need no
+// translation.
 unsafe impl Hal for FakeHal {
     fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         dma().dma_alloc(pages, direction)
@@ -185,7 +188,8 @@ unsafe impl Hal for FakeHal {
     }
 }
 
-/// The registers of a virtio device on MMIO that remembers what is written and does nothing: enough for a driver to come up.
+/// The registers of a virtio device on MMIO that remembers what is written and does nothing: enough
+/// for a driver to come up.
 const REGISTER_BYTES: usize = 0x100;
 
 #[repr(C, align(4096))]
@@ -236,7 +240,8 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     };
     for _ in 0..3 {
         let driver = VirtIORng::<FakeHal, _>::new(device()).expect("the driver comes up");
-        // The queue's two parts, each rounded up to pages, are all that is in use, and the device was told where they are.
+        // The queue's two parts, each rounded up to pages, are all that is in use, and the device
+        // was told where they are.
         assert_eq!(in_use(manager), 2);
         for offset in [Registers::QUEUE_DESC_LOW, Registers::QUEUE_DEVICE_LOW] {
             // SAFETY: a block of registers.

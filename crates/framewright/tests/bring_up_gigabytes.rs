@@ -8,8 +8,8 @@ use framewright::units::{NodeId, PhysRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeArray, FakeMachine};
 
-/// A PC as QEMU makes it: 2 GiB of low memory with holes below 1 MiB and firmware's tables at its end, the rest from 4 GiB on, and nodes
-/// that share it evenly.
+/// A PC as QEMU makes it: 2 GiB of low memory with holes below 1 MiB and firmware's tables at its
+/// end, the rest from 4 GiB on, and nodes that share it evenly.
 fn pc(gibibytes: u64, nodes: u64) -> &'static FakeMachine {
     let share = gibibytes * 1024 / nodes;
     // Low memory is counted first, then what is above 4 GiB.

@@ -1,4 +1,5 @@
-//! Machines whose firmware says of all memory that it may be taken out, as Hyper-V does, and the parameter `movable_node`.
+//! Machines whose firmware says of all memory that it may be taken out, as Hyper-V does, and the
+//! parameter `movable_node`.
 
 mod common;
 
@@ -6,7 +7,8 @@ use common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::units::{NodeId, PhysRange};
 use framewright_testkit::{FakeArray, FakeMachine};
 
-/// The map of a WSL 2 guest of 8 GiB: holes in low memory, a gap below 4 GiB, and one hot-pluggable affinity range a node.
+/// The map of a WSL 2 guest of 8 GiB: holes in low memory, a gap below 4 GiB, and one hot-pluggable
+/// affinity range a node.
 fn hyper_v() -> &'static FakeMachine {
     let low = [
         (0, 0x9_fc00),

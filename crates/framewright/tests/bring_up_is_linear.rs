@@ -1,5 +1,5 @@
-//! What bring-up asks of the platform grows with CPUs, not with their square. Calls are counted, not time; what ranges of firmware cost
-//! is counted where they are taken in (`firmware::map`).
+//! What bring-up asks of the platform grows with CPUs, not with their square. Calls are counted,
+//! not time; what ranges of firmware cost is counted where they are taken in (`firmware::map`).
 
 mod common;
 
@@ -7,7 +7,8 @@ use common::{check, gib};
 use framewright::{BringUp, Manager, Parameters};
 use framewright_testkit::FakeMachine;
 
-/// Calls of `cpu_node` at bring-up of a machine whose CPUs are on one node after the other, in turn.
+/// Calls of `cpu_node` at bring-up of a machine whose CPUs are on one node after the other, in
+/// turn.
 fn calls(cpus: u32, nodes: u32) -> u64 {
     let node = |node: u32| usize::try_from(node).expect("small");
     let machine = (0..nodes).fold(FakeMachine::builder(), |machine, of| {

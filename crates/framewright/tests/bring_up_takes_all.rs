@@ -1,5 +1,5 @@
-//! Bring-up takes the early allocator with all that it knows: the manager has the memory of one allocator, added memory and
-//! tables in it included, and a failure gives the allocator back.
+//! Bring-up takes the early allocator with all that it knows: the manager has the memory of one
+//! allocator, added memory and tables in it included, and a failure gives the allocator back.
 
 mod common;
 
@@ -13,7 +13,8 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// A machine of two nodes, whose second has `extra` only if somebody adds it: another machine's map does not have it.
+/// A machine of two nodes, whose second has `extra` only if somebody adds it: another machine's map
+/// does not have it.
 fn with_extra(extra: PhysRange) -> (&'static FakeMachine, &'static FakeMachine) {
     let small =
         || FakeMachine::builder().ram(mib(0, 256)).node(mib(0, 256), 0).node(mib(256, 4096), 1);

@@ -98,7 +98,8 @@ fn memory_is_what_is_present_with_node_and_flags() {
 
 #[test]
 fn claims_that_agree_are_one_region() {
-    // Frames that firmware gave to no node fall to the node below them, in a range of their own that joins.
+    // Frames that firmware gave to no node fall to the node below them, in a range of their own
+    // that joins.
     let platform = FakePlatform::leak(BASE, END - BASE);
     let topology =
         topology(&[(range(BASE, BASE + MIB), 2, false), (range(BASE + 3 * MIB, END), 2, false)]);
@@ -378,7 +379,8 @@ fn nodes_fall_back_within_the_limits_before_the_lower_limit_falls() {
     assert_eq!(early.allocate(&on(NodeChoice::Exact(node(0)))).unwrap().start, half - MIB);
     assert_eq!(early.allocate(&on(NodeChoice::Preferred(node(0)))).unwrap().start, half - 2 * MIB);
     assert_eq!(early.allocate(&on(NodeChoice::Any)).unwrap().start, END - MIB);
-    // Node 0 has room only below the limit: a preferred node gives way before the limit does, an exact one after it.
+    // Node 0 has room only below the limit: a preferred node gives way before the limit does, an
+    // exact one after it.
     let limited = |choice| EarlyRequest { min_address: half - MIB, ..on(choice) };
     assert_eq!(
         early.allocate(&limited(NodeChoice::Preferred(node(0)))).unwrap().start,
@@ -436,7 +438,8 @@ fn hot_pluggable_memory_is_memory_and_under_movable_node_a_last_resort() {
     let mut early = start();
     early.set_movable_node(true);
     assert_eq!(early.allocate(&page).unwrap().end, BASE + MIB);
-    // Other memory below the lower limit is better, and what fits nowhere else goes there after all.
+    // Other memory below the lower limit is better, and what fits nowhere else goes there after
+    // all.
     let high = EarlyRequest { min_address: BASE + MIB, ..page };
     assert_eq!(early.allocate(&high).unwrap().end, BASE + MIB - 0x1000);
     assert_eq!(early.allocate(&EarlyRequest::new(MIB, 0)).unwrap().end, END);

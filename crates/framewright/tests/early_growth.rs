@@ -86,7 +86,8 @@ fn the_reserved_set_grows_into_memory_and_frees_its_old_array() {
 fn a_full_set_that_only_joins_does_not_grow() {
     let (mut early, _) = plain();
     comb(&mut early, BASE, FIXED - 1);
-    // Longer at the end, at the start, and two made one with a new one elsewhere that takes its entry.
+    // Longer at the end, at the start, and two made one with a new one elsewhere that takes its
+    // entry.
     early.reserve(range(BASE + 64, BASE + 72)).unwrap();
     early.reserve(range(BASE + 120, BASE + 128)).unwrap();
     assert_eq!(early.reserved().len(), 128);
@@ -95,7 +96,8 @@ fn a_full_set_that_only_joins_does_not_grow() {
     early.reserve(range(BASE + MIB, BASE + MIB + 1)).unwrap();
     assert_eq!(early.reserved().len(), 128);
     assert!(early.storage()[1].is_empty());
-    // A range over many of them makes one of them all, whatever the order in which its gaps are filled.
+    // A range over many of them makes one of them all, whatever the order in which its gaps are
+    // filled.
     early.reserve(range(BASE - 1, BASE + MIB)).unwrap();
     assert_eq!(early.reserved().len(), 2);
     assert!(early.storage()[1].is_empty());
@@ -105,7 +107,8 @@ fn a_full_set_that_only_joins_does_not_grow() {
 fn a_full_set_takes_a_range_that_joins_as_much_as_it_adds() {
     let (mut early, _) = plain();
     early.set_bottom_up(true);
-    // Two allocations, two plain reservations, 64 bytes between each: the first gap adds a region, the last joins two.
+    // Two allocations, two plain reservations, 64 bytes between each: the first gap adds a region,
+    // the last joins two.
     let held = [0, 1].map(|_| early.allocate(&EarlyRequest::new(64, 128)).unwrap());
     assert_eq!(held, [tooth(BASE, 0), tooth(BASE, 1)]);
     early.reserve(tooth(BASE, 2)).unwrap();
@@ -266,7 +269,8 @@ fn a_reservation_that_makes_the_array_under_it_move_covers_all_its_bytes() {
         index += 1;
     }
     assert_eq!(early.storage()[1], old, "two frames hold 341 regions");
-    // The part below the array needs an entry, the array moves, and the bytes that it leaves are reserved as well.
+    // The part below the array needs an entry, the array moves, and the bytes that it leaves are
+    // reserved as well.
     let over = range(old.start - PAGE_SIZE, old.end - 8);
     early.reserve(over).unwrap();
     assert!(early.storage()[1].end <= over.start);
@@ -311,7 +315,8 @@ fn arrays_at_the_start_avoid_all_that_is_reserved() {
         .map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional))
         .collect();
     ranges.push((range(BASE + 5 * MIB, END), Conventional));
-    // In no order, with holes between them too small for an array, more of them than fit without growing.
+    // In no order, with holes between them too small for an array, more of them than fit without
+    // growing.
     let mut reserved: Vec<_> = (0..400).rev().map(|index| tooth(BASE + 5 * MIB, index)).collect();
     reserved.extend([
         range(BASE + 7 * MIB, END - PAGE_SIZE),
@@ -425,7 +430,8 @@ fn a_direct_map_that_loses_alignment_is_refused() {
 
 #[test]
 fn memory_runs_out_with_ordinary_errors() {
-    // 256 KiB in pieces that never join, so that the array has to grow again and again in what is left.
+    // 256 KiB in pieces that never join, so that the array has to grow again and again in what is
+    // left.
     for (size, bottom_up) in [(64, false), (64, true), (200, false), (48, true)] {
         let platform = FakePlatform::leak(BASE, MIB / 4);
         let all = platform.range();

@@ -1,4 +1,5 @@
-//! Random maps of hundreds of ranges: the early allocator knows all of them, and its arrays are where nothing was taken.
+//! Random maps of hundreds of ranges: the early allocator knows all of them, and its arrays are
+//! where nothing was taken.
 
 mod early_platform;
 

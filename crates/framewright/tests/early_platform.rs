@@ -1,5 +1,6 @@
-//! A platform for the tests of the early allocator: a page-aligned arena is the physical memory from some base on. An address
-//! outside it panics, so memory that must not be touched can be anywhere.
+//! A platform for the tests of the early allocator: a page-aligned arena is the physical memory
+//! from some base on. An address outside it panics, so memory that must not be touched can be
+//! anywhere.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use framewright::early::{EarlyAllocator, EarlyError, EarlyStorage, Region, RegionFlags};
@@ -81,7 +82,8 @@ impl FakePlatform {
     }
 }
 
-// SAFETY: usable memory of the tests' maps that is touched lies in the arena; direct panics where it does not.
+// SAFETY: usable memory of the tests' maps that is touched lies in the arena; direct panics where
+// it does not.
 unsafe impl Platform for FakePlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         assert!(pa < self.direct_limit(), "direct({pa:#x}) above the limit");
@@ -103,7 +105,8 @@ unsafe impl Platform for FakePlatform {
     }
 }
 
-/// An early allocator over the arena, whose memory nobody uses but the test. Its unsafe calls are safe here.
+/// An early allocator over the arena, whose memory nobody uses but the test. Its unsafe calls are
+/// safe here.
 pub struct Early(EarlyAllocator<'static, FakePlatform>);
 
 impl Early {

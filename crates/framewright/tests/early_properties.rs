@@ -1,7 +1,8 @@
 //! Random machines and random calls against a model that knows every 32 bytes by themselves.
 //!
-//! The model predicts every answer exactly: the place, whether the reserved set grows and to where, and which error. What it cannot
-//! predict is how large a grown array is, so that is taken from the allocator and held to a lower bound.
+//! The model predicts every answer exactly: the place, whether the reserved set grows and to where,
+//! and which error. What it cannot predict is how large a grown array is, so that is taken from the
+//! allocator and held to a lower bound.
 
 mod early_platform;
 
@@ -105,7 +106,8 @@ impl Model {
         keys
     }
 
-    /// Whether the unit can be given away by this wish, and so whether it can be in one piece with the unit below it.
+    /// Whether the unit can be given away by this wish, and so whether it can be in one piece with
+    /// the unit below it.
     fn is_candidate(&self, index: usize, wish: &Wish, avoid: &std::ops::Range<usize>) -> bool {
         let Some((owner, flags)) = self.memory[index] else { return false };
         self.reserved[index].is_none()
@@ -377,8 +379,8 @@ impl Pair {
         }
     }
 
-    /// Compares growth and failure with what the model says of a call after which `expected` is reserved, and makes the model's
-    /// arrays follow. Returns whether the call succeeded.
+    /// Compares growth and failure with what the model says of a call after which `expected` is
+    /// reserved, and makes the model's arrays follow. Returns whether the call succeeded.
     fn settle(
         &mut self,
         expected: &[Key],
@@ -574,7 +576,8 @@ fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Keeps a call inside the machine, except at the end of all addresses: there, what reaches further is clipped.
+/// Keeps a call inside the machine, except at the end of all addresses: there, what reaches further
+/// is clipped.
 fn place_call(call: Call, base: u64) -> Call {
     let units = UNITS as u64;
     let bound = |start: u64, len: u64| if base == BASES[2] { len } else { len.min(units - start) };

@@ -1,5 +1,5 @@
-//! Counters of `/proc/vmstat` and `numastat` that name what was handed out, taken back and described: they agree with
-//! one another and with what was done.
+//! Counters of `/proc/vmstat` and `numastat` that name what was handed out, taken back and
+//! described: they agree with one another and with what was done.
 #![cfg(not(loom))]
 
 mod common;
@@ -121,7 +121,8 @@ fn nodes_say_whose_pages_they_gave() {
         let now = numastat(&manager, node);
         [0, 1, 2, 3, 4, 5].map(|place| now[place] - before[node][place])
     };
-    // CPU 0 is on node 0: what it takes there by choice or by default is local, what it asks of node 1 is not.
+    // CPU 0 is on node 0: what it takes there by choice or by default is local, what it asks of
+    // node 1 is not.
     machine.run_on(0, || {
         manager.allocate(&request(NodeChoice::Any)).expect("is free");
         manager.allocate(&request(NodeChoice::Exact(on(0)))).expect("is free");

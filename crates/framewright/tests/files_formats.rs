@@ -1,4 +1,5 @@
-//! Control files against the formats of Linux: what reads this machine's own files reads ours, and the numbers are the manager's.
+//! Control files against the formats of Linux: what reads this machine's own files reads ours, and
+//! the numbers are the manager's.
 #![cfg(not(loom))]
 
 mod common;

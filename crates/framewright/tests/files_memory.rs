@@ -1,4 +1,5 @@
-//! The file that says what every block is used for: against the block table one by one, by what was done, and while others allocate.
+//! The file that says what every block is used for: against the block table one by one, by what was
+//! done, and while others allocate.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! The files of huge-page pools: Linux's formats, and what writing to them does (SPEC 6.3, 6.4, 6.8).
+//! The files of huge-page pools: Linux's formats, and what writing to them does (SPEC 6.3, 6.4,
+//! 6.8).
 #![cfg(not(loom))]
 
 mod common;
@@ -46,7 +47,8 @@ fn node_file(node: usize, kbytes: u64, name: &str) -> String {
     format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kbytes}kB/{name}")
 }
 
-/// The lines about huge pages, each cut in front of its number: the name with all blanks up to the first column of the number's field, which is where `width` says.
+/// The lines about huge pages, each cut in front of its number: the name with all blanks up to the
+/// first column of the number's field, which is where `width` says.
 fn huge_lines(text: &str, prefix: &str) -> Vec<(String, usize, bool)> {
     text.lines()
         .filter_map(|line| line.strip_prefix(prefix))
@@ -154,7 +156,8 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
     assert_eq!(number(&manager, "/proc/sys/vm/nr_hugepages"), 4);
     assert_eq!(number(&manager, &format!("{SYS}surplus_hugepages")), 2);
     assert_eq!(number(&manager, &format!("{SYS}free_hugepages")), 0);
-    // Below what is in use: the rest is surplus, whatever overcommit says, and leaves when it is freed.
+    // Below what is in use: the rest is surplus, whatever overcommit says, and leaves when it is
+    // freed.
     assert_eq!(write(&manager, &format!("{SYS}nr_overcommit_hugepages"), "0"), Ok(()));
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "1"), Ok(()));
     assert_eq!(
@@ -403,7 +406,8 @@ fn the_group_that_may_share_is_kept() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is written anywhere, the books are right, and a number that was taken is what is read, as far as there is memory.
+    /// Whatever is written anywhere, the books are right, and a number that was taken is what is
+    /// read, as far as there is memory.
     #[test]
     fn any_writes_leave_the_books_right(
         writes in prop::collection::vec((0_usize..9, 0_u64..40, prop::bool::weighted(0.1)), 1..20),

@@ -137,7 +137,8 @@ fn reserved_memory_grows_outward() {
 
 #[test]
 fn a_frame_of_several_ranges_is_the_most_restrictive() {
-    // Two halves of memory make a whole frame; a byte of something else takes it; a missing byte leaves a hole.
+    // Two halves of memory make a whole frame; a byte of something else takes it; a missing byte
+    // leaves a hole.
     let frame = |pieces: &[(u64, u64, MemoryKind)]| {
         let mut told = vec![(8 * MIB, 9 * MIB, Conventional)];
         told.extend(pieces.iter().map(|&(start, end, kind)| (MIB + start, MIB + end, kind)));
@@ -170,7 +171,8 @@ fn addresses_have_up_to_52_bits() {
 
 #[test]
 fn hundreds_of_entries_fit_in_the_documented_storage() {
-    // The worst case: every small range cuts the large one, and another large one lies over everything.
+    // The worst case: every small range cuts the large one, and another large one lies over
+    // everything.
     let mut told = vec![(MIB, 2 * GIB, Conventional)];
     told.extend((1..500).map(|index| (index * 4 * MIB, index * 4 * MIB + MIB, Reserved)));
     told.push((MIB, 3 * GIB, HotPluggable));

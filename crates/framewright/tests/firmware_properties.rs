@@ -18,7 +18,8 @@ fn cases(cases: u32) -> ProptestConfig {
 
 type Range = (PhysRange, MemoryKind);
 
-/// Where ranges begin: close together, so that they overlap and touch, at the bottom, in the middle and at the very end.
+/// Where ranges begin: close together, so that they overlap and touch, at the bottom, in the middle
+/// and at the very end.
 fn address() -> impl Strategy<Value = u64> {
     let base = select(vec![
         0,
@@ -165,7 +166,8 @@ proptest! {
                 }
             }
         }
-        // What was accepted is as if nothing else had been said, where the two fixed reservations fit for certain.
+        // What was accepted is as if nothing else had been said, where the two fixed reservations
+        // fit for certain.
         if 2 * accepted.len() + 5 <= capacity {
             assert_finishes_as(builder, &model_of(&accepted), anything(&accepted));
         }

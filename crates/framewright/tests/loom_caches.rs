@@ -1,8 +1,11 @@
-//! Per-CPU caches under every interleaving: get and put, refill, revoke, drain, bulk, and memory that is short while others keep some.
+//! Per-CPU caches under every interleaving: get and put, refill, revoke, drain, bulk, and memory
+//! that is short while others keep some.
 //!
-//! What a cache holds is plain words; loom watches that no two threads touch them without order between them. Caches are tiny in a model: two words of frees, one that
-//! is ready, four runs in a stack. Where a number of preemptions is given, all interleavings with at most so many are tried; those without a number are tried wholly.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_caches --target-dir target/loom`
+//! What a cache holds is plain words; loom watches that no two threads touch them without order
+//! between them. Caches are tiny in a model: two words of frees, one that is ready, four runs in a
+//! stack. Where a number of preemptions is given, all interleavings with at most so many are tried;
+//! those without a number are tried wholly. `RUSTFLAGS="--cfg loom" cargo test --release -p
+//! framewright --test loom_caches --target-dir target/loom`
 #![cfg(loom)]
 
 mod model;
@@ -106,7 +109,8 @@ fn two_caches_refill_from_the_last_word() {
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = take_movable(model, 0);
         let theirs = join(other);
-        // While one is in the middle of its refill the word is nowhere. Who missed it finds it in the other's cache the next time.
+        // While one is in the middle of its refill the word is nowhere. Who missed it finds it in
+        // the other's cache the next time.
         let found = [mine, theirs]
             .map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
         rest.into_iter().chain(found).collect()

@@ -1,7 +1,9 @@
-//! Owner, interrupt handler and drainer of a CPU's own data under every interleaving that the memory model allows.
+//! Owner, interrupt handler and drainer of a CPU's own data under every interleaving that the
+//! memory model allows.
 //!
-//! The model has no way to execute a barrier on another thread, so both sides have a fence of their own there; what is checked is the
-//! protocol around it. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_ownership --target-dir target/loom`
+//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
+//! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
+//! --release -p framewright --test loom_ownership --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright::sync::Ownership;
@@ -15,7 +17,8 @@ use std::ptr::NonNull;
 /// A CPU that only waits.
 struct Waiter;
 
-// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not used.
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not
+// used.
 unsafe impl Platform for Waiter {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         unreachable!("nobody reads address {pa:#x}")

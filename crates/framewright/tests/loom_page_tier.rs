@@ -1,6 +1,8 @@
-//! Blocks and pages under every interleaving: split, merge, steal, and parts of one run freed by two CPUs while a third allocates.
+//! Blocks and pages under every interleaving: split, merge, steal, and parts of one run freed by
+//! two CPUs while a third allocates.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_page_tier --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_page_tier --target-dir
+//! target/loom`
 #![cfg(loom)]
 
 mod model;
@@ -142,8 +144,9 @@ fn a_run_freed_twice_at_once_is_taken_back_once() {
     });
 }
 
-/// Two CPUs free the halves of a run of `of` while a third allocates `wanted` from the same block. With three CPUs not every order of events is tried but every one with
-/// at most so many preemptions; all that there are would take hours.
+/// Two CPUs free the halves of a run of `of` while a third allocates `wanted` from the same block.
+/// With three CPUs not every order of events is tried but every one with at most so many
+/// preemptions; all that there are would take hours.
 fn parts(of: u8, wanted: u8, preemptions: usize) {
     let blocks_needed = if of > 9 { 1 << (of - 9) } else { 1 };
     explore(blocks(blocks_needed, 3), Some(preemptions), move |model| {

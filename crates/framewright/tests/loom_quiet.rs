@@ -1,7 +1,9 @@
-//! Frees beside a drain under every interleaving that the memory model allows: while quiet lasts, what a search did not find is nowhere.
+//! Frees beside a drain under every interleaving that the memory model allows: while quiet lasts,
+//! what a search did not find is nowhere.
 //!
-//! The model has no way to execute a barrier on another thread, so both sides have a fence of their own there; what is checked is the
-//! protocol around it. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_quiet --target-dir target/loom`
+//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
+//! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
+//! --release -p framewright --test loom_quiet --target-dir target/loom`
 #![cfg(loom)]
 
 use framewright::sync::{Ownership, Quiet};
@@ -15,7 +17,8 @@ use std::ptr::NonNull;
 /// A CPU that only waits.
 struct Waiter;
 
-// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not used.
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not
+// used.
 unsafe impl Platform for Waiter {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         unreachable!("nobody reads address {pa:#x}")
@@ -144,7 +147,8 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
     });
 }
 
-/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later drain, and must not take it for that of an earlier one.
+/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later
+/// drain, and must not take it for that of an earlier one.
 #[test]
 fn a_quiet_that_is_over_does_not_come_back() {
     loom::model(|| {
@@ -186,7 +190,8 @@ fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     }
 }
 
-/// Who freed something, and who was told so, must not take the memory for used up because an earlier search found nothing.
+/// Who freed something, and who was told so, must not take the memory for used up because an
+/// earlier search found nothing.
 #[test]
 fn who_freed_and_who_was_told_do_not_find_the_quiet() {
     for told in [false, true] {
@@ -204,7 +209,8 @@ fn who_freed_and_who_was_told_do_not_find_the_quiet() {
             } else {
                 machine.free();
             }
-            // The free came before this, so a number from here on is one whose search has found the page.
+            // The free came before this, so a number from here on is one whose search has found the
+            // page.
             let number = machine.quiet.number();
             let failed = searching.join().expect("no panic");
             assert!(

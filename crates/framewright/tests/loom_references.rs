@@ -1,6 +1,8 @@
-//! Reference counts and the readers of what may go away, under every interleaving that the memory model allows.
+//! Reference counts and the readers of what may go away, under every interleaving that the memory
+//! model allows.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_references --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_references --target-dir
+//! target/loom`
 #![cfg(loom)]
 
 use framewright::sync::{Readers, ReferenceCount};
@@ -37,13 +39,15 @@ unsafe impl Platform for Waiter {
     }
 }
 
-/// A page with a count, and a block that is whole once the page is free. Its content is the owner's; descriptors are content when there is no map.
+/// A page with a count, and a block that is whole once the page is free. Its content is the
+/// owner's; descriptors are content when there is no map.
 struct Block {
     /// The state word: whether there are descriptors.
     described: AtomicBool,
     readers: Readers,
     count: ReferenceCount<AtomicU32>,
-    /// What the descriptor's memory is used for when there is none: loom fails the test when it is touched by two at once.
+    /// What the descriptor's memory is used for when there is none: loom fails the test when it is
+    /// touched by two at once.
     memory: UnsafeCell<u32>,
     /// What the page holds.
     content: UnsafeCell<u32>,
@@ -84,7 +88,8 @@ impl Block {
         self.look(ReferenceCount::try_get).unwrap_or(false)
     }
 
-    /// Puts a reference; the last one frees the page, and with it the block becomes whole: its memory is somebody else's.
+    /// Puts a reference; the last one frees the page, and with it the block becomes whole: its
+    /// memory is somebody else's.
     fn put(&self) {
         if self
             .look(|count| count.put().expect("a reference is held"))
@@ -185,7 +190,8 @@ fn who_freezes_is_alone_and_what_was_prepared_is_seen() {
             thread::spawn(move || {
                 if block.try_get() {
                     let seen = block.content.with(|content| {
-                        // SAFETY: a reference is held, so the owner is not alone; loom says if it writes.
+                        // SAFETY: a reference is held, so the owner is not alone; loom says if it
+                        // writes.
                         unsafe { *content }
                     });
                     block.count.put().expect("a reference is held");

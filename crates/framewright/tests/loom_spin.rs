@@ -1,6 +1,7 @@
 //! The spin lock under every interleaving that the memory model allows.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_spin --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_spin --target-dir
+//! target/loom`
 #![cfg(loom)]
 
 use framewright::sync::SpinLock;
@@ -16,8 +17,9 @@ loom::thread_local! {
     static IRQ_DEPTH: Cell<usize> = Cell::new(0);
 }
 
-/// A thread of the model, as a CPU. There is no busy wait in it, or the model would never end: a waiter yields, or, where two could
-/// yield to each other for ever, sleeps until a lock was released.
+/// A thread of the model, as a CPU. There is no busy wait in it, or the model would never end: a
+/// waiter yields, or, where two could yield to each other for ever, sleeps until a lock was
+/// released.
 #[derive(Clone)]
 struct Cpu {
     number: usize,
@@ -25,12 +27,14 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// A CPU that yields: waiting orders nothing, so every order that the model sees is the lock's own.
+    /// A CPU that yields: waiting orders nothing, so every order that the model sees is the lock's
+    /// own.
     const fn yielding() -> Self {
         Self { number: 0, bells: None }
     }
 
-    /// `count` CPUs that sleep. A bell that rings before anybody listens is heard, so none sleeps through a release.
+    /// `count` CPUs that sleep. A bell that rings before anybody listens is heard, so none sleeps
+    /// through a release.
     fn sleeping(count: usize) -> Vec<Self> {
         let bells = Arc::new((0..count).map(|_| Notify::new()).collect());
         (0..count).map(|number| Self { number, bells: Some(Arc::clone(&bells)) }).collect()

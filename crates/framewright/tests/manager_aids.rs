@@ -1,5 +1,6 @@
-//! Debug aids: each misuse has its error with the lines that allocated and freed the page, memory that is written to while free is found on every
-//! path, clearing clears, and chance decides only what nothing promises.
+//! Debug aids: each misuse has its error with the lines that allocated and freed the page, memory
+//! that is written to while free is found on every path, clearing clears, and chance decides only
+//! what nothing promises.
 #![cfg(not(loom))]
 
 mod common;

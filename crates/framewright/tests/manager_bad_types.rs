@@ -1,4 +1,5 @@
-//! Requests of migrate types that no memory is kept for: refused on every way, with nothing changed.
+//! Requests of migrate types that no memory is kept for: refused on every way, with nothing
+//! changed.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Huge pages of the command line whose map is never built: nothing is taken, mapped, written or flushed for it, on machines of several kinds, whatever the command line asks for.
+//! Huge pages of the command line whose map is never built: nothing is taken, mapped, written or
+//! flushed for it, on machines of several kinds, whatever the command line asks for.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,5 +1,6 @@
-//! Per-CPU caches: what goes in comes out once, frames of one CPU reach the others when memory is short, wrong frees are found, and nothing is
-//! lost when several CPUs allocate, free each other's frames and drain at once.
+//! Per-CPU caches: what goes in comes out once, frames of one CPU reach the others when memory is
+//! short, wrong frees are found, and nothing is lost when several CPUs allocate, free each other's
+//! frames and drain at once.
 #![cfg(not(loom))]
 
 mod common;
@@ -125,7 +126,8 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     assert!(most_kept(&manager, &blocks[100..300]) <= USUAL);
     manager.set_watermark_scale_factor(marks).expect("allowed");
     assert_eq!(most_kept(&manager, &blocks[300..600]), IN_BULK);
-    // And as long as a host wants what is free: not with poison in it, which this device says nothing of.
+    // And as long as a host wants what is free: not with poison in it, which this device says
+    // nothing of.
     if common::is_careful() {
         return;
     }

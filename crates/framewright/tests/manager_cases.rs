@@ -1,4 +1,5 @@
-//! The manager case by case: zones, holes, straddling blocks, allocation by every constraint, free of parts, errors.
+//! The manager case by case: zones, holes, straddling blocks, allocation by every constraint, free
+//! of parts, errors.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! The manager with its per-CPU caches against a model that knows every page: random operations on several CPUs in turn, in and out of interrupt
-//! handlers, with full accounting after each. `framewright-testkit/tests/traffic.rs` does the like with CPUs that really run at once.
+//! The manager with its per-CPU caches against a model that knows every page: random operations on
+//! several CPUs in turn, in and out of interrupt handlers, with full accounting after each.
+//! `framewright-testkit/tests/traffic.rs` does the like with CPUs that really run at once.
 #![cfg(not(loom))]
 
 mod common;
@@ -272,7 +273,8 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             model.give(both);
         }
         Operation::FreeWrong { page, pages } => {
-            // What is cached is allocated as far as the tables know, so that only with empty caches such a free must fail.
+            // What is cached is allocated as far as the tables know, so that only with empty caches
+            // such a free must fail.
             manager.drain().expect("only good frames are cached");
             let range = PfnRange::new(page, page + pages);
             if manager.cached_pages() == 0 && !model.is(range, Page::Held) {

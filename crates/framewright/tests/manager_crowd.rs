@@ -1,8 +1,10 @@
-//! Everybody at once: CPUs that allocate and free in every way, in interrupt handlers too, and hand frames to one another, while others
-//! isolate, claim, drain, resize, demote, report memory errors and give memory maps back.
+//! Everybody at once: CPUs that allocate and free in every way, in interrupt handlers too, and hand
+//! frames to one another, while others isolate, claim, drain, resize, demote, report memory errors
+//! and give memory maps back.
 //!
-//! A bit for each frame says that somebody has it; a serial number for each block says since when it is isolated. What is
-//! handed out twice, or out of an isolated block, fails at once. In the end every page is accounted for.
+//! A bit for each frame says that somebody has it; a serial number for each block says since when
+//! it is isolated. What is handed out twice, or out of an isolated block, fails at once. In the end
+//! every page is accounted for.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -70,7 +72,8 @@ impl Model {
                 "{range:?} was isolated at {since}, before {asked}"
             );
         }
-        // SAFETY: the frame was handed out just now, and the model has seen that nobody else has it.
+        // SAFETY: the frame was handed out just now, and the model has seen that nobody else has
+        // it.
         unsafe { self.machine.store(range.start.address(), range.start.0 ^ 0x5a5a) };
     }
 
@@ -402,7 +405,8 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
             | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
             Err(error) => panic!("{error}"),
         }
-        // Pages on their way to a user, or out with an error, are counted at one end only: not for long.
+        // Pages on their way to a user, or out with an error, are counted at one end only: not for
+        // long.
         let mut fault = manager.verify_pools().err();
         for _ in 0..10_000 {
             if fault.is_none() {

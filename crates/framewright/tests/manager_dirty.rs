@@ -1,4 +1,5 @@
-//! Memory that was never cleared: whatever it holds, and whoever was there before, each frame is handed out once.
+//! Memory that was never cleared: whatever it holds, and whoever was there before, each frame is
+//! handed out once.
 #![cfg(not(loom))]
 
 mod common;
@@ -25,7 +26,8 @@ fn had(manager: &Fake, start: u64) -> usize {
         + (start..start + GIB).step_by(3).filter(|&pfn| at(pfn, 0)).count()
 }
 
-/// Everything about memory in a GiB that is in use as one, of whose entries all but the first were never written.
+/// Everything about memory in a GiB that is in use as one, of whose entries all but the first were
+/// never written.
 #[test]
 fn nothing_of_a_gib_that_is_in_use_is_handed_out_again() {
     for pattern in PATTERNS {
@@ -143,7 +145,8 @@ fn random_places(manager: &Fake, ranges: &[PhysRange], seed: u64) {
     check(manager);
 }
 
-/// One manager after another over one memory, each after traffic of several CPUs on the one before, with all ways to keep descriptors.
+/// One manager after another over one memory, each after traffic of several CPUs on the one before,
+/// with all ways to keep descriptors.
 #[test]
 fn a_manager_comes_up_over_what_another_left() {
     let lines = [

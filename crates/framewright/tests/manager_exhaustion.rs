@@ -1,5 +1,5 @@
-//! Bring-up with every possible amount of memory, from none to just enough: each failure is an ordinary error, gives everything back, and
-//! bring-up works as soon as there is room.
+//! Bring-up with every possible amount of memory, from none to just enough: each failure is an
+//! ordinary error, gives everything back, and bring-up works as soon as there is room.
 
 mod common;
 
@@ -68,7 +68,8 @@ fn every_amount_of_memory_up_to_enough() {
         }
         assert!(managed > 0, "64 pages a node are enough");
         let text: Vec<_> = steps.iter().map(ToString::to_string).collect();
-        // Each allocation of bring-up failed at least once: the directory, and tables of DMA, DMA32 and the second node.
+        // Each allocation of bring-up failed at least once: the directory, and tables of DMA, DMA32
+        // and the second node.
         assert!(text.iter().any(|step| step.contains("zones and directory")), "{text:?}");
         assert!(text.iter().any(|step| step.contains("block tables")), "{text:?}");
     }

@@ -1,4 +1,5 @@
-//! Halves of blocks, which go back by a short way where their block is in one of its two usual states: the same as by the long one in all others, and whatever was wrong.
+//! Halves of blocks, which go back by a short way where their block is in one of its two usual
+//! states: the same as by the long one in all others, and whatever was wrong.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -97,7 +98,8 @@ fn a_half_twice_in_one_batch_is_refused_once() {
         for start in [twice, blocks[1].add(one)] {
             manager.give_back_order(start, half()).expect("allocated");
         }
-        // Where pages have owners, and in builds with debug assertions, that is known before it leaves the cache.
+        // Where pages have owners, and in builds with debug assertions, that is known before it
+        // leaves the cache.
         let again = manager.give_back_order(twice, half());
         assert_eq!(again.is_err(), common::is_careful() || cfg!(debug_assertions));
         let error = again

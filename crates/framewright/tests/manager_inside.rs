@@ -1,4 +1,5 @@
-//! Tests of other files once more, with page descriptors inside the blocks: `common::bring_up` sees to that.
+//! Tests of other files once more, with page descriptors inside the blocks: `common::bring_up` sees
+//! to that.
 #![cfg(not(loom))]
 #![expect(
     clippy::duplicate_mod,

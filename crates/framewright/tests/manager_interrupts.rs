@@ -1,5 +1,6 @@
-//! An interrupt after every instruction of every operation through a CPU's cache: the handler allocates, frees and drains on the same CPU through the same manager. Nothing may be
-//! lost or given twice, and the handler must be served.
+//! An interrupt after every instruction of every operation through a CPU's cache: the handler
+//! allocates, frees and drains on the same CPU through the same manager. Nothing may be lost or
+//! given twice, and the handler must be served.
 #![cfg(all(not(loom), target_arch = "x86_64"))]
 
 mod common;
@@ -52,7 +53,8 @@ fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
-/// The same without the block that the tables begin in: words of blocks that are not managed whole go back run by run, at length.
+/// The same without the block that the tables begin in: words of blocks that are not managed whole
+/// go back run by run, at length.
 fn bring_up_whole(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let manager = bring_up(ram, cpus);
     let blocks = manager.totals().free_pages / 512;
@@ -93,8 +95,8 @@ fn give(manager: &Stepped, start: Pfn, of: u8) {
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// Up to here the interrupt comes after every instruction, which is all of getting and putting; later, in operations that copy batches, ever
-    /// more seldom.
+    /// Up to here the interrupt comes after every instruction, which is all of getting and putting;
+    /// later, in operations that copy batches, ever more seldom.
     dense: u64,
     /// Then after so much more of what was done.
     growth: u64,
@@ -111,9 +113,11 @@ impl Case {
 /// What is done in the handler.
 #[derive(Clone, Copy, Debug)]
 enum Handler {
-    /// Keeps a page, gives one back that was allocated before, and gets and gives of orders with words, with stacks, and one that has nothing.
+    /// Keeps a page, gives one back that was allocated before, and gets and gives of orders with
+    /// words, with stacks, and one that has nothing.
     GetsAndGives,
-    /// Empties this CPU's cache as far as it may, takes several pages at once and gives them back through the cache.
+    /// Empties this CPU's cache as far as it may, takes several pages at once and gives them back
+    /// through the cache.
     DrainsAndFills,
 }
 
@@ -143,7 +147,8 @@ fn handle(handler: Handler, plenty: bool, manager: &Stepped, held: &mut Held, pa
     }
 }
 
-/// Interrupts `operation` after each of its instructions in turn, from a state that `prepare` makes, and accounts for every page each time.
+/// Interrupts `operation` after each of its instructions in turn, from a state that `prepare`
+/// makes, and accounts for every page each time.
 fn interrupt_everywhere<T>(
     manager: &'static Stepped,
     case: Case,
@@ -202,7 +207,8 @@ fn interrupt_everywhere<T>(
     }
 }
 
-/// Runs of `of` that lie in different words, so that each is an entry of its own; and what else had to be taken for that.
+/// Runs of `of` that lie in different words, so that each is an entry of its own; and what else had
+/// to be taken for that.
 fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>) {
     let word = 64.max(1 << of);
     let whole = manager
@@ -235,7 +241,8 @@ fn room_for(manager: &Stepped, of: u8) -> u64 {
     kept - 1
 }
 
-/// Takes what is left of memory that is almost used up, and keeps two pages of it in the cache as freed.
+/// Takes what is left of memory that is almost used up, and keeps two pages of it in the cache as
+/// freed.
 fn keep_two(manager: &Stepped) -> Vec<PfnRange> {
     let mut others = hoard(manager);
     let run = others.iter().position(|run| run.pages() >= 4).expect("a run was left");

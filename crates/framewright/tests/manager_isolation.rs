@@ -1,4 +1,5 @@
-//! Isolated blocks: nobody gets their pages, what is freed of them stays, and putting them back leaves nothing behind. Without page descriptors and with.
+//! Isolated blocks: nobody gets their pages, what is freed of them stays, and putting them back
+//! leaves nothing behind. Without page descriptors and with.
 #![cfg(not(loom))]
 
 mod common;
@@ -134,7 +135,8 @@ fn frees_into_isolated_blocks_stay() {
         let manager = machine(pages);
         let idle = manager.totals();
         let range = blocks(16, 4);
-        // One block in pieces, some of them in the cache of the CPU; one that is allocated whole; one of which a part was freed; one that is free.
+        // One block in pieces, some of them in the cache of the CPU; one that is allocated whole;
+        // one of which a part was freed; one that is free.
         let pieces: Vec<Pfn> = (0..504)
             .map(|offset| {
                 manager.allocate_at(Pfn(16 * 512 + offset), Order::PAGE, MigrateType::Movable)

@@ -1,4 +1,5 @@
-//! Isolation holds whatever else is on: withheld memory, page owners, pools that take memory at the same time.
+//! Isolation holds whatever else is on: withheld memory, page owners, pools that take memory at the
+//! same time.
 #![cfg(not(loom))]
 
 mod common;
@@ -178,7 +179,8 @@ fn damaged_memory_is_not_claimed() {
     check(&manager);
 }
 
-/// Blocks are isolated while a pool takes and gives back memory, page by page because each is written down.
+/// Blocks are isolated while a pool takes and gives back memory, page by page because each is
+/// written down.
 #[test]
 fn pools_with_page_owners_leave_isolated_blocks_isolated() {
     for line in ["page_owner=on", ""] {
@@ -219,7 +221,8 @@ fn pools_with_page_owners_leave_isolated_blocks_isolated() {
     }
 }
 
-/// An isolated page of a pool that is given back can be claimed, and what is written down of it is true.
+/// An isolated page of a pool that is given back can be claimed, and what is written down of it is
+/// true.
 #[test]
 fn isolated_pages_of_pools_are_claimed() {
     for line in ["", "page_owner=on", "careful=5"] {

@@ -1,4 +1,5 @@
-//! Blocks of 1 GiB by the short way: the same as by the long one, whatever else is free, wanted or wrong.
+//! Blocks of 1 GiB by the short way: the same as by the long one, whatever else is free, wanted or
+//! wrong.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -126,7 +127,8 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
     check(&manager);
     manager.give_back_order(start.add(1 << 17), order(17)).expect("held");
     check(&manager);
-    // Neighbours that were allocated one by one may go back together, unless page owners tell them apart.
+    // Neighbours that were allocated one by one may go back together, unless page owners tell them
+    // apart.
     if !common::is_careful() {
         let halves = manager.allocate_at(start, order(17), MOVABLE).expect("free");
         manager.allocate_at(halves.end, order(17), MOVABLE).expect("free");

@@ -1,8 +1,10 @@
-//! Two managers, one after the other, over one memory that nobody clears in between; random calls of the whole interface, interrupted by signals
-//! whose handlers allocate and free through the same manager; under every policy and with debug aids.
+//! Two managers, one after the other, over one memory that nobody clears in between; random calls
+//! of the whole interface, interrupted by signals whose handlers allocate and free through the same
+//! manager; under every policy and with debug aids.
 //!
-//! A model says who has each frame. A frame that is handed out while somebody has it, or that lies in an isolated block, fails at once;
-//! stamps in memory find what the model cannot see: a manager, or the host behind the reporting device, that writes where it must not.
+//! A model says who has each frame. A frame that is handed out while somebody has it, or that lies
+//! in an isolated block, fails at once; stamps in memory find what the model cannot see: a manager,
+//! or the host behind the reporting device, that writes where it must not.
 #![cfg(all(not(any(loom, shuttle)), target_arch = "x86_64"))]
 
 mod lives;

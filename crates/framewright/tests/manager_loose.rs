@@ -1,5 +1,6 @@
-//! Blocks that came back and that nobody has merged yet: they are free to all who want one, one with their neighbours as soon as somebody wants more, and as well protected against wrong
-//! frees as any other.
+//! Blocks that came back and that nobody has merged yet: they are free to all who want one, one
+//! with their neighbours as soon as somebody wants more, and as well protected against wrong frees
+//! as any other.
 #![cfg(not(loom))]
 
 mod common;
@@ -16,7 +17,8 @@ const BLOCKS: u64 = 512;
 const HALVED: BlockUse =
     BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
 
-/// All blocks of a GiB, ascending, out of a machine that has little else, so that they are where they are expected.
+/// All blocks of a GiB, ascending, out of a machine that has little else, so that they are where
+/// they are expected.
 fn whole_gib(manager: &Fake) -> PfnRange {
     let start = manager.allocate_order(Order::MAX, MigrateType::Movable).expect("a whole GiB");
     PfnRange { start, end: start.add(Order::MAX.pages()) }
@@ -193,7 +195,8 @@ fn batches_of_halves_begin_and_end_where_blocks_do() {
         manager.views().for_each(|zone| zone.for_each_block_run(&mut count));
         halved
     };
-    // Halves that are alone; the tables may have a block in common with the first. The next refill begins with what is left of the block.
+    // Halves that are alone; the tables may have a block in common with the first. The next refill
+    // begins with what is left of the block.
     let lone = [(); 2].map(|()| {
         let start = get();
         manager.drain().expect("good frames");

@@ -59,7 +59,8 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     assert_eq!(manager.policy(), Policy::Deferred);
     let before = manager.totals();
-    // DMA32 of node 0 begins at 16 MiB, so its section 1 completes the first counted one; node 1 begins on a border.
+    // DMA32 of node 0 begins at 16 MiB, so its section 1 completes the first counted one; node 1
+    // begins on a border.
     let withheld: Vec<_> = manager.deferred_nodes().collect();
     assert_eq!(withheld.len(), 2);
     for (zone, first) in [(1, 2), (2, 5)] {

@@ -1,5 +1,6 @@
-//! The memory map on machines of any layout: holes, unaligned edges, tiny nodes, crumbs of reservations. What is initialised is what can be handed out,
-//! each descriptor once, and all policies give the same memory.
+//! The memory map on machines of any layout: holes, unaligned edges, tiny nodes, crumbs of
+//! reservations. What is initialised is what can be handed out, each descriptor once, and all
+//! policies give the same memory.
 #![cfg(not(loom))]
 
 mod common;
@@ -127,7 +128,8 @@ proptest! {
         let (deferred, array) = bring_up(&layout, Policy::Deferred);
         check(&deferred);
         check_written(&deferred, array);
-        // Some of it on request, with marks in the descriptors that a second initialisation would wipe.
+        // Some of it on request, with marks in the descriptors that a second initialisation would
+        // wipe.
         let mut marked: Vec<Pfn> = Vec::new();
         let mut held = Vec::new();
         for (of, keep) in grow {

@@ -1,4 +1,5 @@
-//! What callers do wrong is found where the documentation says, and the manager's own memory is nobody's to free.
+//! What callers do wrong is found where the documentation says, and the manager's own memory is
+//! nobody's to free.
 #![cfg(not(loom))]
 
 mod common;
@@ -22,7 +23,8 @@ fn is_refused(result: Result<(), FreeError>) -> bool {
     matches!(result, Err(FreeError::NotAllocated { .. } | FreeError::NeverAllocated(_)))
 }
 
-/// Takes all memory in runs of `of` and says how many there were, each of which was handed out once.
+/// Takes all memory in runs of `of` and says how many there were, each of which was handed out
+/// once.
 fn take_all(manager: &Fake, of: Order) -> usize {
     let mut seen = BTreeSet::new();
     let wanted = Request { reserves: true, ..Request::new(of) };
@@ -37,7 +39,8 @@ fn take_all(manager: &Fake, of: Order) -> usize {
     pages
 }
 
-/// Builds with debug assertions, and all with page owners, find a second free at the call, whatever keeps the frames meanwhile.
+/// Builds with debug assertions, and all with page owners, find a second free at the call, whatever
+/// keeps the frames meanwhile.
 #[test]
 fn a_second_free_is_found_at_the_call() {
     for (line, is_found) in [("page_owner=on", true), ("", cfg!(debug_assertions))] {
@@ -65,7 +68,8 @@ fn a_second_free_is_found_at_the_call() {
                     machine.run_on(2, || is_refused(give(b, of))),
                     "of another CPU, {of:?} {line}"
                 );
-                // Where nobody can be waited for the own cache is known, and that of others with page owners.
+                // Where nobody can be waited for the own cache is known, and that of others with
+                // page owners.
                 assert!(is_refused(machine.interrupt(|| give(b, of))), "{of:?} {line}");
                 check(&manager);
                 take_all(&manager, of);
@@ -105,7 +109,8 @@ fn what_was_freed_twice_is_free_once() {
     }
 }
 
-/// Frames that lie outside of all that was ever to be handed out are refused at the call by each build.
+/// Frames that lie outside of all that was ever to be handed out are refused at the call by each
+/// build.
 #[test]
 fn what_is_out_of_place_is_refused_by_each_build() {
     for line in ["", "page_owner=on", "pages=inside"] {
@@ -184,7 +189,8 @@ fn wholes(manager: &Fake) -> Vec<(u32, u32)> {
     found
 }
 
-/// The page array, and pages for pools until these have them, are allocated to nobody who could free them.
+/// The page array, and pages for pools until these have them, are allocated to nobody who could
+/// free them.
 #[test]
 fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
     let lines = [
@@ -243,7 +249,8 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
             assert!(change.freed_pages >= 8 * 20, "{line}: {change:?}");
             check(&manager);
         }
-        // A careful run writes poison into all that comes back, which is more than the host may have.
+        // A careful run writes poison into all that comes back, which is more than the host may
+        // have.
         if !common::is_careful() {
             assert!(take_all(&manager, Order::PAGE) > 1000);
         }

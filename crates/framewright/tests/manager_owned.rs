@@ -1,4 +1,5 @@
-//! Frames with an owner: they come back when the owner goes, once, and not when ownership was given up.
+//! Frames with an owner: they come back when the owner goes, once, and not when ownership was given
+//! up.
 #![cfg(not(loom))]
 
 mod common;

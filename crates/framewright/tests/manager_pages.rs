@@ -1,4 +1,5 @@
-//! Page descriptors inside blocks: where they are, that the block is whole again without them, that freeing never fails, and that nobody gets their frames.
+//! Page descriptors inside blocks: where they are, that the block is whole again without them, that
+//! freeing never fails, and that nobody gets their frames.
 #![cfg(not(loom))]
 
 mod common;
@@ -44,7 +45,8 @@ fn shuffled(count: usize) -> Vec<usize> {
     numbers
 }
 
-/// That a free was refused because `frame` holds descriptors. With page owners the refusal also tells what was there before.
+/// That a free was refused because `frame` holds descriptors. With page owners the refusal also
+/// tells what was there before.
 #[track_caller]
 fn assert_reserved(freed: Result<(), FreeError>, frame: Pfn) {
     let refused = matches!(freed, Err(FreeError::NotAllocated { pfn, state: Some(State::Reserved), .. }) if pfn == frame);
@@ -256,7 +258,8 @@ fn blocks_that_the_direct_map_does_not_reach_have_none() {
         .allocate_at(Pfn(0x14_01ff), Order::PAGE, MigrateType::Movable)
         .expect("none of its frames is used");
     check(&manager);
-    // Blocks that are split later than the map grew have descriptors; the one that is split already goes on without.
+    // Blocks that are split later than the map grew have descriptors; the one that is split already
+    // goes on without.
     machine.raise_direct_limit(8 << 30);
     let next =
         manager.allocate_at(Pfn(0x14_0200), Order::PAGE, MigrateType::Movable).expect("free");
@@ -328,7 +331,8 @@ fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate_at(Pfn(0x2800), Order::PAGE, MigrateType::Movable).expect("free");
     let frames = manager.map_frames(BlockNumber(0x14)).expect("described");
-    // Two of one word go back together. Builds with debug assertions look at once, others when they leave the cache.
+    // Two of one word go back together. Builds with debug assertions look at once, others when they
+    // leave the cache.
     let freed = [frames[2], frames[3]].map(|frame| manager.give_back_order(frame, Order::PAGE));
     let drained = manager.drain();
     assert!(freed.iter().all(Result::is_err) || drained.is_err(), "{freed:?} {drained:?}");

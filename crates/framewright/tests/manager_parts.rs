@@ -1,4 +1,5 @@
-//! One run, freed in parts by two CPUs, while a third allocates from the same block: at every order.
+//! One run, freed in parts by two CPUs, while a third allocates from the same block: at every
+//! order.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Platforms that are not as they have to be: each is refused at bring-up, with a reason, and nothing is lost.
+//! Platforms that are not as they have to be: each is refused at bring-up, with a reason, and
+//! nothing is lost.
 #![cfg(not(loom))]
 
 use framewright::manager::PlatformFault;
@@ -28,7 +29,8 @@ impl Wrong {
 // SAFETY: the machine's promises, but for those that a test breaks; nothing is built on those.
 unsafe impl Platform for Wrong {
     fn direct(&self, pa: u64) -> NonNull<u8> {
-        // SAFETY: what is shown at a wrong place is not touched; the place is inside or right behind the page.
+        // SAFETY: what is shown at a wrong place is not touched; the place is inside or right
+        // behind the page.
         unsafe { self.machine.direct(pa).add(self.offset) }
     }
 

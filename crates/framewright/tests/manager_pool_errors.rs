@@ -1,5 +1,6 @@
-//! Pages of pools that nobody is to get, in pools in any order: memory errors, whose cost must not depend on the pool,
-//! also while pages are on their way; and isolated pages, which a search passes over.
+//! Pages of pools that nobody is to get, in pools in any order: memory errors, whose cost must not
+//! depend on the pool, also while pages are on their way; and isolated pages, which a search passes
+//! over.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Filling huge-page pools: at boot, with helpers, with memory that is given up on the way, and with somebody who cares for descriptors.
+//! Filling huge-page pools: at boot, with helpers, with memory that is given up on the way, and
+//! with somebody who cares for descriptors.
 #![cfg(not(loom))]
 
 mod common;
@@ -135,7 +136,8 @@ fn boot_fills_what_the_command_line_says() {
     assert_eq!((nr, filled.pools[1].got), ([[1, 1, 0], [1, 1, 0]], 2));
 }
 
-/// Knows which frames' descriptors were given up, and gives up a block for each of the first batches.
+/// Knows which frames' descriptors were given up, and gives up a block for each of the first
+/// batches.
 struct Maps {
     given_up: std::sync::Mutex<std::collections::BTreeMap<u64, PoolSize>>,
     at_boot: AtomicU64,

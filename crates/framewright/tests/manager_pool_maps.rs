@@ -1,4 +1,5 @@
-//! Pools whose pages give up their part of the page array: what is saved, that freeing needs no memory, eager restoring, demotion, boot, several threads.
+//! Pools whose pages give up their part of the page array: what is saved, that freeing needs no
+//! memory, eager restoring, demotion, boot, several threads.
 #![cfg(not(loom))]
 
 mod common;
@@ -124,7 +125,8 @@ fn helpers_give_up_maps_together() {
         assert_eq!(pool.resize(pages, &helpers).expect("nobody else resizes").reached, pages);
         check(&manager);
     }
-    // Blocks that were in the pool before have their descriptors inside, or still absent: none is given up twice.
+    // Blocks that were in the pool before have their descriptors inside, or still absent: none is
+    // given up twice.
     assert!(manager.reclaimed_map_blocks() >= 4000);
     // All memory, with what the maps give back.
     let most = pool.resize(u64::MAX, &helpers).expect("nobody else resizes").reached;
@@ -140,7 +142,8 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     manager.set_optimize_vmemmap(true);
     let pool = manager.pool(TWO);
     pool.set_overcommit(1000).expect("2 MiB pages can");
-    // Surplus pages come one by one, each out of a section that others take pages of at the same time.
+    // Surplus pages come one by one, each out of a section that others take pages of at the same
+    // time.
     let work = || {
         for round in 0..20 {
             let pages: Vec<_> =

@@ -1,4 +1,5 @@
-//! Pools against a model that moves one page at a time, in Linux's order: all numbers of all nodes after every operation, on a machine whose other memory comes and goes.
+//! Pools against a model that moves one page at a time, in Linux's order: all numbers of all nodes
+//! after every operation, on a machine whose other memory comes and goes.
 #![cfg(not(loom))]
 
 mod common;
@@ -260,7 +261,8 @@ impl Pair {
                             .sum();
                         // Refused for a reason: too many, on other nodes, or no memory.
                         assert!(fresh > 0 || there < pages);
-                        // Surplus that was there and free may have gone with what was allocated in vain.
+                        // Surplus that was there and free may have gone with what was allocated in
+                        // vain.
                         let now = Model::read(&self.pool(size));
                         assert_eq!(
                             (now.reserved, now.persistent()),
@@ -450,7 +452,8 @@ impl Pair {
     }
 }
 
-/// Who gave less than another by more than one page had no more to give. Takes what each node gave and could give.
+/// Who gave less than another by more than one page had no more to give. Takes what each node gave
+/// and could give.
 fn balanced(nodes: &[usize], of: impl Fn(usize) -> (u64, u64)) {
     let most = nodes.iter().map(|&index| of(index).0).max().unwrap_or(0);
     for &index in nodes {
@@ -494,7 +497,8 @@ proptest! {
             let reserved = pair.pool(size).counts().reserved;
             pair.pool(size).unreserve(reserved).expect("are promised");
             pair.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
-            // What is surplus and free without being promised to anybody becomes a page that stays, and goes.
+            // What is surplus and free without being promised to anybody becomes a page that stays,
+            // and goes.
             pair.pool(size).resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
             pair.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
             prop_assert_eq!(pair.pool(size).counts().all.nr, 0);

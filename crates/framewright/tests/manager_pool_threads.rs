@@ -1,5 +1,6 @@
-//! Pools used by several CPUs at once while others resize them, demote, reserve, isolate, and take and free other memory. No page is anybody's twice, the rules among the
-//! counters hold at every moment, and in the end everything is where it was.
+//! Pools used by several CPUs at once while others resize them, demote, reserve, isolate, and take
+//! and free other memory. No page is anybody's twice, the rules among the counters hold at every
+//! moment, and in the end everything is where it was.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Huge-page pools, case by case: every file, every kind of bad input, nodes, demotion, memory errors, isolation, and boot.
+//! Huge-page pools, case by case: every file, every kind of bad input, nodes, demotion, memory
+//! errors, isolation, and boot.
 #![cfg(not(loom))]
 
 mod common;
@@ -168,7 +169,8 @@ fn reserved_pages_are_kept() {
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     assert_eq!(numbers(&pool), [6, 4, 4, 6, 0]);
     pool.resize(6, &NoHelpers).expect("nobody else resizes");
-    // One that was allocated with a promise and comes back unused is promised again; one that was used is not.
+    // One that was allocated with a promise and comes back unused is promised again; one that was
+    // used is not.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     assert_eq!(numbers(&pool), [6, 3, 3, 0, 6]);
     pool.give_back_page(page.start).expect("was allocated");
@@ -215,7 +217,8 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
     pool.reserve(6, NodeMask::ALL).expect("one and five");
     assert_eq!(numbers(&pool), [6, 6, 6, 5, 1]);
     check(&manager);
-    // A promised page that is freed unused stays, whatever is surplus: otherwise the promise could not be kept.
+    // A promised page that is freed unused stays, whatever is surplus: otherwise the promise could
+    // not be kept.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(numbers(&pool), [6, 6, 6, 5, 1]);
@@ -249,7 +252,8 @@ fn pages_come_from_the_node_that_is_asked_for() {
     assert!(here.start.address() < 5 << 30);
     assert_eq!(numbers(&pool), [3, 1, 0, 1, 2]);
     assert!(pool.allocate(NodeChoice::Exact(node(2)), false).is_err(), "a node without memory");
-    // Freed unused it is promised again; the page on node 1 can keep that promise, so the surplus one leaves.
+    // Freed unused it is promised again; the page on node 1 can keep that promise, so the surplus
+    // one leaves.
     pool.give_back_page(here.start).expect("was allocated");
     assert_eq!(numbers(&pool), [2, 1, 1, 0, 2]);
     check(&manager);
@@ -319,7 +323,8 @@ fn demotion_takes_only_what_nobody_was_promised() {
     assert_eq!((numbers(&gigantic), numbers(&pool)), ([4, 4, 0, 0, 4], [512, 512, 0, 0, 512]));
     assert_eq!(pool.node_counts(node(0)).expect("exists").nr, 512);
     check(&manager);
-    // More reserved, over all nodes, than one node has free: nothing wraps, and no promise is broken.
+    // More reserved, over all nodes, than one node has free: nothing wraps, and no promise is
+    // broken.
     gigantic.reserve(3, NodeMask::ALL).expect("four are free");
     assert_eq!(gigantic.demote(u64::MAX), Ok(1));
     assert_eq!((numbers(&gigantic), numbers(&pool)), ([3, 3, 3, 0, 3], [1024, 1024, 0, 0, 1024]));

@@ -1,5 +1,6 @@
-//! A task is preempted wherever it may be, and another one on its CPU runs to its end before it goes on, as strict priorities
-//! have it. Whatever that other one asks of the manager, it must not wait for the one that it has preempted.
+//! A task is preempted wherever it may be, and another one on its CPU runs to its end before it
+//! goes on, as strict priorities have it. Whatever that other one asks of the manager, it must not
+//! wait for the one that it has preempted.
 #![cfg(not(loom))]
 
 mod common;
@@ -31,7 +32,8 @@ thread_local! {
     static OTHER: RefCell<Option<Task>> = const { RefCell::new(None) };
 }
 
-/// A kernel with preemption, on one thread: where a task may lose its CPU, at the calls of the platform, the other task runs.
+/// A kernel with preemption, on one thread: where a task may lose its CPU, at the calls of the
+/// platform, the other task runs.
 struct Preemptive {
     machine: &'static FakeMachine,
     pins: AtomicU32,
@@ -53,7 +55,8 @@ impl Preemptive {
         }))
     }
 
-    /// Runs `task`; at the `number`-th point where it can be preempted, from 1 on, once, `other`. Whether there were so many.
+    /// Runs `task`; at the `number`-th point where it can be preempted, from 1 on, once, `other`.
+    /// Whether there were so many.
     fn run(&self, number: u32, task: impl FnOnce(), other: impl FnOnce() + 'static) -> bool {
         OTHER.set(Some(Box::new(other)));
         self.countdown.store(number, Ordering::Relaxed);
@@ -86,7 +89,8 @@ impl Preemptive {
     }
 }
 
-// SAFETY: everything is the machine's; the other task runs only where the first is neither pinned nor has interrupts off.
+// SAFETY: everything is the machine's; the other task runs only where the first is neither pinned
+// nor has interrupts off.
 unsafe impl Platform for Preemptive {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.at_point(|machine| machine.direct(pa))
@@ -173,7 +177,8 @@ fn take_all(manager: &Manager<Preemptive>, of: Order) {
     taken.into_iter().for_each(|start| manager.give_back_order(start, of).expect("allocated"));
 }
 
-/// Runs `task` on machines of their own until it was preempted by `other` wherever that is possible; at how many points.
+/// Runs `task` on machines of their own until it was preempted by `other` wherever that is
+/// possible; at how many points.
 fn at_every_point(
     cpus: u32,
     line: &str,
@@ -293,7 +298,8 @@ fn count_all(manager: &Manager<Preemptive>) -> u64 {
 
 #[test]
 fn what_a_preempted_drainer_has_left_the_next_one_gets() {
-    // The first is stopped at every point, with some caches emptied and others not; the second wants all memory there is.
+    // The first is stopped at every point, with some caches emptied and others not; the second
+    // wants all memory there is.
     let points = at_every_point(2, "memmap_init=on-demand", empties_caches, |manager| {
         let free = manager.totals().free_pages + manager.cached_pages();
         assert_eq!(count_all(manager), free, "all that nobody has, in caches or not");

@@ -1,5 +1,6 @@
-//! Memory gets short: marks are kept to the page, caches are drained once, the reclaim hook is asked in the contexts that allow it and never from
-//! within itself, and everything is accounted for afterwards.
+//! Memory gets short: marks are kept to the page, caches are drained once, the reclaim hook is
+//! asked in the contexts that allow it and never from within itself, and everything is accounted
+//! for afterwards.
 #![cfg(not(loom))]
 
 mod common;

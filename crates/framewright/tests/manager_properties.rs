@@ -1,5 +1,5 @@
-//! The manager against a naive model: random machines page by page, random requests block by block; without page descriptors and with descriptors inside
-//! the blocks.
+//! The manager against a naive model: random machines page by page, random requests block by block;
+//! without page descriptors and with descriptors inside the blocks.
 
 mod common;
 
@@ -146,8 +146,9 @@ fn compare_zones(shape: &Shape, manager: &Fake) {
     }
 }
 
-/// Frames that nobody has as maximal runs: all that the manager hands out at first, then what the test made of it. Those that hold descriptors are among them: whose they
-/// are changes, and the manager is asked.
+/// Frames that nobody has as maximal runs: all that the manager hands out at first, then what the
+/// test made of it. Those that hold descriptors are among them: whose they are changes, and the
+/// manager is asked.
 struct Model {
     free: BTreeMap<u64, u64>,
     allocated: u64,
@@ -251,7 +252,8 @@ impl Model {
     }
 }
 
-/// Whether frames that nobody has can be had: their block may hold descriptors in them, or wait for room for descriptors.
+/// Whether frames that nobody has can be had: their block may hold descriptors in them, or wait for
+/// room for descriptors.
 fn is_available(manager: &Fake, range: PfnRange) -> bool {
     let block = BlockNumber::containing(range.start);
     if range.pages() >= PAGES_PER_BLOCK {
@@ -418,7 +420,8 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
     assert_eq!(totals.free_pages + totals.map_pages, totals.managed_pages);
 }
 
-/// Pages of less than a block have descriptors when there are to be any, all zero, and none of them lies in another one's frame.
+/// Pages of less than a block have descriptors when there are to be any, all zero, and none of them
+/// lies in another one's frame.
 fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
     let frames = manager.map_frames(BlockNumber::containing(range.start));
     let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;

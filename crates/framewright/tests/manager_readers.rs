@@ -1,4 +1,5 @@
-//! What happens while somebody looks at a descriptor, made to happen: the looker is stopped at the direct map, in the middle.
+//! What happens while somebody looks at a descriptor, made to happen: the looker is stopped at the
+//! direct map, in the middle.
 #![cfg(not(loom))]
 
 use framewright::block::MigrateType;
@@ -120,7 +121,8 @@ fn at(manager: &Manager<Gate>, pfn: u64, pages: u64) -> PfnRange {
     PfnRange { start: pages[0].start, end: pages[pages.len() - 1].end }
 }
 
-/// Runs `body` while another thread tries to get a reference to `pfn` and stands at its `stop`-th use of the direct map; returns what that thread got.
+/// Runs `body` while another thread tries to get a reference to `pfn` and stands at its `stop`-th
+/// use of the direct map; returns what that thread got.
 fn while_somebody_tries(
     manager: &Manager<Gate>,
     pfn: Pfn,
@@ -174,7 +176,8 @@ fn the_links_of_a_counted_block_wait_for_who_looks() {
     let page = at(&manager, 20 * 512, 1);
     let mut waited = false;
     let got = while_somebody_tries(&manager, page.start, 1, || {
-        // Several blocks have their readers in common; one of these shares them with the one that is looked at.
+        // Several blocks have their readers in common; one of these shares them with the one that
+        // is looked at.
         for block in (8..31).filter(|&block| block != 20) {
             let whole =
                 manager.allocate_at(BlockNumber(block).start(), Order::BLOCK, MigrateType::Movable);

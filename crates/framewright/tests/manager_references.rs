@@ -1,4 +1,5 @@
-//! Reference counts of pages, runs and blocks: who puts the last one frees, with the right size; nobody gets one to what is free; misuse is an error.
+//! Reference counts of pages, runs and blocks: who puts the last one frees, with the right size;
+//! nobody gets one to what is free; misuse is an error.
 #![cfg(not(loom))]
 
 mod common;
@@ -179,7 +180,8 @@ fn misuse_is_an_error_and_changes_nothing() {
     assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
     let frames = manager.map_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), has_array());
-    // In an array no frame of the block holds descriptors, and any page may stand for such in what follows.
+    // In an array no frame of the block holds descriptors, and any page may stand for such in what
+    // follows.
     let frames = frames.unwrap_or([Pfn(page.start.0 + 8); 8]);
     if !has_array() {
         assert_eq!(manager.try_get(frames[3]), Err(ReferenceError::NotCounted(frames[3])));
@@ -258,7 +260,8 @@ fn references_are_counted_in_interrupts_and_without_a_lock() {
 
 #[test]
 fn cpus_get_and_put_what_others_free() {
-    // A few pages and blocks come and go; everybody tries to get references to any of them by number.
+    // A few pages and blocks come and go; everybody tries to get references to any of them by
+    // number.
     let machine = FakeMachine::builder().ram(mib(0, 32)).cpus(5).build();
     let manager = bring_up_described(machine);
     let idle = idle_pages(&manager);

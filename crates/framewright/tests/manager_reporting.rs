@@ -1,4 +1,5 @@
-//! Free page reporting as it should go: everything is reported once, at the pace that was chosen, and nobody notices.
+//! Free page reporting as it should go: everything is reported once, at the pace that was chosen,
+//! and nobody notices.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -268,7 +269,8 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     check(rig.manager);
 }
 
-/// A balloon that was told that free pages are zero leaves them zero or as they were: what was never freed is not known to be zero.
+/// A balloon that was told that free pages are zero leaves them zero or as they were: what was
+/// never freed is not known to be zero.
 #[test]
 fn memory_that_the_device_kept_is_cleared() {
     if common::is_careful() {

@@ -1,5 +1,6 @@
-//! Free page reporting with devices that refuse, fail, answer late, in part or never, and with everything else happening meanwhile: nothing is lost, and nobody gets
-//! what the host may still discard.
+//! Free page reporting with devices that refuse, fail, answer late, in part or never, and with
+//! everything else happening meanwhile: nothing is lost, and nobody gets what the host may still
+//! discard.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -313,7 +314,8 @@ fn a_zone_with_little_memory_is_left_alone() {
             rig.manager.reporting().set_pace(pace);
             let all = rig.take_all(9);
             let low = rig.manager.zones()[0].watermarks().low_pages;
-            // As much as may be out of so small a zone, which is a quarter of it, and not quite the low mark.
+            // As much as may be out of so small a zone, which is a quarter of it, and not quite the
+            // low mark.
             let mut freed = 0;
             while rig.free_pages() + 512 <= low + 31 * 512 {
                 rig.free(all[freed]);

@@ -1,4 +1,5 @@
-//! Free page reporting under random traffic: against a model of who has what, one step at a time, and with several CPUs that write to all that they have.
+//! Free page reporting under random traffic: against a model of who has what, one step at a time,
+//! and with several CPUs that write to all that they have.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -223,7 +224,8 @@ impl Random {
     }
 }
 
-/// Allocates, stamps, checks and frees at random, at least so often and until something was reported.
+/// Allocates, stamps, checks and frees at random, at least so often and until something was
+/// reported.
 fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u32) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut held: Vec<(PfnRange, bool)> = Vec::new();

@@ -1,4 +1,5 @@
-//! Free pages of huge-page pools and free page reporting: reported once, handed out last, and every rule of the pools as it was.
+//! Free pages of huge-page pools and free page reporting: reported once, handed out last, and every
+//! rule of the pools as it was.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -19,7 +20,8 @@ use reporting_rig::{MS, Rig, SECOND, machine, weightless};
 const TWO: PoolSize = PoolSize::TwoMib;
 const GIB: PoolSize = PoolSize::OneGib;
 
-/// A machine with so many pages in a pool; nothing in careful runs, whose devices rely on what free memory holds.
+/// A machine with so many pages in a pool; nothing in careful runs, whose devices rely on what free
+/// memory holds.
 fn rig(size_mib: u64, size: PoolSize, pages: u64, traits: Traits) -> Option<Rig> {
     if common::is_careful() {
         return None;
@@ -106,7 +108,8 @@ fn promised_isolated_and_bad_pages_stay() {
     rig.manager.isolate(BlockRange::new(block, block + 1)).expect("it can be isolated");
     assert!(pool.poison(held[1].start).is_ok());
     held[..6].iter().for_each(|&page| free(&rig, TWO, page));
-    // Four of the six can be used, and one that is free and unreported stays for each promise: the isolated one is the first.
+    // Four of the six can be used, and one that is free and unreported stays for each promise: the
+    // isolated one is the first.
     pool.reserve(3, NodeMask::ALL).expect("they can be promised");
     rig.settle();
     assert_eq!(told(&rig), 2 * 512);
@@ -320,7 +323,8 @@ fn steps() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// The fake host fails the test when it has a page that somebody gets, or is told of a page twice at once; the books are recounted after each step.
+    /// The fake host fails the test when it has a page that somebody gets, or is told of a page
+    /// twice at once; the books are recounted after each step.
     #[test]
     fn users_resizes_and_reports_do_not_see_one_another(steps in vec(steps(), 1..120)) {
         let Some(mut rig) = rig(256, TWO, 24, weightless()) else { return Ok(()) };
@@ -336,7 +340,8 @@ proptest! {
                             promised -= u64::from(reserved);
                             held.push((page, reserved));
                         }
-                        // Promises are kept, whatever the hypervisor has, unless pages are bad or isolated.
+                        // Promises are kept, whatever the hypervisor has, unless pages are bad or
+                        // isolated.
                         Err(error) => prop_assert!(
                             !reserved || promised == 0 || bad != 0 || isolated.is_some(), "{error} of {before:?}"
                         ),

@@ -1,4 +1,5 @@
-//! Reasons against what can then be had, in random states: what is said to be there is, and for the reason that is said.
+//! Reasons against what can then be had, in random states: what is said to be there is, and for the
+//! reason that is said.
 #![cfg(not(loom))]
 
 mod common;

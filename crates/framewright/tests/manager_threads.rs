@@ -1,4 +1,5 @@
-//! Several CPUs on one manager: no block is handed out twice, nothing is lost, all invariants hold afterwards.
+//! Several CPUs on one manager: no block is handed out twice, nothing is lost, all invariants hold
+//! afterwards.
 
 mod common;
 

@@ -1,7 +1,9 @@
-//! Longer histories on more CPUs than loom can try all orders of: random traffic under random schedules, and under schedules that change
-//! priorities at few random points (PCT), which find what needs few but particular preemptions.
+//! Longer histories on more CPUs than loom can try all orders of: random traffic under random
+//! schedules, and under schedules that change priorities at few random points (PCT), which find
+//! what needs few but particular preemptions.
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright --test shuttle_traffic --target-dir target/shuttle`
+//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright --test shuttle_traffic
+//! --target-dir target/shuttle`
 #![cfg(shuttle)]
 
 mod model;

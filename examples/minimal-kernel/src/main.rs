@@ -1,4 +1,5 @@
-//! The least that boots with Framewright: one CPU, no ACPI, no interrupts, the four methods of `Platform`. `docs/porting.md` goes on from here.
+//! The least that boots with Framewright: one CPU, no ACPI, no interrupts, the four methods of
+//! `Platform`. `docs/porting.md` goes on from here.
 #![no_std]
 #![no_main]
 
@@ -22,8 +23,8 @@ const DIRECT_BYTES: u64 = 512 << 30;
 
 struct OneCpu;
 
-// SAFETY: `boot.s` maps all memory below `DIRECT_BYTES` at one offset, the map is cut there, and what is in use is reserved (invariants 1 and
-// 15). There is one CPU, and interrupts stay off.
+// SAFETY: `boot.s` maps all memory below `DIRECT_BYTES` at one offset, the map is cut there, and
+// what is in use is reserved (invariants 1 and 15). There is one CPU, and interrupts stay off.
 unsafe impl Platform for OneCpu {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa).expect("addresses have 64 bits");
@@ -68,7 +69,8 @@ impl<E: core::error::Error> From<E> for Refused {
     }
 }
 
-/// Copies what the boot loader left, for [`StartInfo`]. Volatile, because a host may write there meanwhile.
+/// Copies what the boot loader left, for [`StartInfo`]. Volatile, because a host may write there
+/// meanwhile.
 fn physical(address: u64, to: &mut [u8]) -> bool {
     let end = address.checked_add(to.len() as u64);
     let (Ok(offset), true) = (usize::try_from(address), end.is_some_and(|end| end <= DIRECT_BYTES))
@@ -110,7 +112,8 @@ fn run(start_info: u64) -> Result<(), Refused> {
     let low = PhysRange::new(0, 64 << 10);
     let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
     let mut storage = EarlyStorage::new();
-    // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs once.
+    // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs
+    // once.
     let early =
         unsafe { EarlyAllocator::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
     let input = BringUp { parameters: &parameters, started_ns: None };

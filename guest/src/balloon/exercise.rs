@@ -1,8 +1,9 @@
 //! `balloon_test=SECONDS`: every part of the driver once, one line of log each.
 //!
-//! Blocks of memory are written to, the balloon follows the host's target, the device is reset with a report under
-//! way, the blocks are reported, and the balloon follows the target again. Before it follows, and before it goes
-//! on after the reports, the guest waits until the host changes its target, for so many seconds at most; so whoever watches from outside can look at a machine that
+//! Blocks of memory are written to, the balloon follows the host's target, the device is reset with
+//! a report under way, the blocks are reported, and the balloon follows the target again. Before it
+//! follows, and before it goes on after the reports, the guest waits until the host changes its
+//! target, for so many seconds at most; so whoever watches from outside can look at a machine that
 //! keeps still.
 
 use super::{GuestBalloon, ManagedFrames, with};
@@ -118,7 +119,8 @@ fn take_blocks<'a>(
 fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
     for &block in blocks {
         let first = block / PAGE_SIZE;
-        // SAFETY: allocated by this test, and the device has answered for it (invariants 35 and 42).
+        // SAFETY: allocated by this test, and the device has answered for it (invariants 35 and
+        // 42).
         if let Err(error) = unsafe { manager.free(PfnRange::new(first, first + 512)) } {
             log!("Balloon test: {error}");
         }
@@ -128,7 +130,8 @@ fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
 /// Resets the device while it has a report.
 fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     let Some(&block) = blocks.first() else { return };
-    // SAFETY: `take_blocks` got it from the manager, and nobody looks at it before the reset is complete.
+    // SAFETY: `take_blocks` got it from the manager, and nobody looks at it before the reset is
+    // complete.
     let submitted = unsafe { balloon.submit(&[(block, BLOCK_BYTES)]) };
     let mut error = None;
     let is_reset = within(ANSWER_SECONDS, || match balloon.try_reset() {
@@ -161,8 +164,8 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
         for (range, &block) in ranges.iter_mut().zip(batch) {
             range.0 = block;
         }
-        // SAFETY: `take_blocks` got them from the manager, and nobody looks at them before this function has returned, or, without an answer, before the device is
-        // reset by `stop`.
+        // SAFETY: `take_blocks` got them from the manager, and nobody looks at them before this
+        // function has returned, or, without an answer, before the device is reset by `stop`.
         let token = match unsafe { balloon.submit(&ranges[..batch.len()]) } {
             Ok(token) => token,
             Err(error) => {

@@ -30,7 +30,8 @@ pub struct GuestHal;
 impl GuestHal {
     fn manager() -> Option<&'static Manager<GuestPlatform>> {
         let manager = LENT.load(Ordering::Acquire);
-        // SAFETY: not null only inside of `lend`, whose caller's manager stays where it is; nothing that this returns to is kept beyond the call of a method.
+        // SAFETY: not null only inside of `lend`, whose caller's manager stays where it is; nothing
+        // that this returns to is kept beyond the call of a method.
         unsafe { manager.as_ref() }
     }
 
@@ -39,7 +40,8 @@ impl GuestHal {
     }
 }
 
-// SAFETY: a page from the manager is nobody else's until it is freed, the direct map shows it, and no device is told of it. This guest shares no memory with its host but what it tells devices of.
+// SAFETY: a page from the manager is nobody else's until it is freed, the direct map shows it, and
+// no device is told of it. This guest shares no memory with its host but what it tells devices of.
 unsafe impl PrivateMemory for GuestHal {
     fn allocate_page() -> Option<NonNull<u8>> {
         let request = Request { max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
@@ -50,7 +52,8 @@ unsafe impl PrivateMemory for GuestHal {
     unsafe fn free_page(page: NonNull<u8>) {
         let first = Pfn::containing(page.addr().get() as u64 - DIRECT_MAP);
         let page = PfnRange { start: first, end: first.add(1) };
-        // SAFETY: `allocate_page` gave it to the ledger, which has let go of it (invariants 33 and 42).
+        // SAFETY: `allocate_page` gave it to the ledger, which has let go of it (invariants 33 and
+        // 42).
         let freed = Self::manager().map(|manager| unsafe { manager.free(page) });
         if let Some(Err(error)) = freed {
             crate::console::log!("virtio-balloon: a page of its ledger is lost: {error}");
@@ -58,7 +61,8 @@ unsafe impl PrivateMemory for GuestHal {
     }
 }
 
-// SAFETY: DMA memory is the manager's, zeroed and for one owner; registers are where `map_registers` has shown them; devices see physical addresses.
+// SAFETY: DMA memory is the manager's, zeroed and for one owner; registers are where
+// `map_registers` has shown them; devices see physical addresses.
 unsafe impl Hal for GuestHal {
     fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         Self::dma().map_or((0, NonNull::dangling()), |dma| dma.dma_alloc(pages, direction))
@@ -74,7 +78,8 @@ unsafe impl Hal for GuestHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
-        // The balloon's driver shares pages from `dma_alloc` only; this is for completeness: all memory is in the direct map.
+        // The balloon's driver shares pages from `dma_alloc` only; this is for completeness: all
+        // memory is in the direct map.
         buffer.cast::<u8>().addr().get() as u64 - DIRECT_MAP
     }
 

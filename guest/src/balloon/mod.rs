@@ -1,4 +1,5 @@
-//! The virtio balloon of the virtual machine, if it has one: found on PCI, started, and lent to whoever uses it.
+//! The virtio balloon of the virtual machine, if it has one: found on PCI, started, and lent to
+//! whoever uses it.
 
 mod exercise;
 mod memory;
@@ -49,8 +50,9 @@ impl fmt::Display for BalloonError {
     }
 }
 
-/// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none or it cannot be used, which the log says. A machine's balloon is
-/// used once, here or by [`with_reports`].
+/// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none
+/// or it cannot be used, which the log says. A machine's balloon is used once, here or by
+/// [`with_reports`].
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -67,8 +69,9 @@ pub fn with<R>(
     })
 }
 
-/// Starts the balloon, registers it for free page reports, and lends what drives it to `work`; afterwards nothing is with the device. `None` goes to `work` when there is
-/// no balloon, or it takes no reports, which the log says unless there is none at all.
+/// Starts the balloon, registers it for free page reports, and lends what drives it to `work`;
+/// afterwards nothing is with the device. `None` goes to `work` when there is no balloon, or it
+/// takes no reports, which the log says unless there is none at all.
 pub fn with_reports<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -128,7 +131,8 @@ fn start(
     ports: &mut pci::Ports,
     place: DeviceFunction,
 ) -> Result<GuestBalloon, BalloonError> {
-    // Whatever the map names is memory, managed or not, but for what it reserves: windows for registers are among that.
+    // Whatever the map names is memory, managed or not, but for what it reserves: windows for
+    // registers are among that.
     let mut is_memory = |first: u64, last: u64| {
         let pages = PhysRange::new(first, last.saturating_add(1));
         let mut ranges = map.ranges().iter().filter(|range| range.kind != MemoryKind::Reserved);

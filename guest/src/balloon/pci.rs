@@ -27,9 +27,11 @@ impl Ports {
     /// The ports of every PC.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile: what the data port means depends on what was written to the other.
+    /// Nobody else uses them meanwhile: what the data port means depends on what was written to the
+    /// other.
     pub const unsafe fn new() -> Self {
-        // SAFETY: configuration of PCI; only this module writes to it, and nothing that moves memory.
+        // SAFETY: configuration of PCI; only this module writes to it, and nothing that moves
+        // memory.
         let address = unsafe { Port::new(ADDRESS_PORT) };
         // SAFETY: as above.
         let data = unsafe { Port::new(DATA_PORT) };
@@ -95,8 +97,9 @@ pub fn map_registers(
     Ok(())
 }
 
-/// Where `bytes` bytes of registers at a physical address are seen; the page before all registers, which is not mapped, when they are not. The
-/// device is asked again and again where its registers are, and may say something else than when they were mapped.
+/// Where `bytes` bytes of registers at a physical address are seen; the page before all registers,
+/// which is not mapped, when they are not. The device is asked again and again where its registers
+/// are, and may say something else than when they were mapped.
 pub fn registers_at(address: u64, bytes: usize) -> NonNull<u8> {
     let end = address.checked_add((bytes as u64).max(1) - 1);
     let seen = SEEN.iter().zip(0..).find_map(|([first, last], number)| {

@@ -1,4 +1,5 @@
-//! The balloon at work while the guest goes on: free memory is reported to the host, its target is followed, its questions for statistics are answered.
+//! The balloon at work while the guest goes on: free memory is reported to the host, its target is
+//! followed, its questions for statistics are answered.
 
 use super::exercise::{statistics, within};
 use super::{GuestBalloon, ManagedFrames};
@@ -15,7 +16,8 @@ use framewright_balloon::{DeviceFault, Features, FreeContent, Token};
 const MS: u64 = 1_000_000;
 /// Polls come at least so often, for whoever wants a flush.
 const MOST_WAIT_NS: u64 = 20 * MS;
-/// How often the host's target is looked at while the balloon is where it should be, and how often a device is tried again that did what it may not.
+/// How often the host's target is looked at while the balloon is where it should be, and how often
+/// a device is tried again that did what it may not.
 const WORK_NS: u64 = 100 * MS;
 const RETRY_NS: u64 = 1000 * MS;
 /// Ranges of one report.
@@ -33,11 +35,13 @@ pub struct BalloonDevice {
 
 impl BalloonDevice {
     fn new(balloon: GuestBalloon, free_content: FreeContent) -> Self {
-        // What the host promises with PAGE_POISON is to leave in free memory what is there; without it, nothing.
+        // What the host promises with PAGE_POISON is to leave in free memory what is there; without
+        // it, nothing.
         let content = match free_content {
             _ if !balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
             FreeContent::Any => Content::Undefined,
-            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked host keeps that.
+            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked
+            // host keeps that.
             FreeContent::Zero => Content::ZeroOrKept,
             FreeContent::Fill(_) => Content::Poison,
         };
@@ -45,8 +49,10 @@ impl BalloonDevice {
     }
 }
 
-// SAFETY: a report is the device's from a `submit` that succeeds until the driver has its answer or the device has completed a reset, which is what the driver promises
-// (invariant 32); the device is told of nothing but the ranges and the driver's own pages. `content` claims no more than PAGE_POISON does.
+// SAFETY: a report is the device's from a `submit` that succeeds until the driver has its answer or
+// the device has completed a reset, which is what the driver promises (invariant 32); the device is
+// told of nothing but the ranges and the driver's own pages. `content` claims no more than
+// PAGE_POISON does.
 unsafe impl ReportDevice for BalloonDevice {
     fn capacity(&self) -> usize {
         self.balloon.capacity().min(RANGES)
@@ -59,7 +65,8 @@ unsafe impl ReportDevice for BalloonDevice {
             *buffers.get_mut(index).ok_or(SubmitError::Failed)? = (range.start, bytes);
         }
         let buffers = buffers.get(..ranges.len()).ok_or(SubmitError::Failed)?;
-        // SAFETY: passed on to the caller: the ranges are this device's until it says that it is done.
+        // SAFETY: passed on to the caller: the ranges are this device's until it says that it is
+        // done.
         match unsafe { self.balloon.submit(buffers) } {
             Ok(token) => {
                 self.token = Some(token);
@@ -104,7 +111,8 @@ unsafe impl ReportDevice for BalloonDevice {
     }
 }
 
-/// What drives a registered balloon. Nothing happens by itself: [`poll`](Self::poll) wants to be called, from one CPU at a time.
+/// What drives a registered balloon. Nothing happens by itself: [`poll`](Self::poll) wants to be
+/// called, from one CPU at a time.
 pub struct Driver<'a> {
     manager: &'a Manager<GuestPlatform>,
     reporter: Reporter<'a, GuestPlatform, BalloonDevice>,

@@ -1,5 +1,6 @@
-//! One CPU has others call a function and waits: in an interrupt ([`call_on`]), or in their idle loops, with interrupts on ([`run_on`]). The
-//! protocol is [`CrossCalls`]; here is how a CPU is interrupted and how it waits.
+//! One CPU has others call a function and waits: in an interrupt ([`call_on`]), or in their idle
+//! loops, with interrupts on ([`run_on`]). The protocol is [`CrossCalls`]; here is how a CPU is
+//! interrupted and how it waits.
 //!
 //! Orders of memory: The SeqCst fences are the barrier itself, on every CPU.
 
@@ -11,8 +12,9 @@ use framewright::platform::Platform;
 use framewright_x86::cpu::interrupts::{CALL, are_enabled};
 use framewright_x86::cross_calls::{CrossCalls, Function};
 
-/// Looks before a caller sleeps until the last one it waits for wakes it: more than a call takes when all run. Where CPUs are virtual and
-/// share real ones, one that waits awake keeps those it waits for from running.
+/// Looks before a caller sleeps until the last one it waits for wakes it: more than a call takes
+/// when all run. Where CPUs are virtual and share real ones, one that waits awake keeps those it
+/// waits for from running.
 const LOOKS: u32 = 20_000;
 
 /// What is called in interrupts.
@@ -20,10 +22,12 @@ static CALLS: CrossCalls<MAX_CPUS> = CrossCalls::new();
 /// What is called in idle loops.
 static TASKS: CrossCalls<MAX_CPUS> = CrossCalls::new();
 
-/// Has all of `targets` that run, but for this CPU, call `function` in an interrupt, and waits until they have. Returns how many they are. What this
-/// CPU wrote before is visible to them, and what they wrote to this CPU afterwards; each of them executes a full barrier.
+/// Has all of `targets` that run, but for this CPU, call `function` in an interrupt, and waits
+/// until they have. Returns how many they are. What this CPU wrote before is visible to them, and
+/// what they wrote to this CPU afterwards; each of them executes a full barrier.
 ///
-/// `function` runs with interrupts off: it is short, takes no lock that is held with interrupts on, and calls nobody.
+/// `function` runs with interrupts off: it is short, takes no lock that is held with interrupts on,
+/// and calls nobody.
 ///
 /// Panics when interrupts are off: two CPUs that wait for one another would wait for ever.
 pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
@@ -40,8 +44,9 @@ pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
     }
 }
 
-/// Has all of `targets` that run, but for this CPU, call `function` in their idle loops, as soon as each has nothing else to do; `own` runs here
-/// meanwhile. Waits until all have. Returns how many others they are.
+/// Has all of `targets` that run, but for this CPU, call `function` in their idle loops, as soon as
+/// each has nothing else to do; `own` runs here meanwhile. Waits until all have. Returns how many
+/// others they are.
 ///
 /// Not to be called inside itself on one CPU. Panics when interrupts are off.
 pub fn run_on(targets: CpuSet, function: Function<'_>, own: impl FnOnce()) -> u32 {

@@ -22,7 +22,8 @@ pub fn post_of(index: u32) -> Option<&'static Post> {
     POSTS.get((index as usize).checked_sub(1)?)
 }
 
-/// Does what waits at the post of CPU `index`, if anything; wakes who sleeps until it is done. Returns whether there was something.
+/// Does what waits at the post of CPU `index`, if anything; wakes who sleeps until it is done.
+/// Returns whether there was something.
 pub fn serve(index: u32) -> bool {
     let Some(helper) = (index as usize).checked_sub(1) else { return false };
     if !POSTS.get(helper).is_some_and(Post::serve) {
@@ -43,7 +44,8 @@ fn cpu_of(helper: usize) -> Option<&'static super::Cpu> {
     cpu(u32::try_from(helper).ok()?.checked_add(1)?)
 }
 
-/// All CPUs but the first, each on its node for ever. A CPU that does not run never comes, and the job takes its offer back.
+/// All CPUs but the first, each on its node for ever. A CPU that does not run never comes, and the
+/// job takes its offer back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuestHelpers;
 

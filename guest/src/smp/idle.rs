@@ -1,4 +1,5 @@
-//! What a CPU does when it has nothing to do: it helps with jobs, runs what others want run, and otherwise sleeps until an interrupt.
+//! What a CPU does when it has nothing to do: it helps with jobs, runs what others want run, and
+//! otherwise sleeps until an interrupt.
 //!
 //! Orders of memory: The SeqCst fences are partners of one another; the Relaxed words beside them
 //! are ordered by them.
@@ -11,9 +12,11 @@ use framewright_x86::cpu::interrupts::{WAKE, enable, wait};
 use framewright_x86::cpu::registers::disable_interrupts;
 
 impl Cpu {
-    /// Interrupts it if it sleeps or is about to. What was written for it to find before this is found.
+    /// Interrupts it if it sleeps or is about to. What was written for it to find before this is
+    /// found.
     pub fn wake(&self) {
-        // The partner of the fence in `sleep_until`: either it finds what we wrote, or we find it asleep.
+        // The partner of the fence in `sleep_until`: either it finds what we wrote, or we find it
+        // asleep.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
             send(self, WAKE);
@@ -33,7 +36,8 @@ pub fn idle() -> ! {
     }
 }
 
-/// Sleeps until `done`; whoever makes it true calls [`Cpu::wake`] or [`wake_all`] afterwards. Interrupts are on before and after.
+/// Sleeps until `done`; whoever makes it true calls [`Cpu::wake`] or [`wake_all`] afterwards.
+/// Interrupts are on before and after.
 pub fn sleep_until(done: &dyn Fn() -> bool) {
     let me = this();
     while !done() {

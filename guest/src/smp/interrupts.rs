@@ -31,7 +31,8 @@ pub fn apic() -> Option<&'static LocalApic> {
     APIC.get()
 }
 
-/// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers of old are closed.
+/// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers
+/// of old are closed.
 pub fn begin(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,
@@ -65,7 +66,8 @@ pub fn turn_on(apic: &LocalApic) {
 
 /// Lets interrupts in on this CPU.
 pub fn let_in() {
-    // SAFETY: vectors and segments are loaded on every CPU before it gets here, a handler is set, and no lock is held.
+    // SAFETY: vectors and segments are loaded on every CPU before it gets here, a handler is set,
+    // and no lock is held.
     unsafe { interrupts::enable() };
 }
 
@@ -82,7 +84,8 @@ fn handle(vector: u8) {
         }
         CALL => {
             count(&me.counters.calls);
-            // Before the calls: a request that comes when they are done brings an interrupt of its own.
+            // Before the calls: a request that comes when they are done brings an interrupt of its
+            // own.
             apic.end_of_interrupt();
             serve_calls();
             return;
@@ -97,7 +100,8 @@ fn handle(vector: u8) {
     apic.end_of_interrupt();
 }
 
-/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a handler's command does not come in between.
+/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a
+/// handler's command does not come in between.
 pub fn send(cpu: &Cpu, vector: u8) {
     if let Some(apic) = apic() {
         let state = PLATFORM.irq_save();
@@ -113,7 +117,8 @@ pub fn count(counter: &AtomicU64) {
     add(counter, 1);
 }
 
-/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one instruction.
+/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one
+/// instruction.
 pub fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }

@@ -49,7 +49,8 @@ impl Few {
     }
 }
 
-/// Gives every enabled CPU of the MADT a number and a node: this one 0, the others in the table's order. `more` is one that no table lists.
+/// Gives every enabled CPU of the MADT a number and a node: this one 0, the others in the table's
+/// order. `more` is one that no table lists.
 pub fn list(tables: Option<&AcpiTables>, topology: &Topology<'_>, more: Option<u32>) -> LeftOut {
     let own = initial_id();
     let mut left_out = LeftOut { boot_cpu_unlisted: tables.is_some(), ..LeftOut::default() };

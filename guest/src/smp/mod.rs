@@ -1,8 +1,9 @@
-//! All CPUs: who they are ([`cpu`], [`this`]), how they are started, how one has others do something, and what they do when there is
-//! nothing to do.
+//! All CPUs: who they are ([`cpu`], [`this`]), how they are started, how one has others do
+//! something, and what they do when there is nothing to do.
 //!
-//! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A number is given for good: a CPU that does
-//! not start leaves a gap, which everybody who sends interrupts steps over.
+//! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A
+//! number is given for good: a CPU that does not start leaves a gap, which everybody who sends
+//! interrupts steps over.
 //!
 //! Orders of memory: Relaxed: what a CPU is was written before it ran; its turns are its own.
 
@@ -128,7 +129,8 @@ impl Cpu {
         NodeId::new(self.node.load(Ordering::Relaxed) as usize).unwrap_or(NodeId::ZERO)
     }
 
-    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A handler's turn may get lost.
+    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A
+    /// handler's turn may get lost.
     pub fn counts_to(&self, turns: u32) -> bool {
         let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
         self.turns.store(turn, Ordering::Relaxed);
@@ -147,7 +149,8 @@ static COUNT: AtomicU32 = AtomicU32::new(1);
 /// Those that run.
 static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
 
-/// Makes this CPU number 0, the one that everything begins on. To be called before anything asks for the number.
+/// Makes this CPU number 0, the one that everything begins on. To be called before anything asks
+/// for the number.
 pub fn begin() {
     be(0);
     ONLINE.insert(0);
@@ -156,7 +159,8 @@ pub fn begin() {
 /// This CPU is number `index` from now on.
 fn be(index: u32) {
     if let Some(cpu) = cpu(index) {
-        // SAFETY: `gs` is used by `index` alone, which wants what is written here; the place is static.
+        // SAFETY: `gs` is used by `index` alone, which wants what is written here; the place is
+        // static.
         unsafe { msr::write(msr::GS_BASE, (&raw const *cpu).addr() as u64) };
     }
 }
@@ -164,7 +168,8 @@ fn be(index: u32) {
 /// The number of this CPU.
 pub fn index() -> u32 {
     let index;
-    // SAFETY: `gs` begins at a `Cpu`, whose first field is its number, from `begin` and `other_cpu_main` on, before which nobody asks.
+    // SAFETY: `gs` begins at a `Cpu`, whose first field is its number, from `begin` and
+    // `other_cpu_main` on, before which nobody asks.
     unsafe {
         asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly))
     };

@@ -5,7 +5,8 @@ use super::{Cpu, CpuSet, call_on, cpu, others, this};
 use framewright_x86::cpu::registers::time_stamp;
 use framewright_x86::page_array::{FlushRequest, FlushTlb, LocalTlb};
 
-/// The one way in which this guest drops translations on all CPUs. The counters are those of the CPUs.
+/// The one way in which this guest drops translations on all CPUs. The counters are those of the
+/// CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct TlbShootdown {
     /// Whether translations that are to go may be global.
@@ -49,10 +50,12 @@ impl Cpu {
     }
 }
 
-// SAFETY: every CPU that runs has done what was asked when `call_on` returns, in an interrupt, so in the middle of no access; a CPU that comes later begins
-// with nothing remembered (`start`). Stores made before are visible to them (invariant 29).
-// One that is left asleep drops everything that is not global in `catch_up`, before the first instruction of a handler or of what it does next that could use the page array; until then it makes
-// no access at all, and walks that it begins on its own find only tables that are in use.
+// SAFETY: every CPU that runs has done what was asked when `call_on` returns, in an interrupt, so
+// in the middle of no access; a CPU that comes later begins with nothing remembered (`start`).
+// Stores made before are visible to them (invariant 29). One that is left asleep drops everything
+// that is not global in `catch_up`, before the first instruction of a handler or of what it does
+// next that could use the page array; until then it makes no access at all, and walks that it
+// begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
         self.tell(others(), request);

@@ -1,5 +1,5 @@
-//! Stacks of the CPUs but the first, in a range of addresses of their own: below each is a page that is not mapped, so that a stack that
-//! overflows faults and is named.
+//! Stacks of the CPUs but the first, in a range of addresses of their own: below each is a page
+//! that is not mapped, so that a stack that overflows faults and is named.
 
 use super::{MAX_CPUS, count};
 use crate::direct_map::{KernelTables, STACKS};
@@ -12,7 +12,8 @@ use framewright_x86::page_table::Access;
 /// From one CPU's stacks to the next.
 const STRIDE: u64 = 256 * 1024;
 const KIB: u64 = 1024;
-/// Where each part ends in a CPU's range, and its size: the ordinary stack, the interrupt stacks in the order of their numbers.
+/// Where each part ends in a CPU's range, and its size: the ordinary stack, the interrupt stacks in
+/// the order of their numbers.
 const PARTS: [(&str, u64); 5] = [
     ("stack", 64 * KIB),
     ("stack of exceptions", 16 * KIB),
@@ -37,7 +38,8 @@ fn bottom(index: u32, part: usize) -> u64 {
     STACKS + u64::from(index) * STRIDE + PAGE_SIZE + below
 }
 
-/// Makes stacks for CPU `index`, of memory of `node` if that has some. Nothing when there is no memory.
+/// Makes stacks for CPU `index`, of memory of `node` if that has some. Nothing when there is no
+/// memory.
 pub fn make(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,

@@ -1,4 +1,5 @@
-//! Starting the other CPUs: all at once, while CPU 0 goes on with bringing memory up, and then a look at who came.
+//! Starting the other CPUs: all at once, while CPU 0 goes on with bringing memory up, and then a
+//! look at who came.
 //!
 //! Orders of memory: The exchange of answers is AcqRel and looks at them Acquire: who finds an
 //! answer finds what was done before. What a CPU needs to start is Relaxed and published by the
@@ -30,7 +31,8 @@ const RESET_NS: [u64; 2] = [10_000_000, 100_000];
 const SECOND_CALL_NS: u64 = 20_000_000;
 /// After this long it is given up.
 const GIVE_UP_NS: u64 = 2_000_000_000;
-/// What the time-stamp counter is taken to count in a nanosecond where that is not known: more than any does, so that times are not too short.
+/// What the time-stamp counter is taken to count in a nanosecond where that is not known: more than
+/// any does, so that times are not too short.
 const MOST_COUNTS_PER_NS: u64 = 5;
 
 // What `trampoline.s` reads, under these names.
@@ -74,7 +76,8 @@ pub struct Started {
     timer_ns: Option<u64>,
 }
 
-/// Tells all CPUs of the list to start and does not wait. CPU 0 has its interrupt controller and interrupts on afterwards.
+/// Tells all CPUs of the list to start and does not wait. CPU 0 has its interrupt controller and
+/// interrupts on afterwards.
 pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftOut) -> Started {
     let mut started = Started {
         left_out,
@@ -149,7 +152,8 @@ fn place_trampoline(early: &mut EarlyMemory<'_>) -> Option<u8> {
     let frame = early.allocate(&request).ok()?.start;
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     let length = end.addr() - start.addr();
-    // SAFETY: the frame is ours and larger than the trampoline, whose bytes lie between the two symbols.
+    // SAFETY: the frame is ours and larger than the trampoline, whose bytes lie between the two
+    // symbols.
     unsafe { core::ptr::copy_nonoverlapping(start, PLATFORM.direct(frame).as_ptr(), length) };
     u8::try_from(frame / PAGE_SIZE).ok()
 }
@@ -171,7 +175,8 @@ impl Started {
         }
         let Some(apic) = self.apic else { return };
         let mut called_twice = false;
-        // Counted from here: on a busy host CPU 0 may have run all the time, and the others not at all.
+        // Counted from here: on a busy host CPU 0 may have run all the time, and the others not at
+        // all.
         let began_ns = self.elapsed_ns();
         let waited_ns = || self.elapsed_ns().saturating_sub(began_ns);
         while self.page.is_some() && to_start().next().is_some() && waited_ns() < GIVE_UP_NS {
@@ -231,13 +236,15 @@ impl Started {
     }
 }
 
-/// Where `trampoline.s` arrives, on the stack of CPU `index`, with the final tables and interrupts off.
+/// Where `trampoline.s` arrives, on the stack of CPU `index`, with the final tables and interrupts
+/// off.
 #[unsafe(no_mangle)]
 extern "C" fn other_cpu_main(index: u32) -> ! {
     be(index);
     let (Some(me), Some(apic)) = (cpu(index), interrupts::apic()) else { halt() };
     let stacks = Stacks::of(index);
-    // SAFETY: CPU 0 made them before it let this CPU start, and a CPU gets here once: a second call does not reach a CPU that runs.
+    // SAFETY: CPU 0 made them before it let this CPU start, and a CPU gets here once: a second call
+    // does not reach a CPU that runs.
     let segments = unsafe { stacks.segments() };
     exceptions::install_on_other_cpu(segments, stacks.interrupt_tops());
     interrupts::turn_on(apic);

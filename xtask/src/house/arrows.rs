@@ -55,7 +55,8 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Libraries without `std` say so, and no library has a `std` feature: one user that asks for it would break the guest.
+/// Libraries without `std` say so, and no library has a `std` feature: one user that asks for it
+/// would break the guest.
 fn no_std_findings(manifest: &Path, text: &str, allowed: &Allowed) -> Vec<String> {
     let library = manifest.with_file_name("src").join("lib.rs");
     let Ok(source) = fs::read_to_string(&library) else { return Vec::new() };
@@ -69,7 +70,8 @@ fn no_std_findings(manifest: &Path, text: &str, allowed: &Allowed) -> Vec<String
     findings
 }
 
-/// Reads the rows of the table whose last column is "may know"; what is known may be known through another crate.
+/// Reads the rows of the table whose last column is "may know"; what is known may be known through
+/// another crate.
 fn table(document: &str) -> Table {
     let rows = document
         .lines()

@@ -1,6 +1,7 @@
 //! House rules that neither the compiler nor clippy checks.
 //!
-//! * Every source file says in a `//!` header what it is for, and is small enough to be read at one go.
+//! * Every source file says in a `//!` header what it is for, and is small enough to be read at one
+//!   go.
 //! * Nothing is left unfinished.
 //! * `unsafe` is explained where it stands.
 //! * Orders of memory are explained in the file that uses them.
@@ -17,7 +18,8 @@ use std::{fs, io};
 /// More lines than this are more than one idea.
 const LINE_LIMIT: usize = 650;
 
-/// Words that say that something is not done. Put together here so that this file does not hold them.
+/// Words that say that something is not done. Put together here so that this file does not hold
+/// them.
 const UNFINISHED_IN_CODE: [&str; 2] = [concat!("to", "do!"), concat!("unimple", "mented!")];
 const UNFINISHED_IN_COMMENTS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
@@ -87,8 +89,8 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
 }
 
-/// Whether the line has an unsafe block or implementation. Functions and traits state their conditions in a `# Safety` section,
-/// which clippy asks for.
+/// Whether the line has an unsafe block or implementation. Functions and traits state their
+/// conditions in a `# Safety` section, which clippy asks for.
 fn opens_unsafe(code: &str) -> bool {
     code.match_indices("unsafe").any(|(at, word)| {
         let rest = code[at + word.len()..].trim_start();
@@ -97,7 +99,8 @@ fn opens_unsafe(code: &str) -> bool {
     })
 }
 
-/// Walks up from an unsafe line over attributes and over the lines of the same statement to the comment above.
+/// Walks up from an unsafe line over attributes and over the lines of the same statement to the
+/// comment above.
 fn is_explained(lines: &[&str], index: usize) -> bool {
     for line in lines[..index].iter().rev().map(|line| line.trim()) {
         if line.starts_with("//") {

@@ -1,6 +1,7 @@
 //! Orders of memory say in a comment with what they pair, or why with nothing.
 //!
-//! What can be checked by a program is that a file which uses an order speaks of it. Tests, examples and programs are left out.
+//! What can be checked by a program is that a file which uses an order speaks of it. Tests,
+//! examples and programs are left out.
 
 use super::source;
 

@@ -1,6 +1,7 @@
 //! Enough of Rust's grammar to tell code from comments and strings.
 
-/// `text` with every comment and the inside of every string and character literal blanked; lines stay where they were.
+/// `text` with every comment and the inside of every string and character literal blanked; lines
+/// stay where they were.
 pub fn code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

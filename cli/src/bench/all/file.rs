@@ -1,4 +1,5 @@
-//! A file of results that grows section by section: after each it is replaced as a whole, so that it is never half written, and a later run goes on with what is missing.
+//! A file of results that grows section by section: after each it is replaced as a whole, so that
+//! it is never half written, and a later run goes on with what is missing.
 
 use super::PARTS;
 use crate::bench::section::Section;
@@ -61,7 +62,8 @@ impl ResultsFile {
         Self { path: None, header, started: machine::now(), sections: Vec::new(), rows: Vec::new() }
     }
 
-    /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew whatever is there. Also says why it does what it does.
+    /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew
+    /// whatever is there. Also says why it does what it does.
     ///
     /// # Errors
     /// A file that is not one of results, or a place where none can be written.

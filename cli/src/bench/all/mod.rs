@@ -1,4 +1,5 @@
-//! `framewright bench all`: every benchmark in a process of its own, so that none finds memory or threads that another left, and one that fails takes no other with it.
+//! `framewright bench all`: every benchmark in a process of its own, so that none finds memory or
+//! threads that another left, and one that fails takes no other with it.
 
 mod child;
 mod file;
@@ -71,7 +72,8 @@ const BUSY: f64 = 0.25;
 /// Runs everything, or what an interrupted run did not come to.
 ///
 /// # Errors
-/// A file that cannot be written or is none of ours, a signal, or sections that failed, after all others have run.
+/// A file that cannot be written or is none of ours, a signal, or sections that failed, after all
+/// others have run.
 pub fn run(options: &BenchAll) -> Result<(), Error> {
     let header = Header {
         command: command(options.quick),

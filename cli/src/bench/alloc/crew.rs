@@ -1,4 +1,5 @@
-//! Threads that work on one allocator at the same time, each as a CPU of its own on a CPU of the host.
+//! Threads that work on one allocator at the same time, each as a CPU of its own on a CPU of the
+//! host.
 
 use crate::bench::host;
 use crate::bench::subject::Subject;
@@ -24,10 +25,12 @@ pub struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Waits until all threads of the crew are here. It spins: a thread that sleeps wakes long after the others have begun.
+    /// Waits until all threads of the crew are here. It spins: a thread that sleeps wakes long
+    /// after the others have begun.
     pub fn meet(&self) {
         const SPINS: u32 = 1 << 14;
-        // Pairs with the Release below: what the others did before they came is seen by those that leave.
+        // Pairs with the Release below: what the others did before they came is seen by those that
+        // leave.
         let meeting = self.shared.meetings.load(Ordering::Acquire);
         if self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.shared.threads {
             self.shared.arrived.store(0, Ordering::Relaxed);
@@ -69,7 +72,8 @@ pub fn run<S: Subject, T: Send>(
     run_on(std::slice::from_ref(subject), threads, |member, _| work(member))
 }
 
-/// The same where there are several allocators: each thread works on one of its own, or they take turns.
+/// The same where there are several allocators: each thread works on one of its own, or they take
+/// turns.
 ///
 /// # Errors
 /// As [`run`]; there is no allocator.

@@ -16,7 +16,8 @@ pub struct LastPages {
 }
 
 impl LastPages {
-    /// Allocates everything: `blocks` blocks page by page, the rest in pieces as large as there are. Nothing when that is impossible.
+    /// Allocates everything: `blocks` blocks page by page, the rest in pieces as large as there
+    /// are. Nothing when that is impossible.
     pub fn prepare<S: Subject>(subject: &S, blocks: u64) -> Option<Self> {
         let mut this = Self { rest: Vec::new(), pages: PageSet::default(), blocks: Vec::new() };
         // Kept aside while the rest is filled.

@@ -1,7 +1,8 @@
 //! How far two CPUs of the host are apart: what a cache line takes from one to the other.
 //!
-//! Rows with several threads are made of such ways, and a host may move its virtual CPUs, from two threads of one core to two packages, while a benchmark runs. Beside the number of
-//! its time a row is told from one that nobody can compare.
+//! Rows with several threads are made of such ways, and a host may move its virtual CPUs, from two
+//! threads of one core to two packages, while a benchmark runs. Beside the number of its time a row
+//! is told from one that nobody can compare.
 
 use crate::bench::host;
 use crate::error::Error;
@@ -13,7 +14,8 @@ use std::time::Instant;
 /// Ways there and back that are timed.
 const TURNS: u32 = 4000;
 
-/// What one way takes between the first two CPUs on which this process may run; nothing where there is one.
+/// What one way takes between the first two CPUs on which this process may run; nothing where there
+/// is one.
 ///
 /// # Errors
 /// The system does not say which CPUs there are, or keeps no thread on them.
@@ -26,7 +28,8 @@ pub fn nanoseconds() -> Result<Option<f64>, Error> {
         start.wait();
         let begun = Instant::now();
         for turn in 0..TURNS {
-            // The line is all that is passed on; a turn is even for the one side and odd for the other.
+            // The line is all that is passed on; a turn is even for the one side and odd for the
+            // other.
             while word.load(Ordering::Relaxed) != 2 * turn + side {
                 std::hint::spin_loop();
             }

@@ -61,8 +61,8 @@ impl Stopwatch {
     }
 }
 
-/// Repeats `pass` in one thread of a crew: once to warm up, then timed until there are enough samples. A pass that gives nothing could not do its work,
-/// and ends it for all.
+/// Repeats `pass` in one thread of a crew: once to warm up, then timed until there are enough
+/// samples. A pass that gives nothing could not do its work, and ends it for all.
 pub fn repeat(
     member: &Member<'_>,
     effort: Effort,

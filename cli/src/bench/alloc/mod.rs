@@ -44,7 +44,8 @@ pub struct Scale {
     pub operations: usize,
     /// 2 MiB blocks with one free page.
     pub one_left_blocks: u64,
-    /// Whether to have ours also with one free page in each block of half the memory of the largest machine.
+    /// Whether to have ours also with one free page in each block of half the memory of the largest
+    /// machine.
     pub one_left_large: bool,
 }
 

@@ -7,7 +7,8 @@ use crate::bench::subject::Subject;
 use framewright::units::Order;
 use std::hint::black_box;
 
-/// An allocator that shares its state between CPUs may refuse by mistake; it is asked this often in a row.
+/// An allocator that shares its state between CPUs may refuse by mistake; it is asked this often in
+/// a row.
 const ATTEMPTS: usize = 1000;
 
 /// Requests of one size.
@@ -128,8 +129,9 @@ pub fn refusals<S: Subject>(
     })
 }
 
-/// Allocates all that is free, a page in each block, and gives it back, the two timed apart. What is cached for CPUs
-/// goes back in between, so that pages come out of their blocks and return to them.
+/// Allocates all that is free, a page in each block, and gives it back, the two timed apart. What
+/// is cached for CPUs goes back in between, so that pages come out of their blocks and return to
+/// them.
 pub fn last_pages<S: Subject>(
     subject: &S,
     member: &Member<'_>,

@@ -83,7 +83,8 @@ impl<'a, S: Subject> Way<'a, S> {
 }
 
 impl Rows {
-    /// Measures everything about one allocator on one machine; `apart` are two more, where two threads that share none are measured, too.
+    /// Measures everything about one allocator on one machine; `apart` are two more, where two
+    /// threads that share none are measured, too.
     ///
     /// # Errors
     /// Threads that cannot be put on their CPUs; a working set that cannot be prepared.
@@ -129,7 +130,8 @@ impl Rows {
             let shared = std::slice::from_ref(subject);
             let mut ways: Vec<Way<'_, S>> =
                 threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
-            // What no CPU keeps is shared however it is done; and its lists are as the threads before left them, so that one thread comes first with all its rounds.
+            // What no CPU keeps is shared however it is done; and its lists are as the threads
+            // before left them, so that one thread comes first with all its rounds.
             let is_kept = order <= Order::BLOCK;
             if is_kept && !apart.is_empty() {
                 ways.push(Way::new(APART, apart, apart.len()));

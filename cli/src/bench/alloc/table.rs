@@ -4,8 +4,9 @@ use crate::bench::subject;
 use crate::grid::Grid;
 use serde_json::Value;
 
-/// The rows of one machine, all allocators of a case in one line, with how much longer the fastest of the others takes than we do; and for several threads how much longer we take, to allocate
-/// and to free, than one thread and than threads that share nothing.
+/// The rows of one machine, all allocators of a case in one line, with how much longer the fastest
+/// of the others takes than we do; and for several threads how much longer we take, to allocate and
+/// to free, than one thread and than threads that share nothing.
 pub fn grid(rows: &[Value]) -> Grid {
     let [ours, buddy, depot] = subject::NAMES;
     let mut grid = Grid::new(&[

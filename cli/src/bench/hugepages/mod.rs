@@ -1,4 +1,5 @@
-//! `framewright bench hugepages`: how long filling and emptying pools of huge pages takes, in this process or on a virtual machine.
+//! `framewright bench hugepages`: how long filling and emptying pools of huge pages takes, in this
+//! process or on a virtual machine.
 
 mod qemu;
 
@@ -242,7 +243,8 @@ fn times(
         let resized = resized.map_err(|error| failed(&error))?;
         if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
     };
-    // A handful of pages takes as long as looking at the clock a few times. With reclaim only the first fill has something to give up.
+    // A handful of pages takes as long as looking at the clock a few times. With reclaim only the
+    // first fill has something to give up.
     let together = if pages <= FEW_PAGES && reclaim == Reclaim::Off { FEW_REPEATED } else { 1 };
     let fill_and_empty = |threads: u32| {
         let (mut fill, mut empty) = (0.0, 0.0);
@@ -310,10 +312,12 @@ fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
     runs
 }
 
-/// How many milliseconds the system takes to take back the memory behind these parts of the array. They are backed again afterwards.
+/// How many milliseconds the system takes to take back the memory behind these parts of the array.
+/// They are backed again afterwards.
 fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error> {
     let started = Instant::now();
-    // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what they hold afterwards again, zeros.
+    // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what
+    // they hold afterwards again, zeros.
     let done = unsafe { platform.discard_page_array_parts(parts) };
     let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     done.map_err(|error| Error::Failed(format!("the system does not take memory back: {error}")))?;

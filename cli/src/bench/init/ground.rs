@@ -1,4 +1,5 @@
-//! The page array's own memory, to be filled plainly: what initialising the memory map is measured against, over the very same bytes.
+//! The page array's own memory, to be filled plainly: what initialising the memory map is measured
+//! against, over the very same bytes.
 
 use super::super::host;
 use super::limit::{Fill, write};
@@ -7,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Memory to fill: the page array's own, so that the limit is measured over the very bytes that bring-ups write.
+/// Memory to fill: the page array's own, so that the limit is measured over the very bytes that
+/// bring-ups write.
 pub struct Ground {
     /// Starts and sizes, ascending.
     parts: Vec<(NonNull<u8>, usize)>,
@@ -18,7 +20,8 @@ pub struct Ground {
 unsafe impl Sync for Ground {}
 
 impl Ground {
-    /// The first `bytes` bytes of `parts`, or all of them; each begins at a multiple of 64 and has a multiple of that.
+    /// The first `bytes` bytes of `parts`, or all of them; each begins at a multiple of 64 and has
+    /// a multiple of that.
     pub fn new(parts: &[(NonNull<u8>, usize)], bytes: usize) -> Self {
         let mut left = bytes;
         let mut taken = Vec::new();
@@ -43,10 +46,12 @@ impl Ground {
         })
     }
 
-    /// Fills all of it with `threads` threads, each on a part of its own, of which the caller is the first; how long that took in seconds.
+    /// Fills all of it with `threads` threads, each on a part of its own, of which the caller is
+    /// the first; how long that took in seconds.
     ///
     /// # Safety
-    /// The parts are writable, and nobody else reads or writes them meanwhile or relies on their content.
+    /// The parts are writable, and nobody else reads or writes them meanwhile or relies on their
+    /// content.
     ///
     /// # Errors
     /// Threads that cannot be kept on their CPUs.

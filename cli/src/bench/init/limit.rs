@@ -1,4 +1,5 @@
-//! What initialising the memory map is measured against: the best plain fill of as many bytes, by as many threads, over memory of the same kind.
+//! What initialising the memory map is measured against: the best plain fill of as many bytes, by
+//! as many threads, over memory of the same kind.
 
 use super::super::host;
 use crate::error::Error;
@@ -70,7 +71,8 @@ impl Buffer {
         unsafe { self.start.write_bytes(0xa5, self.bytes) };
     }
 
-    /// Fills all of it with `threads` threads, each on a CPU and a part of its own; how long that took in seconds.
+    /// Fills all of it with `threads` threads, each on a CPU and a part of its own; how long that
+    /// took in seconds.
     ///
     /// # Errors
     /// Threads that cannot be kept on their CPUs.

@@ -1,4 +1,5 @@
-//! Ways of making the memory map, measured in turn with their limit over the same bytes of the same process.
+//! Ways of making the memory map, measured in turn with their limit over the same bytes of the same
+//! process.
 
 use super::Scale;
 use super::ground::Ground;
@@ -37,7 +38,8 @@ struct Run {
     cpu_seconds: f64,
 }
 
-/// Measures a group: in each round the plain fill and every policy run once, forwards and backwards by turns, each over memory that was dirtied just before.
+/// Measures a group: in each round the plain fill and every policy run once, forwards and backwards
+/// by turns, each over memory that was dirtied just before.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
@@ -48,7 +50,8 @@ pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     if group.threads > 1 {
         return on_this_thread(group, scale);
     }
-    // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has the least to do with interrupts.
+    // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has
+    // the least to do with interrupts.
     let cpu = host::cpus()?.last().copied().unwrap_or(0);
     let failed = || Error::Failed("the thread that measures panicked".into());
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! `framewright bench init`: how long the memory map takes, by policy, first value and threads, beside a plain fill of as many bytes.
+//! `framewright bench init`: how long the memory map takes, by policy, first value and threads,
+//! beside a plain fill of as many bytes.
 
 mod ground;
 mod growth;

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// Spins on one CPU until it is dropped, at the priority of this process. It ends by itself when this process is gone.
+/// Spins on one CPU until it is dropped, at the priority of this process. It ends by itself when
+/// this process is gone.
 pub struct Spinner(Child);
 
 impl Spinner {

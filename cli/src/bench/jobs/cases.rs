@@ -111,9 +111,12 @@ pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
 
 /// A case ready to be done, unit by unit.
 ///
-/// A unit begins when the one before it in its chunk has ended, as in work on memory that depends on itself. Units that the processor overlaps are bound by how many instructions it takes in at a
-/// time, and so by how a loop lies in memory: rayon has its own loop over units, everybody else one over ranges, and between two builds of the same program they then differed by 5 % in either
-/// direction. [`Kind::Apart`] does without, for small jobs: there waiting hides a part of what an engine costs.
+/// A unit begins when the one before it in its chunk has ended, as in work on memory that depends
+/// on itself. Units that the processor overlaps are bound by how many instructions it takes in at a
+/// time, and so by how a loop lies in memory: rayon has its own loop over units, everybody else one
+/// over ranges, and between two builds of the same program they then differed by 5 % in either
+/// direction. [`Kind::Apart`] does without, for small jobs: there waiting hides a part of what an
+/// engine costs.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
     kind: Kind,
@@ -132,7 +135,8 @@ impl<'a> Load<'a> {
         Self { kind: case.kind, units: case.units, steps, memory, nothing: black_box(0) }
     }
 
-    /// Does one unit and adds what it comes to, which depends on all of it. A function that is called, so that no engine gets better code than another.
+    /// Does one unit and adds what it comes to, which depends on all of it. A function that is
+    /// called, so that no engine gets better code than another.
     #[inline(never)]
     pub fn step(&self, sum: u64, unit: u64) -> u64 {
         let seed = unit.wrapping_add(1);
@@ -154,14 +158,16 @@ impl<'a> Load<'a> {
         sum.wrapping_add(value)
     }
 
-    /// Does units one after the other. A function that is called too, which every engine that is given ranges runs.
+    /// Does units one after the other. A function that is called too, which every engine that is
+    /// given ranges runs.
     #[inline(never)]
     pub fn range(&self, range: std::ops::Range<u64>) -> u64 {
         range.fold(0, |sum, unit| self.step(sum, unit))
     }
 }
 
-/// Multiplications that wait for one another, and that the compiler cannot make one of: of additions in between it can, for eight steps or 64.
+/// Multiplications that wait for one another, and that the compiler cannot make one of: of
+/// additions in between it can, for eight steps or 64.
 #[inline]
 pub fn chain(seed: u64, steps: u64) -> u64 {
     (0..steps).fold(seed, |value, _| value.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15))

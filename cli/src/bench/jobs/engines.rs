@@ -14,7 +14,8 @@ use std::thread;
 pub enum Engine {
     /// A loop.
     Serial,
-    /// [`framewright_jobs`] with the helpers of the process, by a caller that keeps what its units cost from job to job, as others keep their threads.
+    /// [`framewright_jobs`] with the helpers of the process, by a caller that keeps what its units
+    /// cost from job to job, as others keep their threads.
     Ours,
     /// The same by a caller that keeps nothing.
     OursNew,
@@ -94,7 +95,8 @@ impl Pools {
         Ok(Self { rayon, sums: (0..threads).map(|_| Sum::default()).collect(), threads })
     }
 
-    /// Calls `passes` with what does the load once, in the engine's surroundings. `cost` is what ours keeps.
+    /// Calls `passes` with what does the load once, in the engine's surroundings. `cost` is what
+    /// ours keeps.
     pub fn with<T: Send>(
         &self,
         engine: Engine,

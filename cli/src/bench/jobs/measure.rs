@@ -1,7 +1,8 @@
 //! Rounds of a case, in each of which every engine has its turn.
 //!
-//! What a machine gives a process changes from one second to the next, by more than what engines differ. So engines are compared within a round, in which the order is random: what is reported is
-//! the median of the rounds' ratios, with its interval, and not the ratio of medians.
+//! What a machine gives a process changes from one second to the next, by more than what engines
+//! differ. So engines are compared within a round, in which the order is random: what is reported
+//! is the median of the rounds' ratios, with its interval, and not the ratio of medians.
 
 use super::cases::{Case, Load, chain};
 use super::engines::{Engine, Pools};
@@ -31,9 +32,11 @@ const LONG_NS: u64 = 100_000_000;
 const SAMPLE_NS: u64 = 200_000;
 /// Threads of the engine before have gone to sleep by then.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Jobs above this are not measured from inside rayon: where they are called from makes no difference.
+/// Jobs above this are not measured from inside rayon: where they are called from makes no
+/// difference.
 const SHORT_NS: u64 = 100_000;
-/// Jobs above this are measured with what their like taught only, if all CPUs are theirs: a first chunk makes no difference then.
+/// Jobs above this are measured with what their like taught only, if all CPUs are theirs: a first
+/// chunk makes no difference then.
 const TAUGHT_NS: u64 = 2_000_000;
 
 /// Thousandths of a step that take a nanosecond here: the least of some readings.

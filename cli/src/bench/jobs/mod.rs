@@ -1,4 +1,5 @@
-//! `framewright bench jobs`: what parallel jobs cost, beside a plain loop, rayon and threads that are started for the occasion.
+//! `framewright bench jobs`: what parallel jobs cost, beside a plain loop, rayon and threads that
+//! are started for the occasion.
 
 mod busy;
 mod cases;

@@ -1,4 +1,5 @@
-//! What reports cost those who allocate: page faults in the manner of will-it-scale, with and without reports, by turns.
+//! What reports cost those who allocate: page faults in the manner of will-it-scale, with and
+//! without reports, by turns.
 
 use super::Scale;
 use super::hosted::flush;
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 /// What each CPU allocates before it frees all of it.
 const WORKING_SET_BYTES: u64 = 128 << 20;
 
-/// What is compared; the first is what the others are compared with. The second is the same once more: what differs there is the benchmark's own error.
+/// What is compared; the first is what the others are compared with. The second is the same once
+/// more: what differs there is the benchmark's own error.
 const CONFIGS: [Config; 5] = [
     Config { name: "off", advice: None, line: "" },
     Config { name: "off, again", advice: None, line: "" },
@@ -79,7 +81,8 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
         for &cpus in cpus {
             crate::progress::step(&format_args!("reporting: {}, {cpus} CPUs", workload.name()))?;
             let mut runs: [Vec<Run>; CONFIGS.len()] = std::array::from_fn(|_| Vec::new());
-            // What comes before the first round is not measured: memory is touched for the first time.
+            // What comes before the first round is not measured: memory is touched for the first
+            // time.
             (_, session) = run(session, &lines, 0, Load { workload, cpus, time: Duration::ZERO })?;
             let mut random = Random::new(1);
             for at in (0..scale.rounds).flat_map(|_| turns(&mut random)) {
@@ -98,8 +101,9 @@ pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// In which order configurations take turns in a round: forwards and then backwards, so that what drifts evenly meets all alike, and in each round another order, so that none always comes
-/// behind the same one, which leaves caches and memory as it does.
+/// In which order configurations take turns in a round: forwards and then backwards, so that what
+/// drifts evenly meets all alike, and in each round another order, so that none always comes behind
+/// the same one, which leaves caches and memory as it does.
 fn turns(random: &mut Random) -> impl Iterator<Item = usize> + use<> {
     let mut order: [usize; CONFIGS.len()] = std::array::from_fn(|at| at);
     random.shuffle(&mut order);
@@ -114,8 +118,9 @@ struct Load {
     time: Duration,
 }
 
-/// A run of a configuration. The machine is brought up anew for it, over the same memory and so with the same frames for all: where the system's pages lie matters more than what is
-/// measured here.
+/// A run of a configuration. The machine is brought up anew for it, over the same memory and so
+/// with the same frames for all: where the system's pages lie matters more than what is measured
+/// here.
 fn run<'a>(
     session: Session<'a>,
     lines: &'a [String],
@@ -141,16 +146,19 @@ fn run<'a>(
 struct Run {
     /// Pages of 4 KiB.
     pages: u64,
-    /// How long the slowest took, and what CPUs spent on this process, the reports among them: what neighbours take of the CPUs does not count.
+    /// How long the slowest took, and what CPUs spent on this process, the reports among them: what
+    /// neighbours take of the CPUs does not count.
     seconds: f64,
     cpu_seconds: f64,
     /// What was reported meanwhile.
     reported_bytes: u64,
-    /// How often the system had to find a page for this process meanwhile: what is handed out again after it was reported shows there.
+    /// How often the system had to find a page for this process meanwhile: what is handed out again
+    /// after it was reported shows there.
     host_faults: u64,
 }
 
-/// One run on so many CPUs. While they hold all that they will use, everything else is reported; after another turn the clocks start.
+/// One run on so many CPUs. While they hold all that they will use, everything else is reported;
+/// after another turn the clocks start.
 fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<Run, Error> {
     let hosts = host::cpus()?;
     let workload = load.workload;

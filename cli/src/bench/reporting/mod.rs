@@ -1,4 +1,5 @@
-//! `framewright bench reporting`: how soon freed memory is back with the host, as the host sees it, and what reports cost those who allocate.
+//! `framewright bench reporting`: how soon freed memory is back with the host, as the host sees it,
+//! and what reports cost those who allocate.
 
 mod fall;
 mod fault;
@@ -35,7 +36,8 @@ struct Scale {
     paces: &'static [Pace],
     /// Courses of a pace in this process.
     falls: usize,
-    /// Rounds of the workloads, in each of which every configuration runs twice, and how long a run is.
+    /// Rounds of the workloads, in each of which every configuration runs twice, and how long a run
+    /// is.
     rounds: usize,
     run: Duration,
 }

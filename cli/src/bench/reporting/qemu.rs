@@ -1,4 +1,5 @@
-//! The fall of a machine in QEMU, seen from here: a thread reads the share of the machine's memory while the guest follows a script.
+//! The fall of a machine in QEMU, seen from here: a thread reads the share of the machine's memory
+//! while the guest follows a script.
 
 use super::fall::{Fall, Sample};
 use super::{FULL, Scale};
@@ -51,7 +52,8 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     })
 }
 
-/// What the guest does. Everything is flushed first, twice, because the first flush may have come in the middle of a pass.
+/// What the guest does. Everything is flushed first, twice, because the first flush may have come
+/// in the middle of a pass.
 fn script(scale: Scale, pace: Pace) -> String {
     let mib = scale.dirtied_bytes >> 20;
     let seconds = match pace {
@@ -81,7 +83,8 @@ struct Script {
 }
 
 impl Script {
-    /// A counter of the guest's as it was before each of the three marks behind which it shows them.
+    /// A counter of the guest's as it was before each of the three marks behind which it shows
+    /// them.
     fn counter(&self, name: &str) -> impl Iterator<Item = u64> {
         self.said
             .lines()
@@ -150,7 +153,8 @@ pub fn machine_process() -> Option<u32> {
     let ours = std::process::id();
     let is_ours = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The parent is the second word behind the name, which is cut to 15 bytes and in parentheses.
+        // The parent is the second word behind the name, which is cut to 15 bytes and in
+        // parentheses.
         let name = stat.split_once('(').map_or("", |(_, rest)| rest);
         let parent = stat
             .rsplit_once(") ")

@@ -1,6 +1,7 @@
 //! `buddy_system_allocator` as a subject.
 //!
-//! Its free lists are ordered sets, and one lock guards them all. The largest order is a constant of its type; ours is chosen.
+//! Its free lists are ordered sets, and one lock guards them all. The largest order is a constant
+//! of its type; ours is chosen.
 
 use super::Subject;
 use crate::error::Error;

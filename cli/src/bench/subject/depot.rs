@@ -1,7 +1,7 @@
 //! `frame-alloc` as a subject: its bitmap buddy under its per-CPU depot.
 //!
-//! It keeps bitmaps at the start of the memory that it manages and touches nothing else, so that only as much memory as the bitmaps need
-//! stands behind the frames.
+//! It keeps bitmaps at the start of the memory that it manages and touches nothing else, so that
+//! only as much memory as the bitmaps need stands behind the frames.
 
 use super::Subject;
 use crate::error::Error;
@@ -49,8 +49,9 @@ impl CpuId for Seated {
 /// Finds the memory behind frames.
 struct Backing;
 
-// SAFETY: `create` is called while an allocator is made, once, for the frames of its bitmaps; they begin at frame 0 and the memory behind
-// frame 0 is as large as the first range that the allocator was given. Nobody else looks at it while the allocator lives. `destroy` reads an address.
+// SAFETY: `create` is called while an allocator is made, once, for the frames of its bitmaps; they
+// begin at frame 0 and the memory behind frame 0 is as large as the first range that the allocator
+// was given. Nobody else looks at it while the allocator lives. `destroy` reads an address.
 unsafe impl Provenance for Backing {
     unsafe fn create(phys: usize) -> NonNull<u8> {
         let start = FRAME_0.get().expect("an allocator is being made");
@@ -63,12 +64,14 @@ unsafe impl Provenance for Backing {
     }
 }
 
-// SAFETY: the allocator is made to be shared; the memory of its bitmaps is reached only through it, as atomics.
+// SAFETY: the allocator is made to be shared; the memory of its bitmaps is reached only through it,
+// as atomics.
 unsafe impl Sync for Depot {}
 
 impl Drop for Depot {
     fn drop(&mut self) {
-        // SAFETY: it came from a leaked box, and the allocator, which alone knows it, is not used again.
+        // SAFETY: it came from a leaked box, and the allocator, which alone knows it, is not used
+        // again.
         drop(unsafe { Box::from_raw(self.bitmaps.as_ptr()) });
     }
 }
@@ -79,7 +82,8 @@ impl Depot {
     /// # Errors
     /// It does not accept them.
     pub fn new(memory_bytes: u64) -> Result<Self, Error> {
-        // Two bits a frame, a little more for summaries, rounded up generously: what is not touched is not backed.
+        // Two bits a frame, a little more for summaries, rounded up generously: what is not touched
+        // is not backed.
         let table_bytes = (memory_bytes / PAGE_SIZE / 2).next_multiple_of(2 << 20);
         let words = vec![0_u64; bytes(table_bytes) / size_of::<u64>()];
         let bitmaps = NonNull::from(Box::leak(words.into_boxed_slice()));
@@ -90,8 +94,8 @@ impl Depot {
         ];
         let depot = Self { allocator, bitmaps };
         FRAME_0.set(Some(bitmaps.cast()));
-        // SAFETY: the first range is backed by memory that lives as long as the allocator, which never touches the second;
-        // nobody shares it yet.
+        // SAFETY: the first range is backed by memory that lives as long as the allocator, which
+        // never touches the second; nobody shares it yet.
         let made = unsafe { depot.allocator.try_init(0, bytes(memory_bytes), &usable) };
         FRAME_0.set(None);
         made.map_err(|error| {

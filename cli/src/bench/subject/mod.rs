@@ -1,6 +1,7 @@
 //! Allocators that are measured, behind one small interface.
 //!
-//! Everything that measures is generic over [`Subject`], so that a call ends up in the allocator without a detour.
+//! Everything that measures is generic over [`Subject`], so that a call ends up in the allocator
+//! without a detour.
 
 mod buddy;
 mod depot;
@@ -16,7 +17,8 @@ use framewright::units::Order;
 /// Names of all subjects, ours first.
 pub const NAMES: [&str; 3] = [Ours::NAME, Buddy::NAME, Depot::NAME];
 
-/// Ours, when each thread has one of its own: what the threads cost one another without sharing anything.
+/// Ours, when each thread has one of its own: what the threads cost one another without sharing
+/// anything.
 pub const APART: &str = "framewright, one for each thread";
 
 /// What was done to the others so that they can be measured, in words that go with the numbers.

@@ -19,7 +19,8 @@ impl Ours<'_> {
     /// Brings up a machine with one node and lends its manager to `work`.
     ///
     /// # Errors
-    /// A machine that this process cannot stand in for; those of `work`; tables that contradict one another afterwards.
+    /// A machine that this process cannot stand in for; those of `work`; tables that contradict one
+    /// another afterwards.
     pub fn with<T>(
         memory_bytes: u64,
         cpus: u32,
@@ -53,7 +54,8 @@ impl Subject for Ours<'_> {
 
     #[inline]
     fn put(&self, pfn: u64, order: Order) {
-        // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant 42).
+        // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant
+        // 42).
         if unsafe { self.0.free_order(Pfn(pfn), order) }.is_err() {
             refused(pfn, order);
         }

@@ -18,7 +18,8 @@ const MEMORY_GIB: u64 = 4;
 const STEP: Duration = Duration::from_millis(25);
 /// Points of a series at most.
 const MOST_POINTS: usize = 300;
-/// What ours may take at its own pace until 95 % are back, and what it may leave above what was there before.
+/// What ours may take at its own pace until 95 % are back, and what it may leave above what was
+/// there before.
 const DEMANDED_SECONDS: f64 = 3.0;
 const DEMANDED_LEFT_MIB: f64 = 40.0;
 /// Paces of ours, and what is demanded of each.
@@ -128,14 +129,16 @@ impl OfPace {
     }
 }
 
-/// What Linux's program does. Linux's reports come two seconds after something became free, as long as that goes on.
+/// What Linux's program does. Linux's reports come two seconds after something became free, as long
+/// as that goes on.
 fn linux_script(mib: u64, seconds: u64) -> String {
     format!(
         "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} 1\n{FREED}\nsleep {seconds}\n{OVER}\n"
     )
 }
 
-/// What the guest's shell does. Twice flushed, because the first flush may come in the middle of a pass.
+/// What the guest's shell does. Twice flushed, because the first flush may come in the middle of a
+/// pass.
 fn commands(mib: u64, seconds: u64) -> String {
     format!(
         "reporting flush; reporting flush; sleep 1; echo {READY}; sleep 1; memhog {mib}M hold 1; echo {FREED}; sleep {seconds}; echo {OVER}"

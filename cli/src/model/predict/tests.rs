@@ -65,9 +65,11 @@ fn chunks_follow_the_rule() {
 fn one_thread_takes_the_sum_and_many_end_with_the_last_chunk() {
     let (costs, node) = (costs(), node(8..72, 4));
     assert!(near(node_job(&costs, &node, 1, 0.0), 64e6));
-    // 64 sections, 4 threads, chunks of 4: 16 chunks of 4 ms, four for each; helpers come 20 us late.
+    // 64 sections, 4 threads, chunks of 4: 16 chunks of 4 ms, four for each; helpers come 20 us
+    // late.
     assert!(near(node_job(&costs, &node, 4, 0.0), 16e6 + 20e3));
-    // 3 threads, chunks of 5 that end on multiples of 5: one of 2, twelve whole, one of 2. The first thread has the short one first.
+    // 3 threads, chunks of 5 that end on multiples of 5: one of 2, twelve whole, one of 2. The
+    // first thread has the short one first.
     let three = node_job(&costs, &node, 3, 0.0);
     assert!(near(three, 22e6 + 20e3), "{three}");
 }
@@ -77,7 +79,8 @@ fn helpers_without_a_cpu_of_their_own_help_less() {
     let (costs, node) = (Costs { helper_ns: 0.0, ..costs() }, node(0..1024, 2));
     let with = |helper_share| node_job(&Costs { helper_share, ..costs }, &node, 2, 0.0);
     assert!(near(with(0.0), 1024e6) && near(with(1.0), 512e6));
-    // A chunk is 128 sections: the helper with half a CPU takes twice as long over each, and ends within one of them.
+    // A chunk is 128 sections: the helper with half a CPU takes twice as long over each, and ends
+    // within one of them.
     let half = with(0.5);
     assert!((1024e6 / 1.5 - 1.0..=1024e6 / 1.5 + 256e6).contains(&half), "{half}");
 }

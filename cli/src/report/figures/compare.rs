@@ -63,7 +63,8 @@ fn is_comparable(row: &Value) -> bool {
         && !text(row, "what").starts_with("page_fault")
 }
 
-/// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over Linux's. Nothing for what is neither good nor bad.
+/// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over
+/// Linux's. Nothing for what is neither good nor bad.
 fn times_less(row: &Value) -> Option<Mark> {
     let has = |unit: &str| number(row, &format!("linux_{unit}")).is_some();
     let ratio = mark(row, "ratio", 1.0).filter(|mark| mark.value > 0.0)?;

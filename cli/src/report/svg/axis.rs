@@ -109,7 +109,8 @@ impl Scale {
         }
     }
 
-    /// From a power of ten, or twice or five times one, to another. Values that are not positive have no place.
+    /// From a power of ten, or twice or five times one, to another. Values that are not positive
+    /// have no place.
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let (least, most) =
             ends(values, |value| value.is_finite() && value > 0.0).unwrap_or((1.0, 10.0));

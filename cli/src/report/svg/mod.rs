@@ -1,4 +1,5 @@
-//! Pictures: what plots are drawn with. Colours are classes, so that a page decides what they are, light or dark.
+//! Pictures: what plots are drawn with. Colours are classes, so that a page decides what they are,
+//! light or dark.
 
 mod axis;
 mod bars;

@@ -1,4 +1,5 @@
-//! How far one measure is from another of the same kind: the error over the size, so that a large one shows whatever the size is.
+//! How far one measure is from another of the same kind: the error over the size, so that a large
+//! one shows whatever the size is.
 
 use super::{Anchor, Picture, Scale, Svg, Unit};
 

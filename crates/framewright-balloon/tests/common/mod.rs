@@ -81,7 +81,8 @@ impl WithMemory for Driver {
         memory: &mut Memory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
     ) -> Result<Progress, DeviceFault> {
-        // SAFETY: these frames are numbers; `Memory` says so when one comes back that it did not give.
+        // SAFETY: these frames are numbers; `Memory` says so when one comes back that it did not
+        // give.
         unsafe { self.work(memory, statistics) }
     }
 

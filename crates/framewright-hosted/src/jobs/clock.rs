@@ -1,11 +1,13 @@
-//! The clock of jobs: the processor's counter where the system keeps time by it, which takes half as long to read as the system's clock does.
+//! The clock of jobs: the processor's counter where the system keeps time by it, which takes half
+//! as long to read as the system's clock does.
 //!
-//! A job that turns out to be small reads the clock twice and pays for little else. Only differences within a job matter, so the counter's rate is measured once, over
-//! a tenth of a millisecond: to 0.1 % or better.
+//! A job that turns out to be small reads the clock twice and pays for little else. Only
+//! differences within a job matter, so the counter's rate is measured once, over a tenth of a
+//! millisecond: to 0.1 % or better.
 //!
-//! Who finds that the rate is not known measures it, whoever else does; the first to have it gives it
-//! to all. Nobody waits: the other one may be a thread of this process's parent, which a child made by
-//! fork does not have.
+//! Who finds that the rate is not known measures it, whoever else does; the first to have it gives
+//! it to all. Nobody waits: the other one may be a thread of this process's parent, which a child
+//! made by fork does not have.
 
 use super::system;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +19,8 @@ const ATTEMPTS: usize = 8;
 /// Times with fractions of a nanosecond.
 const FRACTION_BITS: u32 = 32;
 
-/// The rate of the processor's counter: nanoseconds a tick, in 2^-32. Its time begins where it does.
+/// The rate of the processor's counter: nanoseconds a tick, in 2^-32. Its time begins where it
+/// does.
 #[derive(Clone, Copy, Debug)]
 struct Counter {
     rate: u64,
@@ -62,7 +65,8 @@ const UNKNOWN: u64 = 0;
 /// There is no counter that tells time.
 const NONE: u64 = u64::MAX;
 
-/// The counter's rate, once somebody has measured it. All of it is one word, so that it is there or not.
+/// The counter's rate, once somebody has measured it. All of it is one word, so that it is there or
+/// not.
 struct Clock(AtomicU64);
 
 impl Clock {
@@ -91,7 +95,8 @@ impl Clock {
     }
 }
 
-/// Counter and clock at one moment. Between two readings other threads may run for milliseconds, which would spoil the rate: of several attempts the one counts in which least time passed.
+/// Counter and clock at one moment. Between two readings other threads may run for milliseconds,
+/// which would spoil the rate: of several attempts the one counts in which least time passed.
 fn both() -> Option<(u64, u64)> {
     tightest(
         std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?)))

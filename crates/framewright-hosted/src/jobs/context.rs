@@ -19,7 +19,8 @@ thread_local! {
 }
 
 impl Context {
-    /// That of the calling thread, now; `None` when the system does not say on which CPUs it may run.
+    /// That of the calling thread, now; `None` when the system does not say on which CPUs it may
+    /// run.
     pub fn of_this_thread(with_level: bool) -> Option<Arc<Self>> {
         let level = match with_level {
             true => system::level().ok()?,
@@ -63,8 +64,9 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their number; `narrowed`: its CPUs were changed since. Returns whether it does so; if not, it
-    /// must not work.
+    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their
+    /// number; `narrowed`: its CPUs were changed since. Returns whether it does so; if not, it must
+    /// not work.
     pub fn adopt(
         &mut self,
         context: &Arc<Context>,

@@ -1,9 +1,9 @@
 //! A helper that runs at its caller's priority for a while: [`Loan`].
 //!
 //! The word counts what the helper has done (stints) and says whether a priority was lent to the
-//! current one, and whether its CPU was. The caller lends to a stint that it sees running; the helper
-//! gives back after it, when nobody waits for it any more. A loan that comes too late finds another
-//! stint's number and is not made.
+//! current one, and whether its CPU was. The caller lends to a stint that it sees running; the
+//! helper gives back after it, when nobody waits for it any more. A loan that comes too late finds
+//! another stint's number and is not made.
 //!
 //! Orders of memory: Every change of the word is an exchange with AcqRel or a store with Release,
 //! every look an Acquire: who finds a stint lent or lowered finds the priority as it was left. A
@@ -25,20 +25,23 @@ const NEXT: u64 = TAGS + 1;
 pub(super) struct Loan(AtomicU64);
 
 impl Loan {
-    /// Lends to the stint that `done` is about, unless it is done or has a loan. `raise` says whether it could. Returns whether the loan stands.
+    /// Lends to the stint that `done` is about, unless it is done or has a loan. `raise` says
+    /// whether it could. Returns whether the loan stands.
     pub fn lend(&self, done: &dyn Fn() -> bool, raise: impl FnOnce() -> bool) -> bool {
         self.give(LENT, done, raise)
     }
 
     /// Sends the helper to its caller's CPU in the stint that `done` is about, unless it is done or
-    /// the helper was sent there. `send` says whether it could. Returns whether the helper was sent.
+    /// the helper was sent there. `send` says whether it could. Returns whether the helper was
+    /// sent.
     pub fn lend_cpu(&self, done: &dyn Fn() -> bool, send: impl FnOnce() -> bool) -> bool {
         self.give(MOVED, done, send)
     }
 
     fn give(&self, what: u64, done: &dyn Fn() -> bool, give: impl FnOnce() -> bool) -> bool {
         loop {
-            // Before `done`: if the stint is not done then, this is its number or an older one, and with an older one the exchange fails.
+            // Before `done`: if the stint is not done then, this is its number or an older one, and
+            // with an older one the exchange fails.
             let word = self.0.load(Ordering::Acquire);
             if done() {
                 return false;
@@ -117,8 +120,8 @@ mod tests {
         assert!(!loan.end_stint(|| unreachable!()));
     }
 
-    /// A caller that is late sends no helper away in its next stint: what it does is done before the
-    /// stint that it saw has ended, or not at all.
+    /// A caller that is late sends no helper away in its next stint: what it does is done before
+    /// the stint that it saw has ended, or not at all.
     #[test]
     fn nobody_is_sent_in_another_stint() {
         const STINTS: u32 = 50_000;
@@ -152,7 +155,8 @@ mod tests {
         });
     }
 
-    /// A helper does stint after stint; a caller lends to each, too early, in time or too late. Between stints the priority must be low.
+    /// A helper does stint after stint; a caller lends to each, too early, in time or too late.
+    /// Between stints the priority must be low.
     #[test]
     fn no_priority_is_left_behind() {
         const STINTS: u32 = 50_000;

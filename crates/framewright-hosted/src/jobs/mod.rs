@@ -23,12 +23,14 @@
 //! | disturbs nobody, and is not starved while it is waited for | [`Priority`]; one whose CPU time stands still is sent to the CPU of its caller, which leaves it |
 //! | sees no signal that is meant for the program | they are blocked, but for those that a chunk itself raises |
 //!
-//! Threads are started when a job first wants them, spin for 20 us after their work (not under a quota) and then sleep. A child process made with `fork` has none of its parent's threads;
-//! it starts its own when it needs them. A process that forks inside a chunk must not return from that chunk in the child; if it does, the child is ended with a
-//! message.
+//! Threads are started when a job first wants them, spin for 20 us after their work (not under a
+//! quota) and then sleep. A child process made with `fork` has none of its parent's threads; it
+//! starts its own when it needs them. A process that forks inside a chunk must not return from that
+//! chunk in the child; if it does, the child is ended with a message.
 //!
-//! What is not done: quotas of threaded control groups that only some threads of the process are in; and what the caller changes about itself while its job
-//! runs reaches only helpers that come later.
+//! What is not done: quotas of threaded control groups that only some threads of the process are
+//! in; and what the caller changes about itself while its job runs reaches only helpers that come
+//! later.
 
 mod clock;
 mod context;
@@ -51,9 +53,11 @@ use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
 
-/// What a helper is taken to cost at least and at most before it does its first unit. With the least a job asks for none while less than 20 us are left: one
-/// that spins comes sooner, but a job of 16 us of work that shared it with one took 27 us instead of 16 while the CPUs were busy. One that sleeps costs its caller 7 us for the wake-up, where that
-/// interrupts another virtual CPU, and comes after 25.
+/// What a helper is taken to cost at least and at most before it does its first unit. With the
+/// least a job asks for none while less than 20 us are left: one that spins comes sooner, but a job
+/// of 16 us of work that shared it with one took 27 us instead of 16 while the CPUs were busy. One
+/// that sleeps costs its caller 7 us for the wake-up, where that interrupts another virtual CPU,
+/// and comes after 25.
 const LEAST_START_NS: u64 = 10_000;
 const LEAST_ASLEEP_NS: u64 = 25_000;
 const MOST_START_NS: u64 = 40_000;
@@ -74,20 +78,23 @@ impl Default for HostedHelpers {
 }
 
 impl HostedHelpers {
-    /// As many helpers as the system has CPUs, less one for the caller. None is started before it is wanted.
+    /// As many helpers as the system has CPUs, less one for the caller. None is started before it
+    /// is wanted.
     #[must_use]
     pub const fn new() -> Self {
         Self { pool: PerProcess::new(), most: None, priority: None }
     }
 
-    /// At most so many helpers, and more than the system has CPUs if so many are asked for; a job gets no more than its caller may use CPUs all the same.
+    /// At most so many helpers, and more than the system has CPUs if so many are asked for; a job
+    /// gets no more than its caller may use CPUs all the same.
     #[must_use]
     pub const fn with_helpers(mut self, most: usize) -> Self {
         self.most = Some(most);
         self
     }
 
-    /// Has helpers scheduled so, rather than as is found to be possible. [`Priority::Lent`] turns into [`Priority::Kept`] when a loan is refused.
+    /// Has helpers scheduled so, rather than as is found to be possible. [`Priority::Lent`] turns
+    /// into [`Priority::Kept`] when a loan is refused.
     #[must_use]
     pub const fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
@@ -166,8 +173,9 @@ impl Helpers for HostedHelpers {
         Some(clock::now_ns())
     }
 
-    /// What was measured, within bounds. While CPUs are busy helpers come late or never and the mean grows; a job that therefore asks for none would never find out
-    /// that they are free again. Asking in vain costs a wake-up call, a few microseconds.
+    /// What was measured, within bounds. While CPUs are busy helpers come late or never and the
+    /// mean grows; a job that therefore asks for none would never find out that they are free
+    /// again. Asking in vain costs a wake-up call, a few microseconds.
     fn start_cost_ns(&self) -> Option<u64> {
         let least = if self.pool().first_sleeps() { LEAST_ASLEEP_NS } else { LEAST_START_NS };
         Some(self.mean_start_ns().clamp(least, MOST_START_NS))

@@ -1,9 +1,12 @@
 //! Where a helper sleeps, so that it does not start on its caller's CPU: [`Parking`].
 //!
-//! A thread that is woken is not always put on a CPU that is idle. In a virtual machine Linux takes a CPU that sleeps for one whose host has taken it away, finds no idle one, and leaves the
-//! thread on the CPU that wakes it. There the caller works on, and the helper waits for the next balancing, up to a tick: of jobs of 0.03 to 1.5 ms it then sees little or nothing.
-//! So a helper sleeps with its caller's CPU left out of its mask, and takes the whole mask back before it works. That costs two system calls of the helper, while nobody waits for it, and one
-//! of the caller when it moved to another CPU since its last job.
+//! A thread that is woken is not always put on a CPU that is idle. In a virtual machine Linux takes
+//! a CPU that sleeps for one whose host has taken it away, finds no idle one, and leaves the thread
+//! on the CPU that wakes it. There the caller works on, and the helper waits for the next
+//! balancing, up to a tick: of jobs of 0.03 to 1.5 ms it then sees little or nothing. So a helper
+//! sleeps with its caller's CPU left out of its mask, and takes the whole mask back before it
+//! works. That costs two system calls of the helper, while nobody waits for it, and one of the
+//! caller when it moved to another CPU since its last job.
 //!
 //! Orders of memory: The state is SeqCst where a helper says that it sleeps and then looks for
 //! work, and where a waker, after its fence, looks for a sleeper: one of them sees the other.
@@ -37,7 +40,8 @@ impl Call {
         Self { context, node, caller_cpu: system::cpu() }
     }
 
-    /// The CPUs on which the helper is to start: not its caller's; those of the node, if there are such. Nothing when there is no other.
+    /// The CPUs on which the helper is to start: not its caller's; those of the node, if there are
+    /// such. Nothing when there is no other.
     fn start_cpus(&self, nodes: &Nodes) -> Option<CpuMask> {
         let others = self.context.cpus.without(self.caller_cpu);
         let near = self.node.and_then(|node| nodes.cpus(node)).map(|near| others.and(near));
@@ -52,8 +56,10 @@ const MOVING: u32 = 2;
 
 /// See the module documentation.
 ///
-/// The helper is at the lowest priority, so whoever waited for it to leave a lock would wait for long. Callers wait for nothing here: the lock of `call` is held for no longer than it takes to copy
-/// two words, and `narrowed_for` belongs to the helper, or while the state is `MOVING` to the waker that made it so.
+/// The helper is at the lowest priority, so whoever waited for it to leave a lock would wait for
+/// long. Callers wait for nothing here: the lock of `call` is held for no longer than it takes to
+/// copy two words, and `narrowed_for` belongs to the helper, or while the state is `MOVING` to the
+/// waker that made it so.
 ///
 /// One thread sleeps here, and a thread that follows it begins when it has ended: what wakes itself
 /// from `ASLEEP` to `AWAKE` wakes nobody else.
@@ -80,8 +86,10 @@ impl Parking {
         }
     }
 
-    /// The calling helper sleeps unless it `has_something` to do, until it is woken. It expects the same caller again, on the same CPU. While it is on that CPU itself its CPUs stay as they are:
-    /// to move a thread that runs takes the kernel two thread switches, to move one that sleeps none.
+    /// The calling helper sleeps unless it `has_something` to do, until it is woken. It expects the
+    /// same caller again, on the same CPU. While it is on that CPU itself its CPUs stay as they
+    /// are: to move a thread that runs takes the kernel two thread switches, to move one that
+    /// sleeps none.
     pub fn sleep(&self, nodes: &Nodes, has_something: impl FnOnce() -> bool) {
         self.narrow(nodes, |call, cpus| call.caller_cpu != system::cpu() && cpus.adopt().is_ok());
         let before = self.state.swap(ASLEEP, Ordering::SeqCst);
@@ -112,7 +120,8 @@ impl Parking {
 
     /// Wakes helper `tid` if it sleeps; for its call, if it has one.
     pub fn wake(&self, tid: Tid, nodes: &Nodes) {
-        // The fence before it in the engine makes this see a helper that did not see the work. After it the CPUs are the waker's.
+        // The fence before it in the engine makes this see a helper that did not see the work.
+        // After it the CPUs are the waker's.
         let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
             && self
                 .state
@@ -135,7 +144,8 @@ impl Parking {
         }
     }
 
-    /// The calling helper is going to work: for what call, and whether its CPUs were narrowed since it was asked last.
+    /// The calling helper is going to work: for what call, and whether its CPUs were narrowed since
+    /// it was asked last.
     pub fn begin(&self) -> (Option<Call>, bool) {
         let call = lock(&self.call).clone();
         (call, lock(&self.narrowed_for).take().is_some())
@@ -209,7 +219,8 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
     }
 
-    /// Wake-ups that come before, while and after the helper falls asleep: it misses none that came after it had last looked.
+    /// Wake-ups that come before, while and after the helper falls asleep: it misses none that came
+    /// after it had last looked.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u32 = 2_000;

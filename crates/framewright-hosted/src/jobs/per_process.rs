@@ -1,4 +1,5 @@
-//! A value that a child process does not inherit: [`PerProcess`]. After a fork the child has the memory of the parent's threads, but not the threads.
+//! A value that a child process does not inherit: [`PerProcess`]. After a fork the child has the
+//! memory of the parent's threads, but not the threads.
 //!
 //! Orders of memory: The exchange that publishes what was made is AcqRel, its partner the Acquire
 //! of every look. The generation is Relaxed: a child of a fork has one thread, which counted it
@@ -23,9 +24,9 @@ pub(super) fn generation() -> u32 {
 /// Whether forks are counted.
 static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
 
-/// Counts forks from now on. Several threads may each see to it when they do so at once, and the child of
-/// a fork in the middle may see to it again: a fork then counts for more than one. The alternative, to
-/// wait for who does it, would have that child wait for a thread of its parent.
+/// Counts forks from now on. Several threads may each see to it when they do so at once, and the
+/// child of a fork in the middle may see to it again: a fork then counts for more than one. The
+/// alternative, to wait for who does it, would have that child wait for a thread of its parent.
 fn count_forks(counts: &AtomicBool, register: impl FnOnce()) {
     // Acquire pairs with the Release below: who finds forks counted has them counted.
     if !counts.load(Ordering::Acquire) {
@@ -39,8 +40,8 @@ fn register() {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// At most one `T` for each process, made when it is first wanted. Nothing here waits for another thread, so that a child can use it whatever the parent's
-/// threads were doing.
+/// At most one `T` for each process, made when it is first wanted. Nothing here waits for another
+/// thread, so that a child can use it whatever the parent's threads were doing.
 pub(super) struct PerProcess<T> {
     made: AtomicPtr<Made<T>>,
     owns: PhantomData<T>,
@@ -66,7 +67,8 @@ impl<T> PerProcess<T> {
         (made.generation == generation()).then_some(&made.value)
     }
 
-    /// This process's value. The parent's is left alone: threads that exist only there may have been in the middle of changing it.
+    /// This process's value. The parent's is left alone: threads that exist only there may have
+    /// been in the middle of changing it.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
@@ -136,7 +138,8 @@ mod tests {
         }
     }
 
-    /// A child that is forked while a thread of its parent makes the value does not have that thread.
+    /// A child that is forked while a thread of its parent makes the value does not have that
+    /// thread.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         let (counts, cell) = (AtomicBool::new(false), PerProcess::<u32>::new());

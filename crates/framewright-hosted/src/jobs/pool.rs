@@ -24,15 +24,18 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A helper looks for more work so long before it sleeps, and a caller waits so long before it lends its priority.
+/// A helper looks for more work so long before it sleeps, and a caller waits so long before it
+/// lends its priority.
 const SPIN_NS: u64 = 20_000;
-/// A caller waits so long before it sleeps: what it takes to wake it again where its CPU is a virtual one that sleeps, too.
+/// A caller waits so long before it sleeps: what it takes to wake it again where its CPU is a
+/// virtual one that sleeps, too.
 const CALLER_SPIN_NS: u64 = 60_000;
 /// Looks between two clock readings while spinning.
 const LOOKS: u32 = 16;
 /// How old what is known of the quota may be. Reading it takes some 50 us.
 const QUOTA_AGE_NS: u64 = 1_000_000_000;
-/// A helper that waits for a helper of its own, and has no priority to lend, looks so often whether it was lent one.
+/// A helper that waits for a helper of its own, and has no priority to lend, looks so often whether
+/// it was lent one.
 const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
 /// What starting a thread needs; chunks have their captures elsewhere, but run on this.
 const STACK_BYTES: usize = 1 << 20;
@@ -49,7 +52,8 @@ pub(super) type Payload = Box<dyn Any + Send>;
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {
-    /// What the job at the post says, written by its caller before the offer, and where the helper sleeps.
+    /// What the job at the post says, written by its caller before the offer, and where the helper
+    /// sleeps.
     parking: Parking,
     panic: Mutex<Option<Payload>>,
     /// Counts the ends of its work; callers sleep on it.
@@ -69,8 +73,8 @@ pub(super) struct Pool {
 struct Threads {
     /// By their numbers.
     handles: Vec<Thread>,
-    /// Those that end because they cannot be raised any more, by their numbers. Each is taken by its
-    /// successor, which waits for it: a post and a slot never have two threads.
+    /// Those that end because they cannot be raised any more, by their numbers. Each is taken by
+    /// its successor, which waits for it: a post and a slot never have two threads.
     ending: Vec<Option<Thread>>,
     /// After a thread could not be started.
     not_before_ns: u64,
@@ -235,7 +239,8 @@ impl Pool {
         }
         let mut moved = false;
         while !done() {
-            // A helper that works for the job has its post until `done`. One that does not is in another pool, and another process.
+            // A helper that works for the job has its post until `done`. One that does not is in
+            // another pool, and another process.
             if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
                 forked_inside_a_job();
             }
@@ -345,21 +350,23 @@ impl Shared {
         })
     }
 
-    /// Sends the helper of `slot` to the calling thread's CPU, which the caller is about to leave: a
-    /// helper that has lost its own in the middle of a chunk goes on there at once, as if the caller did
-    /// the rest of the chunk. It may go elsewhere again.
+    /// Sends the helper of `slot` to the calling thread's CPU, which the caller is about to leave:
+    /// a helper that has lost its own in the middle of a chunk goes on there at once, as if the
+    /// caller did the rest of the chunk. It may go elsewhere again.
     fn lend_cpu(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
         slot.loan.lend_cpu(done, || {
             let tid = slot.tid.load(Ordering::Relaxed);
             let Some(context) = Context::last(self.keeps_priority()) else { return false };
             let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
-            // What it may use from now on is the whole mask; it takes that over anew before its next stint.
+            // What it may use from now on is the whole mask; it takes that over anew before its
+            // next stint.
             let _ = context.cpus.give_to(tid);
             moved
         })
     }
 
-    /// Priorities cannot be raised any more. The helpers that were lowered end, others are started for the next job.
+    /// Priorities cannot be raised any more. The helpers that were lowered end, others are started
+    /// for the next job.
     #[cold]
     fn keep_priority(&self) {
         let mut threads = lock(&self.threads);
@@ -396,7 +403,8 @@ impl Shared {
                 has_whole_mask &= !narrowed;
                 let call = call.filter(|call| lowered || call.context.level <= level);
                 let Some(Call { context, node, .. }) = call else { return };
-                // Never above its caller. A caller that is so low has nothing to lend, so no loan is undone here.
+                // Never above its caller. A caller that is so low has nothing to lend, so no loan
+                // is undone here.
                 is_idle = lowered && context.level == IDLE_LEVEL;
                 if is_idle && system::set_level(IDLE_LEVEL).is_err() {
                     return;
@@ -411,7 +419,8 @@ impl Shared {
                 }
             });
             if generation() != self.generation {
-                // The child of a fork inside a chunk: this is its only thread, and it has nowhere to go back to.
+                // The child of a fork inside a chunk: this is its only thread, and it has nowhere
+                // to go back to.
                 forked_inside_a_job();
             }
             if worked {

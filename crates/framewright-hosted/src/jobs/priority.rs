@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How helpers run beside everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts nobody when it is woken, or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to one helper after the other (SPEC 1.4).
+    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts nobody when it is woken,
+    /// or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to
+    /// one helper after the other (SPEC 1.4).
     Lent,
-    /// At the priority of the thread that had them started, because a priority that was lowered could not be raised again. Callers of lower priority get no
-    /// helpers, and chunks that adapt take at most [`LONGEST_CHUNK_NS`].
+    /// At the priority of the thread that had them started, because a priority that was lowered
+    /// could not be raised again. Callers of lower priority get no helpers, and chunks that adapt
+    /// take at most [`LONGEST_CHUNK_NS`].
     Kept,
 }
 
@@ -20,7 +23,8 @@ pub enum Priority {
 pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 
 impl Priority {
-    /// Tries it on a thread that is given up afterwards: all the way down, and back to where the calling thread is.
+    /// Tries it on a thread that is given up afterwards: all the way down, and back to where the
+    /// calling thread is.
     pub(super) fn probe() -> Self {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);

@@ -1,16 +1,16 @@
 //! Whether a thread that is waited for gets on: [`Progress`].
 //!
-//! A helper at the lowest priority, beside a busy process, gets a turn of some milliseconds and then
-//! none for a hundred times as long, in the middle of a chunk. It goes on late even when it is lent
-//! its caller's priority: what it ran ahead of its share it has to wait for first (Linux scales that
-//! lag to the new weight in `reweight_entity`, kernel/sched/fair.c). Whether that happens can be seen
-//! from outside: its CPU time stands still while time goes on.
+//! A helper at the lowest priority, beside a busy process, gets a turn of some milliseconds and
+//! then none for a hundred times as long, in the middle of a chunk. It goes on late even when it is
+//! lent its caller's priority: what it ran ahead of its share it has to wait for first (Linux
+//! scales that lag to the new weight in `reweight_entity`, kernel/sched/fair.c). Whether that
+//! happens can be seen from outside: its CPU time stands still while time goes on.
 
 use super::system::{self, Tid};
 use std::time::Duration;
 
-/// The first look after a caller has gone to sleep comes so late, and each later one after twice the
-/// time, up to [`LAST_LOOK_NS`].
+/// The first look after a caller has gone to sleep comes so late, and each later one after twice
+/// the time, up to [`LAST_LOOK_NS`].
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 8_000_000;
 

@@ -1,6 +1,8 @@
-//! How much CPU time control groups leave to this process: `cpu.max` of version 2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
+//! How much CPU time control groups leave to this process: `cpu.max` of version 2,
+//! `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
 //!
-//! Parsers are pure functions of text; [`CpuQuota::read`] takes the root of the tree, so that trees of other machines can be read as well.
+//! Parsers are pure functions of text; [`CpuQuota::read`] takes the root of the tree, so that trees
+//! of other machines can be read as well.
 
 use std::fmt;
 use std::fs;
@@ -21,8 +23,8 @@ impl CpuQuota {
     }
 
     /// How many CPUs that is, rounded to the nearest whole number and up from a half, as in Linux's
-    /// proposal for padata; at least one, as the caller of a job runs anyway. So at most half a CPU is
-    /// left unused, or is waited for at the end of a period.
+    /// proposal for padata; at least one, as the caller of a job runs anyway. So at most half a CPU
+    /// is left unused, or is waited for at the end of a period.
     #[must_use]
     pub fn cpus(self) -> usize {
         let (whole, rest) = (self.quota_us / self.period_us, self.quota_us % self.period_us);
@@ -30,8 +32,9 @@ impl CpuQuota {
         usize::try_from(rounded).unwrap_or(usize::MAX).max(1)
     }
 
-    /// The quota of the smallest group that this process is in; nothing when no group has one. `root` is `/`, or a folder with the `proc` and `sys` of a machine.
-    /// What cannot be read limits nothing.
+    /// The quota of the smallest group that this process is in; nothing when no group has one.
+    /// `root` is `/`, or a folder with the `proc` and `sys` of a machine. What cannot be read
+    /// limits nothing.
     #[must_use]
     pub fn read(root: &Path) -> Option<Self> {
         let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -69,7 +72,8 @@ impl fmt::Display for CpuQuota {
     }
 }
 
-/// The content of `cpu.max`: `max 100000`, or microseconds and period. Nothing: no limit, or not understood.
+/// The content of `cpu.max`: `max 100000`, or microseconds and period. Nothing: no limit, or not
+/// understood.
 #[must_use]
 pub fn parse_cpu_max(text: &str) -> Option<CpuQuota> {
     let mut words = text.split_ascii_whitespace();
@@ -114,7 +118,8 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { unified, group, point })
 }
 
-/// The kernel writes blanks, line ends and backslashes in names as a backslash and three octal digits.
+/// The kernel writes blanks, line ends and backslashes in names as a backslash and three octal
+/// digits.
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,5 @@
-//! The system calls behind the helpers: which CPUs and which memory a thread may use, how it is scheduled, and how it sleeps.
+//! The system calls behind the helpers: which CPUs and which memory a thread may use, how it is
+//! scheduled, and how it sleeps.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -102,7 +103,8 @@ impl MemoryPolicy {
     /// That of the calling thread; nothing when the system has none, or does not say.
     pub fn of_this_thread() -> Option<Self> {
         let mut policy = Self { mode: 0, nodes: [0; 16] };
-        // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up to a word.
+        // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up
+        // to a word.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -152,7 +154,8 @@ impl Schedule {
         Ok(Self { policy, realtime, nice: nice()? })
     }
 
-    /// Has thread `tid`, 0 for the caller, scheduled so. What only this thread can have, a deadline, is not passed on.
+    /// Has thread `tid`, 0 for the caller, scheduled so. What only this thread can have, a
+    /// deadline, is not passed on.
     pub fn give_to(self, tid: Tid) -> io::Result<()> {
         if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
             return set_policy(tid, self.policy, self.realtime);
@@ -166,7 +169,8 @@ impl Schedule {
     }
 }
 
-/// How low a thread stands that is scheduled in the usual way: its nice level, or this for `SCHED_IDLE`, which is below nice 19.
+/// How low a thread stands that is scheduled in the usual way: its nice level, or this for
+/// `SCHED_IDLE`, which is below nice 19.
 pub(super) const IDLE_LEVEL: libc::c_int = 20;
 
 /// The level of the calling thread, -20 to [`IDLE_LEVEL`].
@@ -174,7 +178,8 @@ pub(super) fn level() -> io::Result<libc::c_int> {
     if is_idle() { Ok(IDLE_LEVEL) } else { nice() }
 }
 
-/// Whether the calling thread runs only when nothing else wants the CPU. No, where the system does not say.
+/// Whether the calling thread runs only when nothing else wants the CPU. No, where the system does
+/// not say.
 pub(super) fn is_idle() -> bool {
     // SAFETY: takes an integer and touches no memory of the process.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
@@ -183,7 +188,8 @@ pub(super) fn is_idle() -> bool {
             == libc::c_long::from(libc::SCHED_IDLE)
 }
 
-/// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch thread, which preempts nobody when it is woken.
+/// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch
+/// thread, which preempts nobody when it is woken.
 pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
     let policy = match level {
         IDLE_LEVEL => libc::SCHED_IDLE,
@@ -279,7 +285,8 @@ pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word lives as long as the reference, which is longer than the call; the time is null or live.
+    // SAFETY: the word lives as long as the reference, which is longer than the call; the time is
+    // null or live.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, time) };
 }
 
@@ -302,7 +309,8 @@ pub(super) fn complain(text: &str) {
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
-/// Calls `start` with all signals blocked but those that a thread's own mistakes raise: threads begun in it never see signals that are meant for the program.
+/// Calls `start` with all signals blocked but those that a thread's own mistakes raise: threads
+/// begun in it never see signals that are meant for the program.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     const OWN: [libc::c_int; 6] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];

@@ -1,9 +1,9 @@
 //! Threads of helpers: [`Thread`].
 //!
 //! The standard library takes a lock of its own when a thread begins, for its message about stack
-//! overflows. A child made by fork while a thread of its parent began or ended finds that lock taken
-//! for ever, and no thread that it starts gets past it. The C library's threads are whole after a
-//! fork, so a child takes those. What it loses is that message, and the name in a panic's.
+//! overflows. A child made by fork while a thread of its parent began or ended finds that lock
+//! taken for ever, and no thread that it starts gets past it. The C library's threads are whole
+//! after a fork, so a child takes those. What it loses is that message, and the name in a panic's.
 
 use super::per_process::generation;
 use super::system;
@@ -22,7 +22,8 @@ pub(super) enum Thread {
 }
 
 impl Thread {
-    /// Starts one that runs `body`, with so much stack. It sees no signals that are meant for the program.
+    /// Starts one that runs `body`, with so much stack. It sees no signals that are meant for the
+    /// program.
     ///
     /// # Errors
     /// Those of the system: there are too many.

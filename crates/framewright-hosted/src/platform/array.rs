@@ -1,7 +1,9 @@
-//! The page array of a machine in a process: addresses for the descriptors of all its frames, backed by the operating system.
+//! The page array of a machine in a process: addresses for the descriptors of all its frames,
+//! backed by the operating system.
 //!
-//! It takes no frames of the machine: a process cannot have its memory at two addresses without a file behind it. So what it costs shows in the process's resident
-//! memory and in the manager's metadata, not in what the machine has free.
+//! It takes no frames of the machine: a process cannot have its memory at two addresses without a
+//! file behind it. So what it costs shows in the process's resident memory and in the manager's
+//! metadata, not in what the machine has free.
 
 use super::HostedError;
 use super::mapping::Mapping;
@@ -27,7 +29,8 @@ pub(super) struct PageArray {
     is_zeroed: bool,
     /// Whether a touch of an absent part stops the process.
     is_guarded: bool,
-    /// Parts that the next flush makes absent: offsets and sizes in bytes, neighbours joined. So one call of the system serves for many evictions.
+    /// Parts that the next flush makes absent: offsets and sizes in bytes, neighbours joined. So
+    /// one call of the system serves for many evictions.
     leaving: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -69,7 +72,8 @@ impl PageArray {
     fn drop_part(&self, offset: u64, bytes: u64) {
         // SAFETY: the manager looks at no descriptor of a block that it has evicted (invariant 28).
         let dropped = unsafe { self.mapping.discard(offset, bytes) };
-        // The range lies in the mapping. Should the system refuse all the same, its memory stays until somebody writes it again.
+        // The range lies in the mapping. Should the system refuse all the same, its memory stays
+        // until somebody writes it again.
         debug_assert!(dropped.is_ok(), "{dropped:?}");
         if self.is_guarded {
             let closed = self.mapping.close(offset, bytes);
@@ -93,7 +97,8 @@ impl PageArray {
     /// Nobody reads or writes them meanwhile or relies on their content (invariant 28).
     pub(super) unsafe fn fill(&self, blocks: BlockRange, byte: u8) {
         if let Some((offset, bytes)) = self.part(blocks).filter(|_| !self.is_guarded) {
-            // SAFETY: the caller vouches for the content. The range lies in the mapping, so that this cannot fail.
+            // SAFETY: the caller vouches for the content. The range lies in the mapping, so that
+            // this cannot fail.
             let _ = unsafe { self.mapping.fill(offset, bytes, byte) };
         }
     }
@@ -110,8 +115,9 @@ impl PageArray {
     }
 }
 
-// SAFETY: the whole array is one mapping of its own, readable and writable all the time, and no frame is ever taken, so none has to be given back; the system flushes
-// translations of all threads before madvise, in `flush`, returns (invariant 12).
+// SAFETY: the whole array is one mapping of its own, readable and writable all the time, and no
+// frame is ever taken, so none has to be given back; the system flushes translations of all threads
+// before madvise, in `flush`, returns (invariant 12).
 unsafe impl MapSpace for PageArray {
     fn base(&self) -> NonNull<u8> {
         // There is always a first byte.

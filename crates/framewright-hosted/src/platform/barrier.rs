@@ -49,7 +49,8 @@ impl Barrier {
         };
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if let Err(error) = result {
-            // Both commands worked at creation. Going on without a barrier would corrupt memory silently.
+            // Both commands worked at creation. Going on without a barrier would corrupt memory
+            // silently.
             panic!("membarrier stopped working: {error}");
         }
     }

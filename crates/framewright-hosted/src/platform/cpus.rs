@@ -1,7 +1,8 @@
 //! Threads as CPUs: who is which number.
 //!
-//! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and stays it until its token is dropped. A thread that did not
-//! can still use the machine: for as long as it is pinned it borrows a number that nobody has.
+//! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and
+//! stays it until its token is dropped. A thread that did not can still use the machine: for as
+//! long as it is pinned it borrows a number that nobody has.
 //!
 //! Orders of memory: Relaxed where a number is only to differ from others, and for failed
 //! exchanges, after which the word is tried again.
@@ -41,8 +42,9 @@ impl Seat {
     }
 }
 
-/// The seat in use. Its fields are set one by one: a whole that is read just after a part was written stalls the processor, which made a
-/// pin cost 17 ns. Being pinned is a flag, not a count, because each change of a count waits for the one before, 3.4 ns a pin.
+/// The seat in use. Its fields are set one by one: a whole that is read just after a part was
+/// written stalls the processor, which made a pin cost 17 ns. Being pinned is a flag, not a count,
+/// because each change of a count waits for the one before, 3.4 ns a pin.
 struct CurrentSeat {
     machine: Cell<u64>,
     cpu: Cell<u32>,
@@ -78,7 +80,8 @@ impl CurrentSeat {
 }
 
 thread_local! {
-    /// The machine that this thread used last: nearly always the only one, and found without a search.
+    /// The machine that this thread used last: nearly always the only one, and found without a
+    /// search.
     static SEAT: CurrentSeat = const { CurrentSeat::new(Seat::none(0)) };
     /// What it is on other machines.
     static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
@@ -88,7 +91,8 @@ thread_local! {
 /// The CPU numbers of one machine.
 #[derive(Debug)]
 pub(super) struct Cpus {
-    /// Which machine: unique in the process, so that a thread's seat on a machine that is gone is never taken for one here.
+    /// Which machine: unique in the process, so that a thread's seat on a machine that is gone is
+    /// never taken for one here.
     machine: u64,
     numbers: Box<[AtomicU8]>,
     creator: ThreadId,
@@ -140,7 +144,8 @@ impl Cpus {
         self.numbers[seat.cpu as usize].store(left, Ordering::Release);
     }
 
-    /// Which CPU the calling thread is until the matching [`Cpus::unpin`], and whether it was pinned already.
+    /// Which CPU the calling thread is until the matching [`Cpus::unpin`], and whether it was
+    /// pinned already.
     #[inline]
     pub fn pin(&self) -> (u32, bool) {
         SEAT.with(|seat| {
@@ -173,7 +178,8 @@ impl Cpus {
         });
     }
 
-    /// Borrows a number, or finds the one that the thread has on this machine after it used another.
+    /// Borrows a number, or finds the one that the thread has on this machine after it used
+    /// another.
     #[cold]
     fn pin_slowly(&self) -> (u32, bool) {
         let seat = self.seat();
@@ -184,7 +190,8 @@ impl Cpus {
         (cpu, seat.pinned)
     }
 
-    /// Waits for a number. The thread that made the machine gets 0 if it can, the others get 0 last.
+    /// Waits for a number. The thread that made the machine gets 0 if it can, the others get 0
+    /// last.
     fn borrow(&self) -> u32 {
         let creator = std::thread::current().id() == self.creator;
         loop {

@@ -1,4 +1,5 @@
-//! Advice for many ranges of this process's memory in one call: `process_madvise` (Linux 6.13 and later take it for the own process).
+//! Advice for many ranges of this process's memory in one call: `process_madvise` (Linux 6.13 and
+//! later take it for the own process).
 
 use std::fs::File;
 use std::io;
@@ -7,7 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 /// Most ranges of one call.
 const MOST: usize = 32;
 
-/// A handle of this process. In a child of the process that opened it it names the parent, so it is used by the process that opened it only.
+/// A handle of this process. In a child of the process that opened it it names the parent, so it is
+/// used by the process that opened it only.
 #[derive(Debug, Default)]
 pub(crate) struct Itself {
     /// Nothing before the first call, and when the system cannot do it.
@@ -25,10 +27,12 @@ impl Itself {
         self.opened.as_ref().map(|(_, file)| file.as_raw_fd())
     }
 
-    /// Gives `advice` for ranges in order and says for how many of them, from the first, it was taken; 0 also when the system cannot do it.
+    /// Gives `advice` for ranges in order and says for how many of them, from the first, it was
+    /// taken; 0 also when the system cannot do it.
     ///
     /// # Safety
-    /// The ranges lie in one mapping of this process, and nobody reads or writes them meanwhile or relies on their content.
+    /// The ranges lie in one mapping of this process, and nobody reads or writes them meanwhile or
+    /// relies on their content.
     pub(super) unsafe fn advise(
         &mut self,
         ranges: &[(*mut u8, usize)],
@@ -44,7 +48,8 @@ impl Itself {
             *place = libc::iovec { iov_base: start.cast(), iov_len: length };
         }
         let (entries, call) = (vector.as_ptr(), libc::SYS_process_madvise);
-        // SAFETY: the vector has as many entries as are named, and the caller vouches for the ranges; the handle is of this very process.
+        // SAFETY: the vector has as many entries as are named, and the caller vouches for the
+        // ranges; the handle is of this very process.
         let result = unsafe { libc::syscall(call, handle, entries, ranges.len(), advice, 0_u32) };
         let Ok(mut bytes) = usize::try_from(result) else {
             // Never again, unless it was opened anew.

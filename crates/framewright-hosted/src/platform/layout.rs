@@ -1,14 +1,16 @@
 //! Which offset of the reservation stands for which physical address.
 //!
-//! Linear where the machine's addresses fit the process, so that a frame's place is one addition. Otherwise the holes are left
-//! out: a sorted table says where each run of memory went.
+//! Linear where the machine's addresses fit the process, so that a frame's place is one addition.
+//! Otherwise the holes are left out: a sorted table says where each run of memory went.
 
 use framewright::firmware::MemoryMap;
 use framewright::units::{BLOCK_SIZE, PhysRange};
 
-/// Highest physical address of a machine that is laid out linearly: half of what a Linux process on x86-64 can address.
+/// Highest physical address of a machine that is laid out linearly: half of what a Linux process on
+/// x86-64 can address.
 pub(super) const LINEAR_END: u64 = 64 << 40;
-/// Holes up to this size do not start a new run: a table of few runs is worth more than a few addresses.
+/// Holes up to this size do not start a new run: a table of few runs is worth more than a few
+/// addresses.
 const BRIDGED_HOLE: u64 = 1 << 30;
 
 /// How physical addresses lie in the reservation.
@@ -44,7 +46,8 @@ impl Runs {
         Self { runs: vec![Run { start: 0, end, offset: 0 }] }
     }
 
-    /// Runs without the large holes. Each begins and ends at a 2 MiB boundary, so a block is never torn.
+    /// Runs without the large holes. Each begins and ends at a 2 MiB boundary, so a block is never
+    /// torn.
     pub fn compact(map: MemoryMap<'_>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         for block in blocks(map, BRIDGED_HOLE) {
@@ -59,7 +62,8 @@ impl Runs {
         self.runs.last().map_or(0, |last| last.offset + (last.end - last.start))
     }
 
-    /// One past the last address of the first run when that begins at 0: below it, offset and address are equal.
+    /// One past the last address of the first run when that begins at 0: below it, offset and
+    /// address are equal.
     pub fn straight(&self) -> u64 {
         self.runs.first().filter(|first| first.start == 0).map_or(0, |first| first.end)
     }
@@ -71,7 +75,8 @@ impl Runs {
     }
 }
 
-/// The 2 MiB blocks that hold any present memory, as ranges; holes up to `bridged` bytes are part of them.
+/// The 2 MiB blocks that hold any present memory, as ranges; holes up to `bridged` bytes are part
+/// of them.
 pub(super) fn blocks(map: MemoryMap<'_>, bridged: u64) -> Vec<PhysRange> {
     let mut out: Vec<PhysRange> = Vec::new();
     for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {

@@ -1,15 +1,16 @@
 //! The reservation: one anonymous mapping that is the machine's physical memory.
 //!
-//! Everything is reserved without access at first; only blocks with memory are then opened, so touching a hole or running over
-//! an end stops the program at once. Nothing is backed before it is touched.
+//! Everything is reserved without access at first; only blocks with memory are then opened, so
+//! touching a hole or running over an end stops the program at once. Nothing is backed before it is
+//! touched.
 
 use super::HostedError;
 use super::itself::Itself;
 use std::io;
 use std::ptr::NonNull;
 
-/// Alignment of the reservation: physical alignment up to 1 GiB is alignment in the process too, so that the system may use
-/// huge pages where the machine would.
+/// Alignment of the reservation: physical alignment up to 1 GiB is alignment in the process too, so
+/// that the system may use huge pages where the machine would.
 const ALIGNMENT: usize = 1 << 30;
 
 /// A reserved range of addresses of this process; given back on drop.
@@ -18,21 +19,23 @@ pub(super) struct Mapping {
     /// What mmap returned and how much of it there is.
     reserved: NonNull<u8>,
     reserved_bytes: usize,
-    /// First byte that stands for memory, aligned, with at least a page without access below and above.
+    /// First byte that stands for memory, aligned, with at least a page without access below and
+    /// above.
     base: NonNull<u8>,
     bytes: usize,
     /// Whether it could be shared with another process, as guests' memory often is.
     shared: bool,
 }
 
-// SAFETY: a Mapping is an address and a length; it reads or writes nothing by itself, and what its unsafe methods do is for their
-// callers to keep apart (invariant 1).
+// SAFETY: a Mapping is an address and a length; it reads or writes nothing by itself, and what its
+// unsafe methods do is for their callers to keep apart (invariant 1).
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole pages, past an aligned one.
+    /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole
+    /// pages, past an aligned one.
     pub fn reserve(bytes: u64, skew: usize, shared: bool) -> Result<Self, HostedError> {
         let refused = |error| HostedError::CannotReserve {
             needed_bytes: bytes,
@@ -43,23 +46,28 @@ impl Mapping {
         let wanted = usize::try_from(bytes).map_err(|_| too_large())?;
         let reserved_bytes = wanted.checked_add(2 * ALIGNMENT + skew).ok_or_else(too_large)?;
         let reserved = map_nothing(reserved_bytes, shared).map_err(refused)?;
-        // At least one page stays below, and because two alignments were added, nearly one alignment above.
+        // At least one page stays below, and because two alignments were added, nearly one
+        // alignment above.
         let shift = ALIGNMENT - reserved.addr().get() % ALIGNMENT + skew;
-        // SAFETY: shift <= ALIGNMENT + skew and reserved_bytes >= 2 * ALIGNMENT + skew, so the result lies in the mapping.
+        // SAFETY: shift <= ALIGNMENT + skew and reserved_bytes >= 2 * ALIGNMENT + skew, so the
+        // result lies in the mapping.
         let base = unsafe { reserved.add(shift) };
         Ok(Self { reserved, reserved_bytes, base, bytes: wanted, shared })
     }
 
-    /// Makes `bytes` bytes from `offset` readable and writable; both are multiples of the page size.
+    /// Makes `bytes` bytes from `offset` readable and writable; both are multiples of the page
+    /// size.
     pub fn open(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over; more access invalidates nothing.
+        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over;
+        // more access invalidates nothing.
         check(unsafe {
             libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE)
         })
     }
 
-    /// Makes `bytes` bytes from `offset` neither readable nor writable: who touches them stops the process.
+    /// Makes `bytes` bytes from `offset` neither readable nor writable: who touches them stops the
+    /// process.
     pub fn close(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
         // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over.
@@ -72,7 +80,8 @@ impl Mapping {
     /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
     pub unsafe fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for its content.
+        // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for
+        // its content.
         check(unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTNEED) })
     }
 
@@ -81,7 +90,8 @@ impl Mapping {
         self.shared
     }
 
-    /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each given as offset and length, and says of which it was taken.
+    /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each given as
+    /// offset and length, and says of which it was taken.
     ///
     /// # Safety
     /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
@@ -96,7 +106,8 @@ impl Mapping {
             let part = self.part(offset, bytes).map(|(start, length)| (start.as_ptr(), length));
             places.push(part.unwrap_or((std::ptr::null_mut(), 0)));
         }
-        // SAFETY: `part` checked that all ranges lie in this mapping, and the caller vouches for their content.
+        // SAFETY: `part` checked that all ranges lie in this mapping, and the caller vouches for
+        // their content.
         let together = unsafe { process.advise(&places, advice) };
         for (number, &(start, length)) in places.iter().enumerate() {
             let done = number < together
@@ -113,10 +124,12 @@ impl Mapping {
     /// Writes `byte` to `bytes` bytes from `offset`.
     ///
     /// # Safety
-    /// They are open, and nobody else reads or writes them meanwhile or relies on their content (invariant 1).
+    /// They are open, and nobody else reads or writes them meanwhile or relies on their content
+    /// (invariant 1).
     pub unsafe fn fill(&self, offset: u64, bytes: u64, byte: u8) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // SAFETY: `part` checked that the range lies in this mapping; the caller vouches for the rest.
+        // SAFETY: `part` checked that the range lies in this mapping; the caller vouches for the
+        // rest.
         unsafe { start.write_bytes(byte, length) };
         Ok(())
     }
@@ -125,7 +138,8 @@ impl Mapping {
     #[inline]
     pub fn at(&self, offset: u64) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.bytes)?;
-        // SAFETY: offset was checked against the size, and the mapping is one allocation (invariant 15).
+        // SAFETY: offset was checked against the size, and the mapping is one allocation (invariant
+        // 15).
         Some(unsafe { self.base.add(offset) })
     }
 
@@ -146,8 +160,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped once; pointers from `at` are not used after their platform is gone,
-        // which is their users' promise (invariant 1).
+        // SAFETY: the range came from mmap and is unmapped once; pointers from `at` are not used
+        // after their platform is gone, which is their users' promise (invariant 1).
         let result = unsafe { libc::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
         debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
     }

@@ -1,7 +1,8 @@
 //! A Linux process in place of a machine.
 //!
-//! Physical memory is one reserved anonymous mapping: any number of addresses, of which only those that are touched cost memory.
-//! CPUs are threads. Interrupts do not exist; turning them off is only recorded, so that nesting can be checked.
+//! Physical memory is one reserved anonymous mapping: any number of addresses, of which only those
+//! that are touched cost memory. CPUs are threads. Interrupts do not exist; turning them off is
+//! only recorded, so that nesting can be checked.
 
 mod array;
 mod barrier;
@@ -38,8 +39,9 @@ const SKEW: usize = 0x35_7000;
 
 /// A machine made of a process. See the module documentation.
 ///
-/// Made by [`HostedPlatform::new`] it lives as long as the process, which is what `Platform` wants of a kernel. Programs that
-/// make many in turn use [`HostedPlatform::open`] and drop them: a process has addresses for few machines of many TiB.
+/// Made by [`HostedPlatform::new`] it lives as long as the process, which is what `Platform` wants
+/// of a kernel. Programs that make many in turn use [`HostedPlatform::open`] and drop them: a
+/// process has addresses for few machines of many TiB.
 #[derive(Debug)]
 pub struct HostedPlatform {
     mapping: Mapping,
@@ -51,7 +53,8 @@ pub struct HostedPlatform {
     present: Vec<PhysRange>,
     limit: u64,
     cpus: Cpus,
-    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is known.
+    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is
+    /// known.
     cpu_nodes: Vec<NodeId>,
     barrier: Barrier,
     /// More CPUs than the host has: a busy wait must let the awaited thread run.
@@ -60,7 +63,8 @@ pub struct HostedPlatform {
     array: Option<PageArray>,
 }
 
-/// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its thread.
+/// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
+/// thread.
 #[derive(Debug)]
 #[must_use = "dropping it gives the CPU number back"]
 pub struct CpuToken<'a> {
@@ -85,7 +89,8 @@ impl Drop for CpuToken<'_> {
 }
 
 impl HostedPlatform {
-    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped: a manager holds on to its platform for ever.
+    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped: a manager
+    /// holds on to its platform for ever.
     ///
     /// # Errors
     /// As [`HostedPlatform::open`].
@@ -97,13 +102,15 @@ impl HostedPlatform {
     ///
     /// # Errors
     /// [`HostedError::NoMemory`], [`HostedError::CpuCount`], [`HostedError::NoBarrier`];
-    /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the process's addresses, and
-    /// [`HostedError::CannotOpen`] when the system commits no memory to it.
+    /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the
+    /// process's addresses, and [`HostedError::CannotOpen`] when the system commits no memory to
+    /// it.
     pub fn open(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
         Self::open_at(map, cpus, 0, false)
     }
 
-    /// Like [`HostedPlatform::open`], but with memory that could be shared with other processes, as that of virtual machines often is.
+    /// Like [`HostedPlatform::open`], but with memory that could be shared with other processes, as
+    /// that of virtual machines often is.
     ///
     /// # Errors
     /// As [`HostedPlatform::open`].
@@ -111,8 +118,8 @@ impl HostedPlatform {
         Self::open_at(map, cpus, 0, true)
     }
 
-    /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process than a page, so that who takes one kind of address for
-    /// the other is found out.
+    /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process
+    /// than a page, so that who takes one kind of address for the other is found out.
     ///
     /// # Errors
     /// As [`HostedPlatform::open`].
@@ -157,16 +164,20 @@ impl HostedPlatform {
         })
     }
 
-    /// Says which node each CPU is on, from CPU 0; [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node 0.
+    /// Says which node each CPU is on, from CPU 0;
+    /// [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node
+    /// 0.
     #[must_use]
     pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
         self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
         self
     }
 
-    /// Gives the machine a page array ([`Platform::map_space`]): addresses of this process for 64 bytes a frame, backed when they are written. Unless `is_zeroed`, the
-    /// manager takes them for memory of any content, as they are on a real machine. With `is_guarded` a touch of a part that is absent stops the process; that costs
-    /// a call of the system for each section and makes parts that are scattered slow.
+    /// Gives the machine a page array ([`Platform::map_space`]): addresses of this process for 64
+    /// bytes a frame, backed when they are written. Unless `is_zeroed`, the manager takes them for
+    /// memory of any content, as they are on a real machine. With `is_guarded` a touch of a part
+    /// that is absent stops the process; that costs a call of the system for each section and makes
+    /// parts that are scattered slow.
     ///
     /// # Errors
     /// [`HostedError::CannotReserve`].
@@ -194,7 +205,8 @@ impl HostedPlatform {
         self.present.iter().map(|range| range.size() / PAGE_SIZE * 64).sum()
     }
 
-    /// Fills the part of the page array that describes present memory with `byte`, so that it is backed and dirty.
+    /// Fills the part of the page array that describes present memory with `byte`, so that it is
+    /// backed and dirty.
     ///
     /// # Safety
     /// No manager uses the array: it was not brought up yet, or it is not used any more.
@@ -206,8 +218,9 @@ impl HostedPlatform {
         }
     }
 
-    /// Where the parts of the page array lie that describe present memory, and how many bytes each has, ascending and disjoint; none without one. Only who knows that no manager
-    /// uses the array may touch them.
+    /// Where the parts of the page array lie that describe present memory, and how many bytes each
+    /// has, ascending and disjoint; none without one. Only who knows that no manager uses the array
+    /// may touch them.
     pub fn page_array_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
         let array = self.array.as_ref();
         self.present_blocks().filter_map(move |blocks| array?.place(blocks))
@@ -225,7 +238,8 @@ impl HostedPlatform {
         })
     }
 
-    /// Gives the memory behind the page array back to the operating system; it reads as zero when next touched.
+    /// Gives the memory behind the page array back to the operating system; it reads as zero when
+    /// next touched.
     ///
     /// # Safety
     /// As [`prefault_page_array`](Self::prefault_page_array).
@@ -237,10 +251,12 @@ impl HostedPlatform {
         self.array.as_ref().map_or(Ok(()), |array| unsafe { array.discard() })
     }
 
-    /// Gives the memory behind the descriptors of some blocks back to the operating system, by one call for each part; for measuring what that costs alone.
+    /// Gives the memory behind the descriptors of some blocks back to the operating system, by one
+    /// call for each part; for measuring what that costs alone.
     ///
     /// # Safety
-    /// Nobody reads or writes these descriptors meanwhile or relies on their content: they are of free memory, and of no split block.
+    /// Nobody reads or writes these descriptors meanwhile or relies on their content: they are of
+    /// free memory, and of no split block.
     ///
     /// # Errors
     /// What the operating system said.
@@ -267,14 +283,17 @@ impl HostedPlatform {
         Box::leak(Box::new(self))
     }
 
-    /// Makes the calling thread CPU `index` until the token is dropped. Where another thread merely borrows the number while
-    /// it is pinned, this waits for it.
+    /// Makes the calling thread CPU `index` until the token is dropped. Where another thread merely
+    /// borrows the number while it is pinned, this waits for it.
     ///
-    /// A thread that never enters may use the machine as well: each outermost [`Platform::pin`] borrows a number that nobody has, on the thread that made the
-    /// machine preferably 0, and waits while there is none. So leave numbers free for threads that do not enter, or make them enter too.
+    /// A thread that never enters may use the machine as well: each outermost [`Platform::pin`]
+    /// borrows a number that nobody has, on the thread that made the machine preferably 0, and
+    /// waits while there is none. So leave numbers free for threads that do not enter, or make them
+    /// enter too.
     ///
     /// # Errors
-    /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] when this thread is one.
+    /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] when
+    /// this thread is one.
     pub fn enter_cpu(&self, index: u32) -> Result<CpuToken<'_>, HostedError> {
         self.cpus.enter(index)?;
         Ok(CpuToken { platform: self, index, thread_bound: PhantomData })
@@ -304,11 +323,12 @@ impl HostedPlatform {
         cpus::interrupts_on()
     }
 
-    /// Fills `range` with `byte`, so that memory behind it is backed and dirty. Several threads may do this to parts that do not overlap.
+    /// Fills `range` with `byte`, so that memory behind it is backed and dirty. Several threads may
+    /// do this to parts that do not overlap.
     ///
     /// # Safety
-    /// Nobody else reads or writes the range meanwhile or relies on its content: no manager has been brought up over it since it was
-    /// last free, or its caller owns the frames.
+    /// Nobody else reads or writes the range meanwhile or relies on its content: no manager has
+    /// been brought up over it since it was last free, or its caller owns the frames.
     ///
     /// # Errors
     /// [`HostedError::NotMemory`]; nothing was then written.
@@ -319,7 +339,8 @@ impl HostedPlatform {
             .map_err(|_| HostedError::NotMemory { range })
     }
 
-    /// Gives the memory behind `range` back to the operating system; it reads as zero when next touched.
+    /// Gives the memory behind `range` back to the operating system; it reads as zero when next
+    /// touched.
     ///
     /// # Safety
     /// As [`HostedPlatform::prefault`].
@@ -342,7 +363,8 @@ impl HostedPlatform {
         self.mapping.is_shared()
     }
 
-    /// Gives advice that discards memory for at most 32 ranges, and says of which it was taken, a bit each.
+    /// Gives advice that discards memory for at most 32 ranges, and says of which it was taken, a
+    /// bit each.
     ///
     /// # Safety
     /// As [`HostedPlatform::prefault`].
@@ -370,7 +392,8 @@ impl HostedPlatform {
             .map_err(|error| HostedError::CannotMeasure { error })
     }
 
-    /// Where a range of present memory begins in the reservation. One present range lies in one run, so it is linear there.
+    /// Where a range of present memory begins in the reservation. One present range lies in one
+    /// run, so it is linear there.
     fn offset_of(&self, range: PhysRange) -> Result<u64, HostedError> {
         let outside = HostedError::NotMemory { range };
         let index = self.present.partition_point(|known| known.end <= range.start);
@@ -385,8 +408,8 @@ impl HostedPlatform {
     }
 }
 
-/// Reserves addresses for all memory: linearly where the machine's highest address allows it and the process has so many, otherwise
-/// without the holes. Never for less than all memory.
+/// Reserves addresses for all memory: linearly where the machine's highest address allows it and
+/// the process has so many, otherwise without the holes. Never for less than all memory.
 fn reserve(
     map: MemoryMap<'_>,
     skew: usize,
@@ -415,9 +438,10 @@ fn present(map: MemoryMap<'_>) -> Vec<PhysRange> {
     out
 }
 
-// SAFETY: present memory is an anonymous mapping of this process that nobody else knows; `direct` is linear within a present range
-// because a run holds it whole, and never changes (invariants 1 and 15). Interrupt handlers do not exist. A number has one thread at a
-// time, by compare-and-swap, and a pinned thread keeps it. membarrier is a full barrier on every thread that runs.
+// SAFETY: present memory is an anonymous mapping of this process that nobody else knows; `direct`
+// is linear within a present range because a run holds it whole, and never changes (invariants 1
+// and 15). Interrupt handlers do not exist. A number has one thread at a time, by compare-and-swap,
+// and a pinned thread keeps it. membarrier is a full barrier on every thread that runs.
 unsafe impl Platform for HostedPlatform {
     /// # Panics
     /// When no run holds the address, which a manager never asks for.
@@ -493,7 +517,8 @@ unsafe impl Platform for HostedPlatform {
     }
 
     /// # Panics
-    /// When the system takes away a call that worked at creation: going on would corrupt memory silently.
+    /// When the system takes away a call that worked at creation: going on would corrupt memory
+    /// silently.
     fn cpu_barrier(&self) {
         self.barrier.run();
     }

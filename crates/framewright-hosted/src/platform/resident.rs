@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
-/// Bytes that are resident in the mappings that begin in `addresses`. The reservation has inaccessible pages on both sides, so the kernel
-/// never joins its mappings with others.
+/// Bytes that are resident in the mappings that begin in `addresses`. The reservation has
+/// inaccessible pages on both sides, so the kernel never joins its mappings with others.
 pub(super) fn bytes(addresses: Range<u64>) -> io::Result<u64> {
     sum(BufReader::new(File::open("/proc/self/smaps")?), &addresses)
 }

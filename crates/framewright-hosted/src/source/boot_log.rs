@@ -1,7 +1,8 @@
-//! A Linux boot log: the firmware map (`BIOS-e820:` lines) and the affinity table (`SRAT:` lines) as the kernel printed them.
+//! A Linux boot log: the firmware map (`BIOS-e820:` lines) and the affinity table (`SRAT:` lines)
+//! as the kernel printed them.
 //!
-//! Other lines are skipped; a line that begins as one of these and cannot be read is an error, because a map with a line missing is
-//! a wrong map. A file with several boots gives the first.
+//! Other lines are skipped; a line that begins as one of these and cannot be read is an error,
+//! because a map with a line missing is a wrong map. A file with several boots gives the first.
 
 use super::e820_line::{self, Entry};
 use super::log_line::message;
@@ -51,7 +52,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     machine.ranges = boot.ranges;
     machine.affinities = boot.affinities;
     machine.notes.append(&mut boot.remarks);
-    // The log numbers CPUs by APIC; Linux's own numbers follow the same order on all but odd firmware.
+    // The log numbers CPUs by APIC; Linux's own numbers follow the same order on all but odd
+    // firmware.
     machine.cpus =
         (0..).zip(&boot.cpus).map(|(cpu, &(_, node))| CpuAffinity { cpu, node }).collect();
     if machine.cpus.is_empty() {
@@ -103,7 +105,8 @@ fn read_line(boots: &mut Vec<Boot>, line: Line<'_>) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Adds a range, in a new boot when it repeats the first range of this one. A line that is merely printed twice is one line.
+/// Adds a range, in a new boot when it repeats the first range of this one. A line that is merely
+/// printed twice is one line.
 fn add_range(boots: &mut Vec<Boot>, range: MapRange) {
     let last = boots.len() - 1;
     let known = &mut boots[last].ranges;

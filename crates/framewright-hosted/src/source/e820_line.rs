@@ -33,7 +33,8 @@ pub(super) enum Entry {
     Gap,
 }
 
-/// What follows the name of the source. Maps that the kernel changed (`modified`, `user`, `e820: update`) have other names.
+/// What follows the name of the source. Maps that the kernel changed (`modified`, `user`, `e820:
+/// update`) have other names.
 pub(super) fn content(message: &str) -> Option<&str> {
     ["BIOS-e820", "BIOS-e801", "BIOS-88"].iter().find_map(|source| message.strip_prefix(source))
 }
@@ -74,7 +75,8 @@ fn old_range(content: &str) -> Option<(PhysRange, &str)> {
     (start <= end).then(|| (PhysRange::new(start, end), rest))
 }
 
-/// Newer kernels print the size between range and type: `  639   KB kernel usable RAM`, `    1.9 GB ...`.
+/// Newer kernels print the size between range and type: `  639   KB kernel usable RAM`, `    1.9 GB
+/// ...`.
 fn strip_size(text: &str) -> &str {
     let text = text.trim_start();
     let size = || {

@@ -51,7 +51,8 @@ fn is_reversed(line: Line<'_>) -> bool {
     ends.is_some_and(|(first, last)| is_number(first) && is_number(last)) && entry(line).is_none()
 }
 
-/// The kind of an entry, or nothing for a device. A driver that added memory names itself in brackets.
+/// The kind of an entry, or nothing for a device. A driver that added memory names itself in
+/// brackets.
 fn memory_kind(what: &str) -> Option<framewright::firmware::MemoryKind> {
     let name = if what.starts_with("System RAM (") { "System RAM" } else { what };
     kinds::kind(name)

@@ -2,7 +2,8 @@
 
 use framewright::firmware::MemoryKind;
 
-/// The kind that `text` names, in either case: boot log, `/proc/iomem` and `/sys/firmware/memmap` alike.
+/// The kind that `text` names, in either case: boot log, `/proc/iomem` and `/sys/firmware/memmap`
+/// alike.
 pub(super) fn kind(text: &str) -> Option<MemoryKind> {
     let name = text.trim().to_ascii_lowercase();
     // Old kernels bracket the whole name: "(usable)".

@@ -5,10 +5,12 @@ use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology, Topo
 use framewright::units::NodeId;
 
 impl Machine {
-    /// Storage that is large enough for a [`MapBuilder`] to take this machine's ranges, whatever their overlaps.
+    /// Storage that is large enough for a [`MapBuilder`] to take this machine's ranges, whatever
+    /// their overlaps.
     #[must_use]
     pub fn map_storage(&self) -> Vec<MapRange> {
-        // n ranges have at most 2n borders, so 2n pieces; the builder asks for room for as many again while it cuts.
+        // n ranges have at most 2n borders, so 2n pieces; the builder asks for room for as many
+        // again while it cuts.
         vec![MapRange::EMPTY; 4 * self.ranges.len() + 32]
     }
 
@@ -18,14 +20,14 @@ impl Machine {
         vec![MemoryAffinity::EMPTY; 4 * self.affinities.len() + 16]
     }
 
-    /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to `topology`. Node numbers are kept, so
-    /// that numbers with gaps leave nodes with neither memory nor CPUs. A machine that names no CPU gets one on
-    /// its lowest node.
+    /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to
+    /// `topology`. Node numbers are kept, so that numbers with gaps leave nodes with neither memory
+    /// nor CPUs. A machine that names no CPU gets one on its lowest node.
     ///
     /// # Errors
-    /// [`SourceError::Map`] or [`SourceError::Topology`] with what the library refused: a range beyond the address space, nodes that
-    /// claim the same addresses, a node beyond the limit, an impossible distance, storage that is too small (see
-    /// [`Machine::map_storage`]).
+    /// [`SourceError::Map`] or [`SourceError::Topology`] with what the library refused: a range
+    /// beyond the address space, nodes that claim the same addresses, a node beyond the limit, an
+    /// impossible distance, storage that is too small (see [`Machine::map_storage`]).
     pub fn load(
         &self,
         map: &mut MapBuilder<'_>,

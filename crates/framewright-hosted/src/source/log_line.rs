@@ -1,6 +1,7 @@
 //! What stands before a kernel message in logs that people keep and send.
 
-/// The message of a log line: without mail quoting, syslog's host and `kernel:`, priorities and time stamps.
+/// The message of a log line: without mail quoting, syslog's host and `kernel:`, priorities and
+/// time stamps.
 pub(super) fn message(line: &str) -> &str {
     let mut rest =
         line.trim().trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace());
@@ -16,7 +17,8 @@ pub(super) fn message(line: &str) -> &str {
     }
 }
 
-/// `[    0.000000] `, `[Tue Nov  3 10:00:00 2020] `, and the task or CPU in a second pair of brackets.
+/// `[    0.000000] `, `[Tue Nov  3 10:00:00 2020] `, and the task or CPU in a second pair of
+/// brackets.
 fn strip_stamp(text: &str) -> Option<&str> {
     let (stamp, rest) = text.strip_prefix('[')?.split_once(']')?;
     (!stamp.starts_with("mem")).then_some(rest)

@@ -1,7 +1,8 @@
 //! Where a machine's memory map, nodes and CPUs come from.
 //!
-//! A [`Machine`] holds what a source said, raw: ranges may overlap and be in any order, and node numbers may have gaps.
-//! [`Machine::load`] hands it to the library's intake, which makes it trustworthy or refuses it.
+//! A [`Machine`] holds what a source said, raw: ranges may overlap and be in any order, and node
+//! numbers may have gaps. [`Machine::load`] hands it to the library's intake, which makes it
+//! trustworthy or refuses it.
 //!
 //! | source | function |
 //! |---|---|
@@ -37,7 +38,8 @@ use std::path::Path;
 
 /// Most CPUs that a machine may have; as many as Linux can be built for.
 pub const MAX_CPUS: u32 = 8192;
-/// Largest file that is read as a machine, in bytes. Boot logs are far smaller; a device file has no end.
+/// Largest file that is read as a machine, in bytes. Boot logs are far smaller; a device file has
+/// no end.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// What is known of a machine before anything is made of it.
@@ -51,7 +53,8 @@ pub struct Machine {
     pub affinities: Vec<Affinity>,
     /// CPUs and their nodes. Empty when the source names none.
     pub cpus: Vec<CpuAffinity>,
-    /// Distances `(from, to, distance)` between nodes in units of ACPI's SLIT; a pair that is not listed has the usual distance.
+    /// Distances `(from, to, distance)` between nodes in units of ACPI's SLIT; a pair that is not
+    /// listed has the usual distance.
     pub distances: Vec<(u32, u32, u8)>,
     /// What a reader should know about how this came to be, a line each.
     pub notes: Vec<String>,
@@ -78,15 +81,18 @@ pub struct CpuAffinity {
 }
 
 impl Machine {
-    /// The running machine, without needing any privilege. The notes say which source was used and why others were not.
+    /// The running machine, without needing any privilege. The notes say which source was used and
+    /// why others were not.
     ///
     /// # Errors
-    /// [`SourceError::NoSource`] when the machine says nothing about its memory, or the error of the file that could not be read.
+    /// [`SourceError::NoSource`] when the machine says nothing about its memory, or the error of
+    /// the file that could not be read.
     pub fn this() -> Result<Self, SourceError> {
         Self::from_system(Path::new("/"))
     }
 
-    /// The machine whose `proc` and `sys` trees lie under `root`: `/` for the running one, or a folder with copies.
+    /// The machine whose `proc` and `sys` trees lie under `root`: `/` for the running one, or a
+    /// folder with copies.
     ///
     /// # Errors
     /// As [`Machine::this`].
@@ -94,8 +100,8 @@ impl Machine {
         system::read(root)
     }
 
-    /// The machine that a file describes; the format is recognised by its content. A folder is taken for copied
-    /// `proc` and `sys` trees.
+    /// The machine that a file describes; the format is recognised by its content. A folder is
+    /// taken for copied `proc` and `sys` trees.
     ///
     /// # Errors
     /// [`SourceError::Io`], [`SourceError::FileTooLarge`], or what [`Machine::parse`] says.
@@ -113,16 +119,17 @@ impl Machine {
                 limit_bytes: MAX_FILE_BYTES,
             });
         }
-        // A boot log may hold stray bytes; they become replacement characters in lines that are skipped anyway.
+        // A boot log may hold stray bytes; they become replacement characters in lines that are
+        // skipped anyway.
         Self::parse(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
 
-    /// The machine that `text` describes: a Linux boot log, `/proc/iomem`, or our own format. `name` is used in messages and
-    /// becomes the machine's name unless the text gives one.
+    /// The machine that `text` describes: a Linux boot log, `/proc/iomem`, or our own format.
+    /// `name` is used in messages and becomes the machine's name unless the text gives one.
     ///
     /// # Errors
-    /// [`SourceError::Unreadable`] names the line; [`SourceError::NoMemory`] and [`SourceError::HiddenAddresses`] mean that the
-    /// text as a whole is of no use.
+    /// [`SourceError::Unreadable`] names the line; [`SourceError::NoMemory`] and
+    /// [`SourceError::HiddenAddresses`] mean that the text as a whole is of no use.
     pub fn parse(name: &str, text: &str) -> Result<Self, SourceError> {
         if boot_log::recognise(text) {
             boot_log::parse(name, text)
@@ -145,8 +152,9 @@ impl Machine {
         u32::try_from(self.cpus.len()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// The nodes of the CPUs, as many as [`Machine::cpu_count`] says, as [`Machine::load`] gives them to the library: CPU i of a platform is the i-th here,
-    /// whatever its number. A node beyond the limit, which `load` refuses, counts as node 0.
+    /// The nodes of the CPUs, as many as [`Machine::cpu_count`] says, as [`Machine::load`] gives
+    /// them to the library: CPU i of a platform is the i-th here, whatever its number. A node
+    /// beyond the limit, which `load` refuses, counts as node 0.
     #[must_use]
     pub fn cpu_nodes(&self) -> Vec<NodeId> {
         let lowest = self.affinities.iter().map(|affinity| affinity.node).min().unwrap_or(0);

@@ -1,6 +1,7 @@
 //! Nodes of a running Linux: `/sys/devices/system/node`.
 //!
-//! Nothing here is an error: a machine without node files has one node, and what cannot be used is left out with a note.
+//! Nothing here is an error: a machine without node files has one node, and what cannot be used is
+//! left out with a note.
 
 use super::{Affinity, CpuAffinity, Machine, size, split, system};
 use framewright::firmware::LOCAL_DISTANCE;

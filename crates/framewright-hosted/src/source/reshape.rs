@@ -8,12 +8,13 @@ use framewright::units::{MAX_NODES, PhysRange};
 const NODE_MIN_BYTES: u64 = 32 << 20;
 
 impl Machine {
-    /// Replaces the nodes by `nodes` that share present memory evenly by address, cut at 2 MiB boundaries, with CPUs dealt to them in
-    /// turn (Linux's parameter `numa=fake=N`). Distances become the usual ones; hot-pluggable memory stays so.
+    /// Replaces the nodes by `nodes` that share present memory evenly by address, cut at 2 MiB
+    /// boundaries, with CPUs dealt to them in turn (Linux's parameter `numa=fake=N`). Distances
+    /// become the usual ones; hot-pluggable memory stays so.
     ///
     /// # Errors
-    /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node, [`SourceError::Map`] when the memory
-    /// map itself is refused. The machine is then as it was.
+    /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node,
+    /// [`SourceError::Map`] when the memory map itself is refused. The machine is then as it was.
     pub fn emulate_nodes(&mut self, nodes: u32) -> Result<(), SourceError> {
         if nodes == 0 || nodes as usize > MAX_NODES {
             return Err(SourceError::NodeCount { nodes });
@@ -30,7 +31,8 @@ impl Machine {
         let parts = split::by_weight(&present, &vec![1; nodes as usize]);
         let mut affinities = Vec::new();
         for (node, part) in (0..nodes).zip(parts) {
-            // The library keeps what the first claim of an address says, so the hot-pluggable parts come first.
+            // The library keeps what the first claim of an address says, so the hot-pluggable parts
+            // come first.
             let hot = self
                 .affinities
                 .iter()
@@ -52,8 +54,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Replaces the CPUs by `cpus`, numbered from 0 and dealt in turn to the nodes that had CPUs; when none had, to the nodes with
-    /// memory.
+    /// Replaces the CPUs by `cpus`, numbered from 0 and dealt in turn to the nodes that had CPUs;
+    /// when none had, to the nodes with memory.
     ///
     /// # Errors
     /// [`SourceError::CpuCount`]; the machine is then as it was.

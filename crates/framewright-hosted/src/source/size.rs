@@ -2,7 +2,8 @@
 
 use super::SizeError;
 
-/// Reads a number of bytes as the library's boot parameters do, with white space around it allowed, and an error that repeats the text.
+/// Reads a number of bytes as the library's boot parameters do, with white space around it allowed,
+/// and an error that repeats the text.
 ///
 /// ```
 /// assert_eq!(framewright_hosted::parse_size("1536M"), Ok(1536 << 20));
@@ -39,7 +40,8 @@ pub(super) fn parse_inclusive(text: &str) -> Option<framewright::units::PhysRang
     (first < end).then(|| framewright::units::PhysRange::new(first, end))
 }
 
-/// Reads a list of CPUs as Linux writes it (`0-3,8`), ascending as written. An empty list is a list.
+/// Reads a list of CPUs as Linux writes it (`0-3,8`), ascending as written. An empty list is a
+/// list.
 pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !(part.is_empty() && text.trim().is_empty())) {

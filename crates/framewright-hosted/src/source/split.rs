@@ -2,8 +2,9 @@
 
 use framewright::units::{BLOCK_SIZE, PhysRange};
 
-/// The addresses at which present memory, given ascending and disjoint, is cut so that the parts hold memory in the proportion of `weights`,
-/// to 2 MiB. The first part begins at 0 and the last ends at the end of memory.
+/// The addresses at which present memory, given ascending and disjoint, is cut so that the parts
+/// hold memory in the proportion of `weights`, to 2 MiB. The first part begins at 0 and the last
+/// ends at the end of memory.
 pub(super) fn by_weight(present: &[PhysRange], weights: &[u64]) -> Vec<PhysRange> {
     let total: u128 = present.iter().map(|range| u128::from(range.size())).sum();
     let all: u128 = weights.iter().map(|&weight| u128::from(weight)).sum::<u128>().max(1);

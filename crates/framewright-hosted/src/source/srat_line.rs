@@ -46,7 +46,8 @@ pub(super) enum Srat {
     Nothing,
 }
 
-/// What follows the name of the table. `ACPI: SRAT 0x000000...` is a line of the list of tables, not of this one.
+/// What follows the name of the table. `ACPI: SRAT 0x000000...` is a line of the list of tables,
+/// not of this one.
 pub(super) fn content(message: &str) -> Option<&str> {
     let message = message.strip_prefix("ACPI: ").unwrap_or(message);
     let rest = message.strip_prefix("NUMA: ").unwrap_or(message).strip_prefix("SRAT")?;

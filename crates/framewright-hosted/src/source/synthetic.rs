@@ -22,8 +22,9 @@ const LEAST: u64 = 8 << 20;
 const MOST: u64 = PHYSICAL_ADDRESS_END - HIGH_START;
 
 impl Machine {
-    /// A machine with `memory_bytes` of memory (rounded down to pages), split over `nodes` as QEMU splits it, and `cpus` CPUs dealt to the nodes in
-    /// turn. Memory up to 2 GiB begins at address 0, the rest at 4 GiB; a machine with one node says nothing of nodes.
+    /// A machine with `memory_bytes` of memory (rounded down to pages), split over `nodes` as QEMU
+    /// splits it, and `cpus` CPUs dealt to the nodes in turn. Memory up to 2 GiB begins at address
+    /// 0, the rest at 4 GiB; a machine with one node says nothing of nodes.
     ///
     /// # Errors
     /// [`SourceError::MemorySize`], [`SourceError::NodeCount`], [`SourceError::CpuCount`], and
@@ -89,7 +90,8 @@ fn ranges(memory_bytes: u64) -> Vec<MapRange> {
     out
 }
 
-/// Memory counted without holes is cut into equal parts, and every part is then laid over the addresses.
+/// Memory counted without holes is cut into equal parts, and every part is then laid over the
+/// addresses.
 fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
     let pieces =
         [PhysRange::new(0, BASE_END), PhysRange::new(EXTENDED_START, LOW_END.min(memory_bytes))];

@@ -9,7 +9,8 @@ use std::path::Path;
 /// A way to learn the memory map, or why it does not work here.
 type Source = fn(&Path, &mut Machine) -> Result<(), String>;
 
-/// Best first: firmware's own words, what the kernel made of them, which blocks there are, and only how much.
+/// Best first: firmware's own words, what the kernel made of them, which blocks there are, and only
+/// how much.
 const SOURCES: [(&str, Source); 4] = [
     ("sys/firmware/memmap", firmware),
     ("proc/iomem", resources),

@@ -1,6 +1,8 @@
-//! The beginning of an adaptive job: its caller alone, before anything is made that others could see.
+//! The beginning of an adaptive job: its caller alone, before anything is made that others could
+//! see.
 //!
-//! Most jobs that turn out to be small end here. What they pay on top of their units is a reading of the clock before the first chunk and one after it.
+//! Most jobs that turn out to be small end here. What they pay on top of their units is a reading
+//! of the clock before the first chunk and one after it.
 
 use super::pace::{KNOWN_NS, Pace};
 use super::track::border;
@@ -24,7 +26,8 @@ pub(super) struct Begun {
 pub(super) struct Asks(Option<bool>);
 
 impl Job<'_> {
-    /// Whether nobody looks at the job while it runs, and its size alone does not say how many threads it is worth.
+    /// Whether nobody looks at the job while it runs, and its size alone does not say how many
+    /// threads it is worth.
     #[inline]
     pub(super) fn can_begin_alone(&self) -> bool {
         self.min_chunk.is_none()
@@ -33,7 +36,8 @@ impl Job<'_> {
             && self.statistics.is_empty()
     }
 
-    /// Works on `range`, of which nobody else knows, until all is done or helpers are worth calling.
+    /// Works on `range`, of which nobody else knows, until all is done or helpers are worth
+    /// calling.
     ///
     /// # Errors
     /// That of a chunk, and its range. All before it has succeeded, nothing behind it has begun.
@@ -54,7 +58,8 @@ impl Job<'_> {
         let size = range.end - range.start;
         let pace = self.first_pace(size, now_ns);
         let mut begun = Begun { pace, chunks: 0, at: range.start, asks: Asks::default() };
-        // A job that is thought to be worth no helper is looked at in the middle, and costs no second look at its end.
+        // A job that is thought to be worth no helper is looked at in the middle, and costs no
+        // second look at its end.
         let half = self.unit_cost().filter(|cost| cost.is_for_one(size)).map(|_| size.div_ceil(2));
         loop {
             if self.worthwhile_helpers(
@@ -92,7 +97,8 @@ impl Job<'_> {
         self.unit_cost().is_some() && pace.timed().0 < size / 2
     }
 
-    /// What the caller knows about time when it begins. Where that is that no helper pays it forgets it, and believes what it sees alone.
+    /// What the caller knows about time when it begins. Where that is that no helper pays it
+    /// forgets it, and believes what it sees alone.
     pub(super) fn first_pace(&self, size: u64, now_ns: u64) -> Pace {
         let known = self
             .unit_cost()
@@ -114,7 +120,8 @@ impl Job<'_> {
         u32::try_from(crew.posts.len()).unwrap_or(u32::MAX).saturating_add(1).min(self.max_threads)
     }
 
-    /// How many helpers `rest` units are worth: one for each share of them, and not more than there are chunks. None for a job that is not large, where helpers were asked for in vain lately.
+    /// How many helpers `rest` units are worth: one for each share of them, and not more than there
+    /// are chunks. None for a job that is not large, where helpers were asked for in vain lately.
     #[inline]
     pub(super) fn worthwhile_helpers<H: Helpers + ?Sized>(
         &self,

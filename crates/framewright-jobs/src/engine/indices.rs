@@ -1,4 +1,5 @@
-//! Worker numbers: the lowest that is free, so that they stay below the number of workers that there are at once.
+//! Worker numbers: the lowest that is free, so that they stay below the number of workers that
+//! there are at once.
 //!
 //! Orders of memory: Relaxed is the failure of the update: who gets no number reads nothing.
 
@@ -16,7 +17,8 @@ impl Indices {
     pub(super) fn take(&self) -> Option<u32> {
         (0..).zip(&self.0).find_map(|(place, word)| {
             let lowest_free = |bits: u64| (bits != u64::MAX).then(|| bits | (bits + 1));
-            // Acquire pairs with the Release in `give_back`: the last holder's chunks come before the next one's.
+            // Acquire pairs with the Release in `give_back`: the last holder's chunks come before
+            // the next one's.
             let before =
                 word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
             Some(place * 64 + before.trailing_ones())

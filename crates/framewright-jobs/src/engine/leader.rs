@@ -1,4 +1,5 @@
-//! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and calls them.
+//! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and
+//! calls them.
 //!
 //! Orders of memory: Relaxed everywhere: what is stored here before helpers are offered the job
 //! reaches them through their posts (Release in `Recruits::offer_reserved`, Acquire in
@@ -57,7 +58,8 @@ where
         }
     }
 
-    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the caller's own chunk that failed, and what it knows about time.
+    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the
+    /// caller's own chunk that failed, and what it knows about time.
     pub(super) fn lead(mut self, begun: Option<Begun>) -> (Option<Range<u64>>, Option<Pace>) {
         let shared = self.shared;
         let node = || shared.helpers.current_node();
@@ -107,7 +109,8 @@ where
         self.shared.crew.map_or(1, |crew| self.shared.job.possible_threads(crew))
     }
 
-    /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be measured, and fixes the size of its chunks.
+    /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be
+    /// measured, and fixes the size of its chunks.
     fn call_at_once(&mut self, own: &mut Own<'_>) {
         let shared = self.shared;
         let job = shared.job;
@@ -219,7 +222,8 @@ where
         reserved
     }
 
-    /// Takes the first idle post whose helper runs on `node`, or goes anywhere; with a `node` that there is not, any idle post.
+    /// Takes the first idle post whose helper runs on `node`, or goes anywhere; with a `node` that
+    /// there is not, any idle post.
     fn first_idle(&mut self, crew: Crew<'_>, from: &mut u8, node: u32) -> Option<usize> {
         for helper in usize::from(*from)..crew.posts.len() {
             *from = u8::try_from(helper + 1).unwrap_or(u8::MAX);
@@ -268,7 +272,8 @@ where
     }
 
     #[inline(never)]
-    /// Offers the job at the posts that were reserved and wakes their helpers. The time that takes is no chunk's: `pace` goes on behind it.
+    /// Offers the job at the posts that were reserved and wakes their helpers. The time that takes
+    /// is no chunk's: `pace` goes on behind it.
     fn offer(&mut self, reserved: u32, pace: Option<&mut Pace>) {
         let shared = self.shared;
         let Some(crew) = shared.crew else { return };

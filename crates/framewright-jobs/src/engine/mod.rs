@@ -33,12 +33,14 @@ use pace::Pace;
 use track::{Rule, Track};
 use whole::since;
 
-/// A job whose progress is watched is cut into this many chunks when one thread does it without a smallest chunk.
+/// A job whose progress is watched is cut into this many chunks when one thread does it without a
+/// smallest chunk.
 const WATCHED_CHUNKS: u64 = 64;
 
 impl Job<'_> {
-    /// Runs the job: calls `chunk` for ranges that cover it exactly once, on this thread and on helpers. Returns when all calls have returned. Runs
-    /// to its end on this thread if no helper comes; a helper that has not started by then never does.
+    /// Runs the job: calls `chunk` for ranges that cover it exactly once, on this thread and on
+    /// helpers. Returns when all calls have returned. Runs to its end on this thread if no helper
+    /// comes; a helper that has not started by then never does.
     ///
     /// What the chunks wrote is visible when this returns. `chunk` may run jobs of its own.
     ///
@@ -61,9 +63,10 @@ impl Job<'_> {
         self.start(helpers, &chunk, None::<fn(Range<u64>)>)
     }
 
-    /// [`run`](Self::run) that leaves nothing half done: when a chunk failed, or the job was cancelled before all was claimed, calls `undo` on this thread for every
-    /// maximal range whose chunks succeeded, in ascending order. Never for a chunk that failed, which cleans up after itself, nor for what was
-    /// not begun (SPEC 1.4).
+    /// [`run`](Self::run) that leaves nothing half done: when a chunk failed, or the job was
+    /// cancelled before all was claimed, calls `undo` on this thread for every maximal range whose
+    /// chunks succeeded, in ascending order. Never for a chunk that failed, which cleans up after
+    /// itself, nor for what was not begun (SPEC 1.4).
     ///
     /// # Errors
     /// Those of `run`. In each case nothing is left done, as far as `undo` undoes it.
@@ -157,7 +160,8 @@ impl Job<'_> {
         self.run_parts(helpers, crew, chunk, undo)
     }
 
-    /// A function of its own, so that the room for [`MAX_PARTS`] parts is on the stack only when there are parts.
+    /// A function of its own, so that the room for [`MAX_PARTS`] parts is on the stack only when
+    /// there are parts.
     #[inline(never)]
     fn run_parts<H, F, U, E>(
         &self,
@@ -417,7 +421,8 @@ where
         Some(claimed)
     }
 
-    /// How many threads share a track, about: those of its node while it is claimed from there, everybody at the end.
+    /// How many threads share a track, about: those of its node while it is claimed from there,
+    /// everybody at the end.
     fn sharers(&self, track: &Track, own: &Own<'_>) -> u32 {
         let threads = self.held.load(Ordering::Relaxed) + 1;
         if self.tracks.len() > 1 && track.node == own.worker.node() {
@@ -427,7 +432,8 @@ where
         }
     }
 
-    /// Claims from the worker's track; when that is exhausted from another of its node, then from the one with most left.
+    /// Claims from the worker's track; when that is exhausted from another of its node, then from
+    /// the one with most left.
     #[inline]
     fn claim(
         &self,
@@ -501,7 +507,8 @@ where
         }
     }
 
-    /// Whether a helper should leave for another job: one is short of helpers, and this one has more than its share.
+    /// Whether a helper should leave for another job: one is short of helpers, and this one has
+    /// more than its share.
     fn must_leave(&self) -> bool {
         let Some(crew) = self.crew.filter(|crew| crew.desk.hungry() != 0) else { return false };
         let share = crew.desk.share(crew.posts.len());
@@ -509,7 +516,8 @@ where
         self.staying.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_ok()
     }
 
-    /// Wakes helpers that were offered work, together with everybody else who does so, until all are woken.
+    /// Wakes helpers that were offered work, together with everybody else who does so, until all
+    /// are woken.
     fn wake_on(&self) {
         let Some(crew) = self.crew else { return };
         while self.waking.load(Ordering::Relaxed) < crew.posts.len() {

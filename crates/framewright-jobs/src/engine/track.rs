@@ -1,8 +1,10 @@
-//! Where a part of a job stands: what is claimed and how the next chunk is claimed, in one atomic operation.
+//! Where a part of a job stands: what is claimed and how the next chunk is claimed, in one atomic
+//! operation.
 //!
-//! All operations on the position are Relaxed: that no unit is claimed twice follows from the atomicity of the read-modify-write, and what chunks
-//! write reaches the caller through the end of each helper's work (`raw::post`). While the caller is alone it uses plain loads and stores
-//! on the same word; helpers see the last of them because the offer that starts them is a Release.
+//! All operations on the position are Relaxed: that no unit is claimed twice follows from the
+//! atomicity of the read-modify-write, and what chunks write reaches the caller through the end of
+//! each helper's work (`raw::post`). While the caller is alone it uses plain loads and stores on
+//! the same word; helpers see the last of them because the offer that starts them is a Release.
 
 use crate::plan::Grid;
 use crate::sync::atomic::{AtomicU64, Ordering};

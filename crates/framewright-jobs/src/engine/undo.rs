@@ -2,8 +2,9 @@
 
 use core::ops::Range;
 
-/// Calls `undo` for what was claimed and did not fail. `claimed` gives the claimed ranges in ascending order, `next_failed` the first range that failed
-/// at or after a position; a failed range lies in one claimed range. Ranges that touch become one.
+/// Calls `undo` for what was claimed and did not fail. `claimed` gives the claimed ranges in
+/// ascending order, `next_failed` the first range that failed at or after a position; a failed
+/// range lies in one claimed range. Ranges that touch become one.
 pub(super) fn undo_succeeded(
     claimed: impl Iterator<Item = Range<u64>>,
     next_failed: impl Fn(u64) -> Option<Range<u64>>,

@@ -9,7 +9,8 @@ use crate::worker::Worker;
 use core::ops::Range;
 
 impl Job<'_> {
-    /// The whole range, when so much is known of its units that one call does it without a look at the clock, or at the platform. A description that makes no sense is left to others.
+    /// The whole range, when so much is known of its units that one call does it without a look at
+    /// the clock, or at the platform. A description that makes no sense is left to others.
     #[inline]
     pub(super) fn needs_no_clock(&self) -> Option<Range<u64>> {
         let cost = self.unit_cost().filter(|_| self.can_begin_alone() && !self.has_parts())?;
@@ -17,7 +18,8 @@ impl Job<'_> {
         cost.needs_no_clock(size).then(|| self.start..self.start + size)
     }
 
-    /// [`run_whole`](Self::run_whole) of a job that nobody looks at: small enough to be part of its caller.
+    /// [`run_whole`](Self::run_whole) of a job that nobody looks at: small enough to be part of its
+    /// caller.
     #[inline]
     pub(super) fn run_known<H, F, E>(
         helpers: &H,

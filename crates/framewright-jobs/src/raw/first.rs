@@ -11,8 +11,9 @@ pub(crate) struct FirstError<E> {
     error: UnsafeCell<Option<(E, Range<u64>)>>,
 }
 
-// SAFETY: through a shared reference the cell is only ever written, once, by the one thread that changed `taken` (invariant 26); what
-// it holds moves to the thread that takes it out, so it must be `Send`.
+// SAFETY: through a shared reference the cell is only ever written, once, by the one thread that
+// changed `taken` (invariant 26); what it holds moves to the thread that takes it out, so it must
+// be `Send`.
 unsafe impl<E: Send> Sync for FirstError<E> {}
 
 impl<E> FirstError<E> {
@@ -22,10 +23,11 @@ impl<E> FirstError<E> {
 
     /// Keeps `error` if it is the first.
     pub(crate) fn offer(&self, error: E, range: Range<u64>) {
-        // Relaxed: `taken` only chooses the writer. What it wrote reaches the caller through the end of its work, Release in
-        // `Post::serve_with`, Acquire in `Recruits::settle`.
+        // Relaxed: `taken` only chooses the writer. What it wrote reaches the caller through the
+        // end of its work, Release in `Post::serve_with`, Acquire in `Recruits::settle`.
         if !self.taken.swap(true, Ordering::Relaxed) {
-            // SAFETY: only one thread finds `taken` unset, and nobody reads before the job is owned again (invariant 26).
+            // SAFETY: only one thread finds `taken` unset, and nobody reads before the job is owned
+            // again (invariant 26).
             self.error.with_mut(|slot| unsafe { *slot = Some((error, range)) });
         }
     }

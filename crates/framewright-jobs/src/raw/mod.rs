@@ -1,4 +1,5 @@
-//! The only unsafe code of the crate: a borrowed job in the hands of other threads, and the cell of the first error.
+//! The only unsafe code of the crate: a borrowed job in the hands of other threads, and the cell of
+//! the first error.
 
 mod first;
 mod post;

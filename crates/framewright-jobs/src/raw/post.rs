@@ -1,8 +1,10 @@
-//! Where a helper is given work: one [`Post`] for each helper, owned by the platform, and [`Recruits`], a job's hold on some of them.
+//! Where a helper is given work: one [`Post`] for each helper, owned by the platform, and
+//! [`Recruits`], a job's hold on some of them.
 //!
 //! # Protocol
 //!
-//! The whole state of a post is one word: null, or the address of a job's entry on its caller's stack and a tag.
+//! The whole state of a post is one word: null, or the address of a job's entry on its caller's
+//! stack and a tag.
 //!
 //! ```text
 //!           caller: reserve          caller: offer            helper: serve
@@ -13,9 +15,10 @@
 //!     +------------------ caller: has read what failed ------------ FAILED, PANICKED
 //! ```
 //!
-//! A caller leaves only when no post names its entry: what was not started is taken back with a compare-and-swap that either wins, and then the helper
-//! never sees the job, or loses, and then the helper is running and is waited for. That a post names *this* entry needs no generation number: the
-//! entry is alive, so no other job has its address, and only its caller posts it.
+//! A caller leaves only when no post names its entry: what was not started is taken back with a
+//! compare-and-swap that either wins, and then the helper never sees the job, or loses, and then
+//! the helper is running and is waited for. That a post names *this* entry needs no generation
+//! number: the entry is alive, so no other job has its address, and only its caller posts it.
 //!
 //! # Memory ordering
 //!
@@ -86,7 +89,8 @@ fn tagged(entry: *mut Entry, tag: usize) -> *mut Entry {
     entry.map_addr(|address| address | tag)
 }
 
-/// Where one helper finds work. The platform has one for each helper, in memory that outlives every job: a static array, or a pool.
+/// Where one helper finds work. The platform has one for each helper, in memory that outlives every
+/// job: a static array, or a pool.
 ///
 /// A helper's loop is
 ///
@@ -133,8 +137,9 @@ impl Post {
         }
     }
 
-    /// Whether work waits here. For a helper about to sleep, after it has made known that it sleeps: this begins with a full fence, as
-    /// does the way from an offer to [`Helpers::wake`](crate::Helpers::wake), so of the two at least one sees the other.
+    /// Whether work waits here. For a helper about to sleep, after it has made known that it
+    /// sleeps: this begins with a full fence, as does the way from an offer to
+    /// [`Helpers::wake`](crate::Helpers::wake), so of the two at least one sees the other.
     #[must_use]
     pub fn has_work(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -152,23 +157,25 @@ impl Post {
         self.word.load(Ordering::Acquire).is_null()
     }
 
-    /// On which node the work that waits here should run, when it matters. For the platform, in or after
-    /// [`Helpers::wake`](crate::Helpers::wake).
+    /// On which node the work that waits here should run, when it matters. For the platform, in or
+    /// after [`Helpers::wake`](crate::Helpers::wake).
     #[must_use]
     pub fn node(&self) -> Option<u32> {
         let node = self.node.load(Ordering::Relaxed);
         (node != ANY_NODE).then_some(node)
     }
 
-    /// Does the work that waits here, if any; returns whether there was some. Called by the helper. A panic in the work comes out of this,
-    /// after the job was told.
+    /// Does the work that waits here, if any; returns whether there was some. Called by the helper.
+    /// A panic in the work comes out of this, after the job was told.
     pub fn serve(&self) -> bool {
         self.serve_with(|work| work())
     }
 
-    /// [`serve`](Self::serve) inside `around`, which calls its argument, and where there is unwinding catches what comes out of it and keeps it
-    /// for [`Helpers::resume_panic`](crate::Helpers::resume_panic). The job hears of the helper's end when `around` has returned. An
-    /// `around` that does not call its argument has the helper do nothing.
+    /// [`serve`](Self::serve) inside `around`, which calls its argument, and where there is
+    /// unwinding catches what comes out of it and keeps it for
+    /// [`Helpers::resume_panic`](crate::Helpers::resume_panic). The job hears of the helper's end
+    /// when `around` has returned. An `around` that does not call its argument has the helper do
+    /// nothing.
     pub fn serve_with(&self, around: impl FnOnce(&mut dyn FnMut())) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         let entry = entry(word);
@@ -192,9 +199,11 @@ impl Post {
                 return;
             }
             finish.state = Progress::Inside;
-            // SAFETY: the post says RUNNING for this entry until `finish` is dropped, and its caller stays until then (invariant 25).
+            // SAFETY: the post says RUNNING for this entry until `finish` is dropped, and its
+            // caller stays until then (invariant 25).
             let entry = unsafe { &*entry };
-            // SAFETY: `Entry` was made of a living `W` together with `help::<W>`, and lives as above (invariant 25).
+            // SAFETY: `Entry` was made of a living `W` together with `help::<W>`, and lives as
+            // above (invariant 25).
             let ended = unsafe { (entry.help)(entry.work) };
             finish.state = Progress::Returned(ended);
         });
@@ -269,7 +278,8 @@ pub(crate) struct Recruits<'a> {
     not_send: PhantomData<*const ()>,
 }
 
-/// Calls `body` with the means to have others call `work.help()`. When this returns, or unwinds, all of them have ended.
+/// Calls `body` with the means to have others call `work.help()`. When this returns, or unwinds,
+/// all of them have ended.
 pub(crate) fn with_recruits<W: Work + Sync, R>(
     posts: &[Post],
     work: &W,
@@ -313,8 +323,8 @@ impl Recruits<'_> {
         }
     }
 
-    /// Offers the work at every post that is reserved, then calls `offered` for each of these. Between the two is a full fence, the partner of that in
-    /// [`Post::has_work`].
+    /// Offers the work at every post that is reserved, then calls `offered` for each of these.
+    /// Between the two is a full fence, the partner of that in [`Post::has_work`].
     pub(crate) fn offer_reserved(&mut self, offered: impl FnOnce(&mut dyn Iterator<Item = usize>)) {
         let mut fresh = PostSet::default();
         for (helper, post) in self.mine() {
@@ -340,8 +350,9 @@ impl Recruits<'_> {
     fn settle_mine(&self) {
         for (_, post) in self.mine() {
             for unstarted in [RESERVED, OFFERED] {
-                // Success orders nothing: the helper saw nothing of this job. But a load of this null by somebody's `reserve` must see what the
-                // posts' last helper did, hence Release.
+                // Success orders nothing: the helper saw nothing of this job. But a load of this
+                // null by somebody's `reserve` must see what the posts' last helper did, hence
+                // Release.
                 let ours = tagged(self.entry, unstarted);
                 let _ = post.word.compare_exchange(
                     ours,
@@ -365,7 +376,8 @@ impl Recruits<'_> {
         post.word.load(Ordering::Acquire) != tagged(self.entry, RUNNING)
     }
 
-    /// Of the helpers' chunks that failed the first that begins at or after `position`. After [`settle`](Self::settle).
+    /// Of the helpers' chunks that failed the first that begins at or after `position`. After
+    /// [`settle`](Self::settle).
     pub(crate) fn next_failed(&self, position: u64) -> Option<Range<u64>> {
         let failed = self.ended_as(FAILED).map(|(_, post)| {
             post.failed_start.load(Ordering::Relaxed)..post.failed_end.load(Ordering::Relaxed)

@@ -27,7 +27,8 @@ impl Log {
     }
 }
 
-/// Fails unless `chunks`, which ascend, cover exactly `range` and are cut only at multiples of `align`.
+/// Fails unless `chunks`, which ascend, cover exactly `range` and are cut only at multiples of
+/// `align`.
 pub fn assert_covers(chunks: &[Range<u64>], range: Range<u64>, align: u64) {
     let mut at = range.start;
     for chunk in chunks {

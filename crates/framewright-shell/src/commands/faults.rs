@@ -1,5 +1,7 @@
-//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an allocator. Each CPU goes through a mapping again and again: a run for each
-//! fault, a write to each page, and all of it back. Nothing is cleared, so that what the allocator costs is not lost in it. An iteration is a page of 4 KiB that was written to.
+//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an
+//! allocator. Each CPU goes through a mapping again and again: a run for each fault, a write to
+//! each page, and all of it back. Nothing is cleared, so that what the allocator costs is not lost
+//! in it. An iteration is a page of 4 KiB that was written to.
 
 use super::arguments;
 use crate::host::Host;

@@ -33,7 +33,8 @@ struct Times {
     freed_ns: Option<u64>,
 }
 
-/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them at addresses of their own where the machine has such, looks whether all still stands there, and frees them:
+/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them at addresses
+/// of their own where the machine has such, looks whether all still stands there, and frees them:
 /// once, or for some seconds. What the pool counts is afterwards what it was.
 pub(super) fn hugetlb<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
@@ -133,7 +134,8 @@ fn round<P: Platform, H: Host>(
     result.map(|()| Times { started_ns, written_ns, checked_ns, freed_ns: now_ns() })
 }
 
-/// Size, number of pages and seconds, of which the last ones may be left out, and perhaps a node that there is. Without a number it is what nobody was promised.
+/// Size, number of pages and seconds, of which the last ones may be left out, and perhaps a node
+/// that there is. Without a number it is what nobody was promised.
 fn what_to_use<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],

@@ -1,4 +1,5 @@
-//! What the tests of the shell share: a machine of two nodes whose CPUs are threads, and a host that interrupts when it is told to.
+//! What the tests of the shell share: a machine of two nodes whose CPUs are threads, and a host
+//! that interrupts when it is told to.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::units::PhysRange;
@@ -57,7 +58,8 @@ impl Host for Threads {
     }
 }
 
-/// Two CPUs and two nodes of so many MiB, the second at 4 GiB; the clock leaps by `step_ns` whenever somebody looks at it.
+/// Two CPUs and two nodes of so many MiB, the second at 4 GiB; the clock leaps by `step_ns`
+/// whenever somebody looks at it.
 pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads) {
     let mib = |start: u64, size: u64| PhysRange::new(start << 20, (start + size) << 20);
     let [low, high] = [mib(0, nodes_mib[0]), mib(4096, nodes_mib[1])];

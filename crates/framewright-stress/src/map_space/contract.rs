@@ -1,4 +1,5 @@
-//! The contract of [`MapSpace`] as a suite that any implementation can be run through, in a process and on a machine.
+//! The contract of [`MapSpace`] as a suite that any implementation can be run through, in a process
+//! and on a machine.
 
 use super::{AccessFault, FaultyFrames, MapSpaceFixture};
 use framewright::map_space::{
@@ -124,7 +125,8 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// Present: what one CPU writes all others read; leaves a value that only this block and word has.
+    /// Present: what one CPU writes all others read; leaves a value that only this block and word
+    /// has.
     fn write_marks(&self, block: u32) {
         for (cpu, address) in self.each(block) {
             let stored = self.fixture.store(cpu, address, address as u64 ^ u64::from(cpu));
@@ -152,7 +154,8 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
             .flat_map(move |address| (0..cpus).map(move |cpu| (cpu, address)))
     }
 
-    /// The section has exactly `present` present, with its marks, and the sections around it nothing.
+    /// The section has exactly `present` present, with its marks, and the sections around it
+    /// nothing.
     fn assert_section(&self, present: BlockRange) {
         for block in FIRST - 1..=FIRST + BLOCKS_PER_CALL {
             if present.start.0 <= block && block < present.end.0 {
@@ -171,8 +174,8 @@ impl<'a, F: MapSpaceFixture> Checker<'a, F> {
     }
 }
 
-/// Runs everything that [`MapSpace`] promises. `make` returns a fixture of which everything is absent; each part of the suite leaves it so, so it
-/// may be the same again.
+/// Runs everything that [`MapSpace`] promises. `make` returns a fixture of which everything is
+/// absent; each part of the suite leaves it so, so it may be the same again.
 ///
 /// # Panics
 /// With what went wrong.
@@ -368,7 +371,8 @@ fn merge<F: MapSpaceFixture>(check: &Checker<F>, section: BlockRange) -> bool {
     merged.unwrap_or(false)
 }
 
-/// A section is split, loses `blocks`, gets them back and is merged: whether in place, elsewhere or not at all, nothing shows.
+/// A section is split, loses `blocks`, gets them back and is merged: whether in place, elsewhere or
+/// not at all, nothing shows.
 fn merging_keeps_what_is_there<F: MapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     let whole = shape((0, 64));
     check.fill(whole);
@@ -407,7 +411,8 @@ fn merging_needs_room_and_all_blocks<F: MapSpaceFixture>(check: &Checker<F>) {
     check.assert_section(shape((0, 63)));
     check.free(check.populate(whole));
     check.write_marks(FIRST + 63);
-    // One page of each run leaves when it moves elsewhere, so this room is too small for that and for the table.
+    // One page of each run leaves when it moves elsewhere, so this room is too small for that and
+    // for the table.
     let mut unflushed = Unflushed::new();
     for frame in (0..Unflushed::CAPACITY as u64).map(|index| (1 << 39) + 2 * index) {
         assert!(unflushed.push(PfnRange::new(frame, frame + 1)));

@@ -6,7 +6,8 @@ use framewright::units::Pfn;
 /// Why an access to the array failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessFault {
-    /// A translation was used whose frame is free, or is used again for something else: it was freed before its flush.
+    /// A translation was used whose frame is free, or is used again for something else: it was
+    /// freed before its flush.
     Stale {
         /// The CPU whose TLB had it.
         cpu: u32,

@@ -1,5 +1,6 @@
-//! A random history of a [`MapSpace`] whose tables can be read: after every step each page must lead where a model says, with the rights that
-//! the model says, and every frame must be accounted for.
+//! A random history of a [`MapSpace`] whose tables can be read: after every step each page must
+//! lead where a model says, with the rights that the model says, and every frame must be accounted
+//! for.
 
 use super::{AccessFault, FaultyFrames, MapSpaceFixture};
 use crate::Random;
@@ -56,7 +57,8 @@ struct History<'a, F> {
     resting: u64,
 }
 
-/// Runs `steps` random steps from `seed` on the first sections of a space of which everything is absent, and leaves it so.
+/// Runs `steps` random steps from `seed` on the first sections of a space of which everything is
+/// absent, and leaves it so.
 ///
 /// # Panics
 /// With what went wrong.
@@ -164,7 +166,8 @@ impl<F: Walkable> History<'_, F> {
         let mut unflushed = Unflushed::new();
         let left = self.fixture.trial().evict(blocks, &mut unflushed) as usize;
         self.free(self.fixture.trial().flush(unflushed));
-        // Everything was flushed before, so there was room for all, and what is left was not prepared.
+        // Everything was flushed before, so there was room for all, and what is left was not
+        // prepared.
         assert!(
             left == 0 || !prepare && left == present,
             "{left} of {present} blocks in {blocks:?} were left"

@@ -1,5 +1,5 @@
-//! What every [`MapSpace`] must do, as a suite that needs neither heap nor threads: it runs in a test and on a machine. And a random history for
-//! those whose tables can be read.
+//! What every [`MapSpace`] must do, as a suite that needs neither heap nor threads: it runs in a
+//! test and on a machine. And a random history for those whose tables can be read.
 
 mod contract;
 mod fault;
@@ -16,11 +16,13 @@ pub use trial::TrialSpace;
 use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::PfnRange;
 
-/// A [`MapSpace`] together with what the suite needs to look at it from outside. It describes at least the first 2 GiB.
+/// A [`MapSpace`] together with what the suite needs to look at it from outside. It describes at
+/// least the first 2 GiB.
 ///
 /// # Safety
-/// The implementer promises that the space is there for the suite: nobody else calls for it while a suite runs, no Rust reference leads
-/// into its array, and `load` and `store` cope with whatever is mapped there; and that [`free`](Self::free) leaves alone what it is not owed.
+/// The implementer promises that the space is there for the suite: nobody else calls for it while a
+/// suite runs, no Rust reference leads into its array, and `load` and `store` cope with whatever is
+/// mapped there; and that [`free`](Self::free) leaves alone what it is not owed.
 pub unsafe trait MapSpaceFixture {
     /// What is tested.
     fn space(&self) -> &dyn MapSpace;

@@ -18,8 +18,9 @@ impl<'a> TrialSpace<'a> {
     /// Any space.
     ///
     /// # Safety
-    /// As for implementing [`MapSpaceFixture`]: nobody else calls for the space as long as this is used, no Rust reference leads into
-    /// its array, and whoever looks there copes with what it finds. What is flushed was filled by this space.
+    /// As for implementing [`MapSpaceFixture`]: nobody else calls for the space as long as this is
+    /// used, no Rust reference leads into its array, and whoever looks there copes with what it
+    /// finds. What is flushed was filled by this space.
     pub const unsafe fn new(space: &'a dyn MapSpace) -> Self {
         Self(space)
     }
@@ -34,7 +35,8 @@ impl<'a> TrialSpace<'a> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        // SAFETY: nobody else uses the space (the promise of `new` and of `MapSpaceFixture`; invariant 42).
+        // SAFETY: nobody else uses the space (the promise of `new` and of `MapSpaceFixture`;
+        // invariant 42).
         unsafe { self.0.populate(blocks, frames, unflushed) }
     }
 
@@ -69,7 +71,8 @@ impl<'a> TrialSpace<'a> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<bool, OutOfFrames> {
-        // SAFETY: as for `populate`; the caller writes to the section's parts only through the fixture, between calls (invariant 42).
+        // SAFETY: as for `populate`; the caller writes to the section's parts only through the
+        // fixture, between calls (invariant 42).
         unsafe { self.0.merge(section, frames, unflushed) }
     }
 

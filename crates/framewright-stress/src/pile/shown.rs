@@ -18,11 +18,13 @@ const WRITTEN: u64 = 5;
 type OnEachCpu<'a> = &'a dyn Fn(&(dyn Fn(u32) + Sync));
 
 impl<P: Platform> Pile<'_, P> {
-    /// Shows all runs in `window`, `shift` places further than they lie in the pile, has all CPUs look at the stamps of all pages there, writes to all pages there, looks whether that arrived, and
-    /// takes all away again. `on_each_cpu` calls what it is given on each CPU.
+    /// Shows all runs in `window`, `shift` places further than they lie in the pile, has all CPUs
+    /// look at the stamps of all pages there, writes to all pages there, looks whether that
+    /// arrived, and takes all away again. `on_each_cpu` calls what it is given on each CPU.
     ///
     /// # Errors
-    /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another page's memory.
+    /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another
+    /// page's memory.
     pub fn use_through(
         &self,
         window: &dyn Window,
@@ -95,8 +97,9 @@ impl<P: Platform> Pile<'_, P> {
             + 8 * place;
         let address = core::ptr::with_exposed_provenance_mut(usize::try_from(base).unwrap_or(0));
         let address = NonNull::new(address).unwrap_or(NonNull::dangling());
-        // SAFETY: the window shows all of the run from the address that `show_all` noted, until `hide_all`, which comes later (invariant 40); the run is the pile's, any content is a value, and it is
-        // reached as atomics only.
+        // SAFETY: the window shows all of the run from the address that `show_all` noted, until
+        // `hide_all`, which comes later (invariant 40); the run is the pile's, any content is a
+        // value, and it is reached as atomics only.
         unsafe { AtomicU64::from_ptr(address.as_ptr()) }
     }
 }

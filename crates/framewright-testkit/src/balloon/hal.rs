@@ -1,4 +1,5 @@
-//! Memory that driver and device share: pages with made-up physical addresses, so that whoever takes one kind of address for the other is found out.
+//! Memory that driver and device share: pages with made-up physical addresses, so that whoever
+//! takes one kind of address for the other is found out.
 //!
 //! [`Hal`] consists of functions without `self`, so this is per thread.
 
@@ -76,7 +77,8 @@ impl FakeHal {
             for region in memory.regions.values() {
                 for half_word in 0..region.pages * PAGE_SIZE / 2 {
                     let place = region.pointer.as_ptr().cast::<u16>().wrapping_add(half_word);
-                    // SAFETY: inside the region, which the driver reaches by atomic operations as well.
+                    // SAFETY: inside the region, which the driver reaches by atomic operations as
+                    // well.
                     let place = unsafe { AtomicU16::from_ptr(place) };
                     place.store(random(), Ordering::Relaxed);
                 }

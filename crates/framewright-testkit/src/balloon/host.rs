@@ -89,7 +89,8 @@ impl FakeBalloon {
         self.device().answers = answers;
     }
 
-    /// Answers up to `count` requests for pages and reports, the oldest first; gives how many there were.
+    /// Answers up to `count` requests for pages and reports, the oldest first; gives how many there
+    /// were.
     pub fn answer(&self, count: usize) -> usize {
         (0..count)
             .filter(|_| {
@@ -100,7 +101,8 @@ impl FakeBalloon {
             .count()
     }
 
-    /// Answers the report that is number `number` of those without an answer, counted from the oldest. False when there is none.
+    /// Answers the report that is number `number` of those without an answer, counted from the
+    /// oldest. False when there is none.
     #[must_use]
     pub fn answer_report(&self, number: usize) -> bool {
         self.answer_of(Kind::Reporting, number)
@@ -138,12 +140,14 @@ impl FakeBalloon {
         self.device().lies.clear();
     }
 
-    /// Turns hostile: from now on it does nothing that it is asked, and only [`overwrite`](Self::overwrite) says what the driver gets to see.
+    /// Turns hostile: from now on it does nothing that it is asked, and only
+    /// [`overwrite`](Self::overwrite) says what the driver gets to see.
     pub fn turn_hostile(&self) {
         self.device().is_hostile = true;
     }
 
-    /// Overwrites every byte of the driver's memory that devices can reach with what `random` gives.
+    /// Overwrites every byte of the driver's memory that devices can reach with what `random`
+    /// gives.
     pub fn overwrite(&self, random: &mut dyn FnMut() -> u16) {
         FakeHal::overwrite(random);
     }

@@ -1,7 +1,8 @@
 //! A page array for a fake machine, at addresses that can really be read and written.
 //!
-//! Present parts begin as junk, so that a descriptor which nobody initialised is found; absent parts read as zero and fault when they are
-//! written. The frames that the tables would name are taken and counted but hold nothing: [`crate::FakePaging`] is the model of tables and TLBs.
+//! Present parts begin as junk, so that a descriptor which nobody initialised is found; absent
+//! parts read as zero and fault when they are written. The frames that the tables would name are
+//! taken and counted but hold nothing: [`crate::FakePaging`] is the model of tables and TLBs.
 
 use super::FakeMachine;
 use super::memory::{map, to_usize};
@@ -118,7 +119,8 @@ impl FakeArray {
         ArrayCounts { sections: state.sections.len() as u64, frames, flushes: state.flushes }
     }
 
-    /// Whether no descriptor of the 2 MiB block at `pfn` was ever written since its section became present.
+    /// Whether no descriptor of the 2 MiB block at `pfn` was ever written since its section became
+    /// present.
     ///
     /// # Panics
     /// When the block lies beyond the array.
@@ -130,7 +132,8 @@ impl FakeArray {
             // SAFETY: inside the mapping, as was just checked, and aligned.
             let word =
                 unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
-            // SAFETY: the same; any content is a value, and descriptors are written as atomics or before anybody looks.
+            // SAFETY: the same; any content is a value, and descriptors are written as atomics or
+            // before anybody looks.
             unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed)
                 == u64::from_ne_bytes([JUNK; 8])
         })
@@ -171,8 +174,9 @@ const fn run(start: Pfn, order: Order) -> PfnRange {
     PfnRange { start, end: start.add(order.pages()) }
 }
 
-// SAFETY: present sections are mapped for themselves alone, and a section that becomes absent is mapped anew before its frames go into the Unflushed; the
-// process has one set of translations, which the system flushes (invariant 12).
+// SAFETY: present sections are mapped for themselves alone, and a section that becomes absent is
+// mapped anew before its frames go into the Unflushed; the process has one set of translations,
+// which the system flushes (invariant 12).
 unsafe impl MapSpace for FakeArray {
     fn base(&self) -> NonNull<u8> {
         self.base

@@ -106,8 +106,8 @@ impl Builder {
         self
     }
 
-    /// Puts the ranges of the map at unrelated places, so that only what invariant 15 promises holds. Machines that
-    /// reach very far up are always laid out so.
+    /// Puts the ranges of the map at unrelated places, so that only what invariant 15 promises
+    /// holds. Machines that reach very far up are always laid out so.
     pub fn scattered(mut self) -> Self {
         self.layout = Layout::Scattered;
         self
@@ -119,8 +119,8 @@ impl Builder {
     }
 
     /// Starts with this in every byte of memory. Without it each machine of a test has another of
-    /// [`PATTERNS`](super::PATTERNS), none of them zeros, beginning with one that follows from the test's name;
-    /// `FRAMEWRIGHT_PATTERN=33` says which for all machines of a run.
+    /// [`PATTERNS`](super::PATTERNS), none of them zeros, beginning with one that follows from the
+    /// test's name; `FRAMEWRIGHT_PATTERN=33` says which for all machines of a run.
     pub fn pattern(mut self, pattern: u8) -> Self {
         self.pattern = Some(pattern);
         self
@@ -151,8 +151,8 @@ impl Builder {
         self
     }
 
-    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset. The machine has the
-    /// memory map of that one; nothing else of it stays.
+    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset.
+    /// The machine has the memory map of that one; nothing else of it stays.
     ///
     /// # Safety
     /// Nobody uses `before` or its memory from now on, which includes every manager that ran on it.
@@ -173,7 +173,8 @@ impl Builder {
         if crate::careful().is_some() {
             self.layout = Layout::Scattered;
         }
-        // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its platform.
+        // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its
+        // platform.
         let entries = Vec::leak(vec![MapRange::EMPTY; 8 * self.memory.len() + 16]);
         let mut builder = MapBuilder::new(entries);
         for &(range, kind) in &self.memory {

@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// One CPU. Only the thread that has claimed it changes the depths, so relaxed order suffices; claiming and leaving hand
-/// them over.
+/// One CPU. Only the thread that has claimed it changes the depths, so relaxed order suffices;
+/// claiming and leaving hand them over.
 #[derive(Default)]
 struct Cpu {
     claimed: AtomicBool,
@@ -183,8 +183,8 @@ impl CpuSet {
     }
 }
 
-/// What `irq_save` returns at `depth` on `cpu`: unique per nesting level, so that any mix-up shows. Never 0 or 1, so that a
-/// caller who makes states up is caught too.
+/// What `irq_save` returns at `depth` on `cpu`: unique per nesting level, so that any mix-up shows.
+/// Never 0 or 1, so that a caller who makes states up is caught too.
 fn token(cpu: u32, depth: u32) -> usize {
     1 << 62 | (cpu as usize) << 32 | depth as usize
 }

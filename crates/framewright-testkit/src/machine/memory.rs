@@ -1,7 +1,8 @@
-//! Physical memory: reserved address space of this process, of which only what is touched costs anything.
+//! Physical memory: reserved address space of this process, of which only what is touched costs
+//! anything.
 //!
-//! Usable ranges are mapped and everything else faults. A pattern is a private mapping of one small file over and over, so a
-//! frame is filled with it at no cost until it is written.
+//! Usable ranges are mapped and everything else faults. A pattern is a private mapping of one small
+//! file over and over, so a frame is filled with it at no cost until it is written.
 
 use framewright::units::PhysRange;
 use std::fs::File;
@@ -10,12 +11,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What every byte of memory may be at the start. A table over memory that was never cleared then has, from one pattern to
-/// another, each state that a block can be in (the low four bits of a word), and one that means nothing.
+/// What every byte of memory may be at the start. A table over memory that was never cleared then
+/// has, from one pattern to another, each state that a block can be in (the low four bits of a
+/// word), and one that means nothing.
 pub const PATTERNS: [u8; 12] =
     [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
 
-/// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a process.
+/// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a
+/// process.
 const POISONED_EDGE: usize = 2 << 30;
 /// The files that a pattern is mapped from, for small and for large ranges.
 const TILES: [usize; 2] = [2 << 20, 16 << 20];
@@ -46,7 +49,8 @@ pub(super) struct Memory {
     retired: AtomicBool,
 }
 
-// SAFETY: the pointers name a mapping that lives as long as the process; whoever writes through them answers for it.
+// SAFETY: the pointers name a mapping that lives as long as the process; whoever writes through
+// them answers for it.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -62,7 +66,8 @@ impl Memory {
             offsets.extend(ranges.iter().map(|range| SKEW + to_usize(range.start)));
             size += to_usize(end);
         } else {
-            // The gaps are of odd sizes so that no relation between ranges is left but order, which is turned round.
+            // The gaps are of odd sizes so that no relation between ranges is left but order, which
+            // is turned round.
             for range in ranges.iter().rev() {
                 offsets.push(size);
                 size += to_usize(range.size()) + SKEW;
@@ -152,7 +157,8 @@ pub(super) fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("the host has 64-bit addresses")
 }
 
-/// `mmap` of a private mapping. `at` is an address inside a reservation of ours that `flags` say to replace.
+/// `mmap` of a private mapping. `at` is an address inside a reservation of ours that `flags` say to
+/// replace.
 pub(super) fn map(
     at: Option<NonNull<u8>>,
     size: usize,
@@ -161,8 +167,8 @@ pub(super) fn map(
     file: libc::c_int,
 ) -> NonNull<u8> {
     let address = at.map_or(std::ptr::null_mut(), NonNull::as_ptr).cast();
-    // SAFETY: without an address a new mapping is made; with one it replaces a part of a reservation that only this module
-    // made and that holds no reference.
+    // SAFETY: without an address a new mapping is made; with one it replaces a part of a
+    // reservation that only this module made and that holds no reference.
     let mapped =
         unsafe { libc::mmap(address, size, protection, flags | libc::MAP_PRIVATE, file, 0) };
     assert!(

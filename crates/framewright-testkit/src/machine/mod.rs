@@ -79,8 +79,8 @@ struct Clock {
 /// It lives for ever, because a manager holds its platform for ever; what it costs is given back by
 /// [`retire`](Self::retire), and else when the process ends.
 ///
-/// A thread becomes a CPU when it first calls the machine: the lowest one that is free, until the thread ends. A test that
-/// cares says which with [`run_on`](Self::run_on).
+/// A thread becomes a CPU when it first calls the machine: the lowest one that is free, until the
+/// thread ends. A test that cares says which with [`run_on`](Self::run_on).
 pub struct FakeMachine {
     memory: Arc<Memory>,
     pattern: u8,
@@ -132,12 +132,14 @@ impl FakeMachine {
     /// Runs `body` with the calling thread on CPU `cpu`, then moves it back to where it was.
     ///
     /// # Panics
-    /// When another thread is that CPU, or when the thread may not move: it is pinned or its interrupts are off.
+    /// When another thread is that CPU, or when the thread may not move: it is pinned or its
+    /// interrupts are off.
     pub fn run_on<R>(&self, cpu: u32, body: impl FnOnce() -> R) -> R {
         self.cpus.run_on(cpu, body)
     }
 
-    /// Runs `handler` as an interrupt handler on the calling thread's CPU: interrupts are off and waiting is not allowed.
+    /// Runs `handler` as an interrupt handler on the calling thread's CPU: interrupts are off and
+    /// waiting is not allowed.
     ///
     /// # Panics
     /// When interrupts are off already: the machine would not have delivered it.
@@ -202,13 +204,15 @@ impl FakeMachine {
         assert!(self.map_space.set(space).is_ok(), "the map space was set before");
     }
 
-    /// Whether `address` is in memory that the allocator may hand out, without counting as a use of the direct map.
+    /// Whether `address` is in memory that the allocator may hand out, without counting as a use of
+    /// the direct map.
     #[must_use]
     pub fn is_usable(&self, address: u64) -> bool {
         self.memory.find(address).is_some()
     }
 
-    /// The 64 bits at physical address `address`, read at once. Not for memory that another thread writes in the ordinary way.
+    /// The 64 bits at physical address `address`, read at once. Not for memory that another thread
+    /// writes in the ordinary way.
     ///
     /// # Panics
     /// When the address is not usable memory or not a multiple of 8.
@@ -255,7 +259,8 @@ impl FakeMachine {
         unsafe { start.write_bytes(self.pattern, 4096) };
     }
 
-    /// Gives the machine's memory back to the host. Whoever touches it afterwards faults; `direct` panics.
+    /// Gives the machine's memory back to the host. Whoever touches it afterwards faults; `direct`
+    /// panics.
     ///
     /// # Safety
     /// Nobody uses the machine's memory any more, which includes every manager that runs on it.
@@ -274,9 +279,10 @@ impl std::fmt::Debug for FakeMachine {
     }
 }
 
-// SAFETY: the memory is a private mapping of this process, readable and writable in every usable range for as long as the
-// machine was not retired, linear within each range of the map (invariants 1, 15), and `direct` checks the address. A CPU belongs to one
-// thread at a time, from first use to the thread's end. No interrupt handler exists but those that `interrupt` runs, which checks.
+// SAFETY: the memory is a private mapping of this process, readable and writable in every usable
+// range for as long as the machine was not retired, linear within each range of the map (invariants
+// 1, 15), and `direct` checks the address. A CPU belongs to one thread at a time, from first use to
+// the thread's end. No interrupt handler exists but those that `interrupt` runs, which checks.
 // `cpu_barrier` is the host's own.
 unsafe impl Platform for FakeMachine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
@@ -350,7 +356,8 @@ unsafe impl Platform for FakeMachine {
 
     fn relax(&self) {
         count(&self.counters.relax);
-        // A thread that is no real CPU may have been taken off it by the host while it holds the lock.
+        // A thread that is no real CPU may have been taken off it by the host while it holds the
+        // lock.
         std::thread::yield_now();
     }
 

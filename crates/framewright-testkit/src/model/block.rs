@@ -1,5 +1,6 @@
-//! Frames of zones, one by one: which are free and which are allocated. It does not say what an allocator must return but judges
-//! what it did. Frames can be isolated meanwhile: nobody gets them then.
+//! Frames of zones, one by one: which are free and which are allocated. It does not say what an
+//! allocator must return but judges what it did. Frames can be isolated meanwhile: nobody gets them
+//! then.
 
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use std::fmt;
@@ -123,7 +124,8 @@ impl FrameCounts {
     }
 }
 
-/// See the module documentation. Every method that is told an outcome panics when it was wrong and then says why.
+/// See the module documentation. Every method that is told an outcome panics when it was wrong and
+/// then says why.
 ///
 /// ```
 /// use framewright::units::{NodeId, Order, Pfn, PfnRange};
@@ -222,7 +224,8 @@ impl BlockModel {
             .unwrap_or_else(|why| panic!("allocating {wanted} returned {range:?}: {why}"));
     }
 
-    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free and none of it isolated.
+    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free
+    /// and none of it isolated.
     ///
     /// # Panics
     /// When that is not so.
@@ -234,7 +237,8 @@ impl BlockModel {
         self.told("allocating", range, succeeded, Frame::Free, Frame::Allocated);
     }
 
-    /// Freeing `range`, any part of one or of many allocations, succeeded or not; it should exactly when all of it is allocated.
+    /// Freeing `range`, any part of one or of many allocations, succeeded or not; it should exactly
+    /// when all of it is allocated.
     ///
     /// # Panics
     /// When that is not so.
@@ -258,7 +262,8 @@ impl BlockModel {
         zone.isolated[indices].fill(isolated);
     }
 
-    /// Isolating `range` succeeded or not; it should exactly when it lies in one zone and nothing of it is isolated.
+    /// Isolating `range` succeeded or not; it should exactly when it lies in one zone and nothing
+    /// of it is isolated.
     ///
     /// # Panics
     /// When that is not so.
@@ -282,7 +287,8 @@ impl BlockModel {
         }
     }
 
-    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and nobody has it.
+    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and nobody
+    /// has it.
     ///
     /// # Panics
     /// When that is not so.

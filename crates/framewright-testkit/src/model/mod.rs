@@ -1,4 +1,5 @@
-//! Reference models: what the manager should do, said as simply as possible and as slowly as need be.
+//! Reference models: what the manager should do, said as simply as possible and as slowly as need
+//! be.
 
 mod block;
 mod page;

@@ -1,4 +1,5 @@
-//! The firmware intake, page by page: what each byte is, hence each page, whose it is, and in which zone.
+//! The firmware intake, page by page: what each byte is, hence each page, whose it is, and in which
+//! zone.
 
 use framewright::firmware::{MapRange, MemoryAffinity, MemoryKind, NodeRange};
 use framewright::units::{
@@ -58,7 +59,8 @@ pub struct ZoneTotals {
     pub reserved: u64,
 }
 
-/// See the module documentation. Nothing in it is sorted, joined or cut: every question goes through everything that was told.
+/// See the module documentation. Nothing in it is sorted, joined or cut: every question goes
+/// through everything that was told.
 #[derive(Clone, Default, Debug)]
 pub struct PageModel {
     told: Vec<Told>,
@@ -120,7 +122,8 @@ impl PageModel {
         kind
     }
 
-    /// What the page is: the most restrictive kind of its bytes; memory only if there is no byte of which nothing was said.
+    /// What the page is: the most restrictive kind of its bytes; memory only if there is no byte of
+    /// which nothing was said.
     #[must_use]
     pub fn page_kind(&self, page: Pfn) -> Option<MemoryKind> {
         let (start, end) = (page.address(), page.address() + PAGE_SIZE);
@@ -147,7 +150,8 @@ impl PageModel {
         })
     }
 
-    /// Pages at which something may change: the first of each run that could differ from the page before it.
+    /// Pages at which something may change: the first of each run that could differ from the page
+    /// before it.
     #[must_use]
     pub fn interesting_pages(&self) -> Vec<Pfn> {
         let claims = self.claims.iter().flat_map(|claim| [claim.range.start, claim.range.end]);
@@ -161,7 +165,8 @@ impl PageModel {
         pages.into_iter().map(Pfn).collect()
     }
 
-    /// Runs of pages on which `of` gives the same, ascending; pages of which it says nothing are left out.
+    /// Runs of pages on which `of` gives the same, ascending; pages of which it says nothing are
+    /// left out.
     fn runs<T: PartialEq + Copy>(&self, of: impl Fn(Pfn) -> Option<T>) -> Vec<(PfnRange, T)> {
         let pages = self.interesting_pages();
         let ends = pages.iter().skip(1).copied().chain([Pfn(PHYSICAL_ADDRESS_END / PAGE_SIZE)]);
@@ -183,12 +188,13 @@ impl PageModel {
         runs.into_iter().map(|(run, kind)| MapRange { range: run.to_phys(), kind }).collect()
     }
 
-    /// Whose a page is: its first byte decides. Unclaimed memory goes to the claim that ends closest below, else to the one that
-    /// begins closest above, else to node 0.
+    /// Whose a page is: its first byte decides. Unclaimed memory goes to the claim that ends
+    /// closest below, else to the one that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, page: Pfn) -> PageOwner {
         let at = page.address();
-        // Where claims of one node overlap, the first to come says whether the memory may be taken out.
+        // Where claims of one node overlap, the first to come says whether the memory may be taken
+        // out.
         let direct =
             self.claims.iter().find(|claim| claim.range.start <= at && at < claim.range.end);
         if let Some(claim) = direct {
@@ -224,7 +230,8 @@ impl PageModel {
         runs.into_iter().map(range).collect()
     }
 
-    /// The zone that has an entry for block `block`: the one with most present pages in it, the lower node if that is a tie.
+    /// The zone that has an entry for block `block`: the one with most present pages in it, the
+    /// lower node if that is a tie.
     #[must_use]
     pub fn block_owner(&self, block: u64) -> Option<(NodeId, ZoneKind)> {
         let mut votes: BTreeMap<(NodeId, ZoneKind), u64> = BTreeMap::new();
@@ -238,8 +245,8 @@ impl PageModel {
         votes.into_iter().find(|&(_, count)| count == most).map(|(zone, _)| zone)
     }
 
-    /// What each zone has, when the pages in `early` were reserved before hand-over. Looks at every present page, so it is for
-    /// small machines.
+    /// What each zone has, when the pages in `early` were reserved before hand-over. Looks at every
+    /// present page, so it is for small machines.
     #[must_use]
     pub fn zones(&self, early: &[PfnRange]) -> BTreeMap<(NodeId, ZoneKind), ZoneTotals> {
         let mut zones: BTreeMap<(NodeId, ZoneKind), ZoneTotals> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Reference counts of runs of frames, one number each. Like [`BlockModel`](super::BlockModel) it judges what was done.
+//! Reference counts of runs of frames, one number each. Like [`BlockModel`](super::BlockModel) it
+//! judges what was done.
 
 use framewright::units::{Pfn, PfnRange};
 

@@ -1,9 +1,12 @@
-//! Page tables in a fake machine's memory, and CPUs whose TLBs keep what they saw until they are flushed.
+//! Page tables in a fake machine's memory, and CPUs whose TLBs keep what they saw until they are
+//! flushed.
 //!
-//! [`FakePaging`] is a [`MapSpace`] with real tables in real frames: a section of the array is one 2 MiB mapping, or a table of 512
-//! entries, or absent as a whole through one table that all such sections share. [`FakePaging::load`] and
-//! [`FakePaging::store`] go through the TLB of the CPU that they name, which is as stale as hardware may be: it caches every step of a walk
-//! and forgets nothing by itself. A use of a translation whose frame went back to its source is an [`AccessFault::Stale`].
+//! [`FakePaging`] is a [`MapSpace`] with real tables in real frames: a section of the array is one
+//! 2 MiB mapping, or a table of 512 entries, or absent as a whole through one table that all such
+//! sections share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of the CPU
+//! that they name, which is as stale as hardware may be: it caches every step of a walk and forgets
+//! nothing by itself. A use of a translation whose frame went back to its source is an
+//! [`AccessFault::Stale`].
 
 mod table;
 mod tlb;
@@ -63,8 +66,8 @@ pub struct FakePaging {
 }
 
 impl FakePaging {
-    /// An empty array for `machine`. `ledger` is that of the source of all frames that it will be given; two frames, for
-    /// the zero page and for the shared table, are taken at once and kept.
+    /// An empty array for `machine`. `ledger` is that of the source of all frames that it will be
+    /// given; two frames, for the zero page and for the shared table, are taken at once and kept.
     ///
     /// # Errors
     /// [`OutOfFrames`] when `frames` has not even these.
@@ -123,8 +126,8 @@ impl FakePaging {
         if !entry.is_writable() {
             return Err(AccessFault::ReadOnly { cpu, address, frame: entry.frame() });
         }
-        // SAFETY: the frame belongs to the array: it was taken and did not come back, which `access` has checked, and the array's
-        // frames are reached by address only.
+        // SAFETY: the frame belongs to the array: it was taken and did not come back, which
+        // `access` has checked, and the array's frames are reached by address only.
         unsafe { self.machine.store(entry.frame().address() + offset, value) };
         Ok(())
     }
@@ -378,9 +381,10 @@ fn is_whole(blocks: &std::ops::Range<u64>) -> bool {
     *blocks == (0..u64::from(BLOCKS_PER_CALL))
 }
 
-// SAFETY: a frame is in at most one entry, because the source hands it out once; `evict` and the replacing of a table put what they
-// remove into the Unflushed; `flush` clears every TLB, cached tables included, before it gives frames free; nothing is written before every
-// frame is there (invariant 12).
+// SAFETY: a frame is in at most one entry, because the source hands it out once; `evict` and the
+// replacing of a table put what they remove into the Unflushed; `flush` clears every TLB, cached
+// tables included, before it gives frames free; nothing is written before every frame is there
+// (invariant 12).
 unsafe impl MapSpace for FakePaging {
     fn base(&self) -> NonNull<u8> {
         NonNull::without_provenance(NonZeroUsize::new(BASE).expect("not zero"))

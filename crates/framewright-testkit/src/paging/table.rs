@@ -59,7 +59,8 @@ impl Table {
 
     pub(super) fn set(self, machine: &FakeMachine, index: u64, entry: Entry) {
         assert!(index < super::ENTRIES, "entry {index} of a table");
-        // SAFETY: the frame was taken for a table and is not free yet, so nobody holds a reference into it.
+        // SAFETY: the frame was taken for a table and is not free yet, so nobody holds a reference
+        // into it.
         unsafe { machine.store(self.0.address() + 8 * index, entry.0) };
     }
 

@@ -22,8 +22,9 @@ pub(super) struct Place {
     pub(super) page: u64,
 }
 
-/// Everything that a CPU may cache of the tables: large and small translations, and which table a section has. It forgets nothing
-/// but in a flush: real ones forget earlier, at no known time, so what works with this works with them.
+/// Everything that a CPU may cache of the tables: large and small translations, and which table a
+/// section has. It forgets nothing but in a flush: real ones forget earlier, at no known time, so
+/// what works with this works with them.
 #[derive(Default)]
 pub(super) struct Tlb {
     upper: HashMap<u32, Cached>,
@@ -36,7 +37,8 @@ impl Tlb {
         self.pages.clear();
     }
 
-    /// The page's entry; `upper` is what the section's entry in memory is now, used only when none is cached.
+    /// The page's entry; `upper` is what the section's entry in memory is now, used only when none
+    /// is cached.
     pub(super) fn translate(
         &mut self,
         place: Place,

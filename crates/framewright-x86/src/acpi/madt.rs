@@ -7,7 +7,8 @@ const LOCAL_APIC: u8 = 0;
 const LOCAL_X2APIC: u8 = 9;
 const ENABLED: u32 = 1 << 0;
 const ONLINE_CAPABLE: u32 = 1 << 1;
-/// The identifier that stands for all CPUs at once in 8 bits; from here on only x2APIC entries count.
+/// The identifier that stands for all CPUs at once in 8 bits; from here on only x2APIC entries
+/// count.
 const BROADCAST: u32 = 0xff;
 
 /// A CPU.
@@ -29,7 +30,8 @@ pub fn cpus<'a>(
     table: Table<'a>,
 ) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
     let entries = Entries::new(table, FIRST_ENTRY)?;
-    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries are the ones to believe, as in Linux.
+    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries are the ones to believe,
+    // as in Linux.
     let twice = entries.clone().any(|entry| {
         entry.is_ok_and(|entry| {
             entry.kind == LOCAL_APIC

@@ -1,10 +1,11 @@
-//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near to one another (SRAT), how far nodes are apart (SLIT), and
-//! which clocks can be believed (HPET, FADT).
+//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near to one another (SRAT),
+//! how far nodes are apart (SLIT), and which clocks can be believed (HPET, FADT).
 //!
-//! [`Tables::open`] walks from the root pointer and copies what it meets, each byte once, because memory that firmware wrote may change while it is read;
-//! [`read_topology`] makes a [`framewright::firmware::Topology`] of what it finds. Firmware is
-//! not trusted: lengths, counts and checksums are checked, every loop is bounded by a checked length, and an error says which table is
-//! wrong, where in it, and how.
+//! [`Tables::open`] walks from the root pointer and copies what it meets, each byte once, because
+//! memory that firmware wrote may change while it is read; [`read_topology`] makes a
+//! [`framewright::firmware::Topology`] of what it finds. Firmware is not trusted: lengths, counts
+//! and checksums are checked, every loop is bounded by a checked length, and an error says which
+//! table is wrong, where in it, and how.
 
 mod domains;
 mod entries;

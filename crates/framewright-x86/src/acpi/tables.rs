@@ -95,8 +95,9 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and where all are that the root
-/// table names. Each byte of firmware's memory was read once: what was checked is what is used.
+/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and where all are
+/// that the root table names. Each byte of firmware's memory was read once: what was checked is
+/// what is used.
 #[derive(Debug)]
 pub struct Tables<'a> {
     rsdp: PhysRange,
@@ -112,12 +113,13 @@ impl<'a> Tables<'a> {
     /// Room that is enough for the tables of some 4000 CPUs.
     pub const USUAL_STORAGE_BYTES: usize = 256 << 10;
 
-    /// Copies root pointer, root table and tables into `storage`, and checks them. Beside the tables that
-    /// takes 20 bytes for each table that the root names and 12 for each CPU that the SRAT names.
+    /// Copies root pointer, root table and tables into `storage`, and checks them. Beside the
+    /// tables that takes 20 bytes for each table that the root names and 12 for each CPU that the
+    /// SRAT names.
     ///
     /// # Errors
-    /// Whatever is wrong with root pointer or root table, too little room for the latter included. What is wrong with another table is
-    /// [`find`](Self::find)'s error.
+    /// Whatever is wrong with root pointer or root table, too little room for the latter included.
+    /// What is wrong with another table is [`find`](Self::find)'s error.
     pub fn open(
         memory: &impl PhysicalMemory,
         rsdp: u64,
@@ -187,17 +189,19 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The first table called `signature`, checked; `None` when the root table names none, or the table is none of those that are copied.
+    /// The first table called `signature`, checked; `None` when the root table names none, or the
+    /// table is none of those that are copied.
     ///
     /// # Errors
-    /// The table is malformed, there was no room for it, or the root table names an address that cannot be read before it.
+    /// The table is malformed, there was no room for it, or the root table names an address that
+    /// cannot be read before it.
     pub fn find(&self, signature: Signature) -> Result<Option<Table<'a>>, AcpiError> {
         let copy = self.copies.iter().zip(COPIED).find(|(_, name)| *name == signature);
         copy.and_then(|(copy, _)| *copy).transpose()
     }
 
-    /// Name and bytes of every table that the root table names. Only the headers were looked at; null addresses, which real firmware
-    /// leaves for tables that it took away, are stepped over.
+    /// Name and bytes of every table that the root table names. Only the headers were looked at;
+    /// null addresses, which real firmware leaves for tables that it took away, are stepped over.
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
         let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
         self.records.iter().enumerate().filter_map(move |(index, record)| {

@@ -8,17 +8,20 @@ use framewright::units::{NodeId, PhysRange};
 /// Most CPUs that are believed.
 pub const MAX_CPUS: usize = 8192;
 
-/// Fills a fresh topology from MADT, SRAT and SLIT. Absent tables mean one node, default distances, one CPU.
+/// Fills a fresh topology from MADT, SRAT and SLIT. Absent tables mean one node, default distances,
+/// one CPU.
 ///
-/// Nodes are numbered as Linux does: first the domains of CPUs, then those of memory, each in the table's order. A CPU that the SRAT does
-/// not mention goes to node 0.
+/// Nodes are numbered as Linux does: first the domains of CPUs, then those of memory, each in the
+/// table's order. A CPU that the SRAT does not mention goes to node 0.
 ///
 /// # Errors
-/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says, and boot can go on. A SLIT that is wrong costs the
-/// distances alone: nodes, memory and CPUs are as the other tables say, nodes are as far apart as without a SLIT, and the error names it.
+/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says,
+/// and boot can go on. A SLIT that is wrong costs the distances alone: nodes, memory and CPUs are
+/// as the other tables say, nodes are as far apart as without a SLIT, and the error names it.
 pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     match place(tables, topology) {
-        // Somewhat wrong distances order the nodes' fallback badly, as none do; memory and CPUs are where they are all the same.
+        // Somewhat wrong distances order the nodes' fallback badly, as none do; memory and CPUs are
+        // where they are all the same.
         Ok(()) => place_distances(tables, topology).inspect_err(|_| topology.forget_distances()),
         Err(error) => {
             // No CPU was added before the fault, so that all of them are added here.
@@ -31,7 +34,8 @@ pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result
     }
 }
 
-/// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed table the entries before the fault count.
+/// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed
+/// table the entries before the fault count.
 pub fn count_cpus(tables: &Tables<'_>) -> usize {
     let table = tables.find(Signature::MADT).ok().flatten();
     let listed = table.and_then(|table| cpus(table).ok());
@@ -98,7 +102,8 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
     Ok(())
 }
 
-/// Distances between the domains that the SRAT named; the SLIT may have more. Without an SRAT they are of nobody.
+/// Distances between the domains that the SRAT named; the SLIT may have more. Without an SRAT they
+/// are of nobody.
 fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let Some(table) = tables.find(Signature::SLIT)? else { return Ok(()) };
     if tables.find(Signature::SRAT)?.is_none() {
@@ -139,8 +144,9 @@ fn place_cpus(
     Ok(())
 }
 
-/// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt controller and its node. `topology` is as
-/// [`read_topology`] left it, or flattened since; the nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
+/// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt
+/// controller and its node. `topology` is as [`read_topology`] left it, or flattened since; the
+/// nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
 /// count, and without a table there is none. At most [`MAX_CPUS`] are visited.
 pub fn visit_cpus(
     tables: &Tables<'_>,

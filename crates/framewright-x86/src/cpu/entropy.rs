@@ -5,8 +5,8 @@ use core::arch::x86_64::{__cpuid, _rdrand64_step};
 /// How often a generator that is empty is asked again, as Intel advises.
 const TRIES: u32 = 10;
 
-/// 64 bits from the CPU's generator. Nothing where there is none, where it has none now, or where it says one thing again and
-/// again, as those of some CPUs did after they had slept.
+/// 64 bits from the CPU's generator. Nothing where there is none, where it has none now, or where
+/// it says one thing again and again, as those of some CPUs did after they had slept.
 #[must_use]
 pub fn random() -> Option<u64> {
     if __cpuid(1).ecx & 1 << 30 == 0 {

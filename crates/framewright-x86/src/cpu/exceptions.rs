@@ -1,6 +1,8 @@
-//! The table of vectors, and exceptions: the first 32, each on a stack of its own kind, that end in one Rust function.
+//! The table of vectors, and exceptions: the first 32, each on a stack of its own kind, that end in
+//! one Rust function.
 //!
-//! The function does not return: nothing that faults here is repaired yet, so nothing is restored, and vector registers need not be saved.
+//! The function does not return: nothing that faults here is repaired yet, so nothing is restored,
+//! and vector registers need not be saved.
 //!
 //! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
 //! calls it sees what was prepared for it.
@@ -19,7 +21,8 @@ pub const VECTORS: usize = 256;
 pub const COMMON_STACK: u8 = 1;
 /// Interrupt stack of the double fault, which may come while [`COMMON_STACK`] is in use.
 pub const DOUBLE_FAULT_STACK: u8 = 2;
-/// Interrupt stack of what may come at any moment: the non-maskable interrupt and the machine check.
+/// Interrupt stack of what may come at any moment: the non-maskable interrupt and the machine
+/// check.
 pub const ASYNCHRONOUS_STACK: u8 = 3;
 
 /// What the CPU and the entry code left on the stack.
@@ -72,7 +75,8 @@ impl Table {
         Self { gates: [[0; 2]; VECTORS] }
     }
 
-    /// Fills the table; every exception from now on ends in `handler`. Vectors that nobody uses have no gate: one of them coming is an exception.
+    /// Fills the table; every exception from now on ends in `handler`. Vectors that nobody uses
+    /// have no gate: one of them coming is an exception.
     pub fn fill(&mut self, handler: Handler) {
         HANDLER.store(handler as *mut (), Ordering::Release);
         for (vector, (gate, stub)) in self.gates.iter_mut().zip(STUBS).enumerate() {
@@ -92,14 +96,15 @@ impl Table {
     /// Uses the table on this CPU.
     ///
     /// # Safety
-    /// [`Segments::load`](super::segments::Segments::load) was called with at least four stacks, the table is filled, and the code runs at the
-    /// highest privilege.
+    /// [`Segments::load`](super::segments::Segments::load) was called with at least four stacks,
+    /// the table is filled, and the code runs at the highest privilege.
     pub unsafe fn load(&'static self) {
         let pointer = TablePointer {
             limit: table_limit::<[[u64; 2]; VECTORS]>(),
             base: self.gates.as_ptr().addr() as u64,
         };
-        // SAFETY: the table is static and whole, its entries name code that follows the CPU's convention, and the caller promises the stacks.
+        // SAFETY: the table is static and whole, its entries name code that follows the CPU's
+        // convention, and the caller promises the stacks.
         unsafe {
             asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
         };
@@ -177,14 +182,16 @@ impl fmt::Display for PageFaultCode {
 extern "C" fn dispatch(frame: &Frame) -> ! {
     let handler = HANDLER.load(Ordering::Acquire);
     if !handler.is_null() {
-        // SAFETY: the only pointer ever stored is a `Handler`, and function pointers have a data pointer's size here.
+        // SAFETY: the only pointer ever stored is a `Handler`, and function pointers have a data
+        // pointer's size here.
         let handler = unsafe { core::mem::transmute::<*mut (), Handler>(handler) };
         handler(frame)
     }
     super::registers::halt()
 }
 
-/// Saves the general registers below vector and error code, which make up a [`Frame`] with what the CPU pushed, and calls [`dispatch`].
+/// Saves the general registers below vector and error code, which make up a [`Frame`] with what the
+/// CPU pushed, and calls [`dispatch`].
 #[unsafe(naked)]
 unsafe extern "C" fn common_entry() {
     naked_asm!(

@@ -1,7 +1,9 @@
-//! Interrupts: entries that save everything a Rust function may change, call one handler, and go back to what was interrupted.
+//! Interrupts: entries that save everything a Rust function may change, call one handler, and go
+//! back to what was interrupted.
 //!
-//! They run on an interrupt stack of their own, [`INTERRUPT_STACK`], because interrupted code keeps values below its stack pointer. Interrupts are
-//! off there and must stay off until the handler returns: a second one would begin at the top of the same stack.
+//! They run on an interrupt stack of their own, [`INTERRUPT_STACK`], because interrupted code keeps
+//! values below its stack pointer. Interrupts are off there and must stay off until the handler
+//! returns: a second one would begin at the top of the same stack.
 //!
 //! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
 //! calls it sees what was prepared for it.
@@ -35,7 +37,8 @@ pub fn set_handler(handler: Handler) {
 /// Lets interrupts in.
 ///
 /// # Safety
-/// The code runs at the highest privilege, with vectors and segments loaded, a handler set, and no lock held that a handler takes.
+/// The code runs at the highest privilege, with vectors and segments loaded, a handler set, and no
+/// lock held that a handler takes.
 pub unsafe fn enable() {
     // SAFETY: the caller promises that interrupts can be handled.
     unsafe { asm!("sti", options(nostack)) };
@@ -50,8 +53,8 @@ pub fn are_enabled() -> bool {
     flags & 1 << 9 != 0
 }
 
-/// With interrupts off: lets them in and sleeps until one has come; then they are off again. None is lost in between, because the CPU lets
-/// them in one instruction late.
+/// With interrupts off: lets them in and sleeps until one has come; then they are off again. None
+/// is lost in between, because the CPU lets them in one instruction late.
 ///
 /// # Safety
 /// As [`enable`].
@@ -75,12 +78,14 @@ extern "C" fn dispatch(vector: u64) {
     if handler.is_null() {
         return;
     }
-    // SAFETY: the only pointer ever stored is a `Handler`, and function pointers have a data pointer's size here.
+    // SAFETY: the only pointer ever stored is a `Handler`, and function pointers have a data
+    // pointer's size here.
     let handler = unsafe { core::mem::transmute::<*mut (), Handler>(handler) };
     handler(vector.to_le_bytes()[0]);
 }
 
-/// Saves what a function may change: nine registers, and the vector registers with `fxsave64`, for which the stack is aligned.
+/// Saves what a function may change: nine registers, and the vector registers with `fxsave64`, for
+/// which the stack is aligned.
 #[unsafe(naked)]
 unsafe extern "C" fn common_entry() {
     naked_asm!(

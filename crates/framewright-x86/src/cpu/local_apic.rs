@@ -1,5 +1,5 @@
-//! The local interrupt controller of each CPU, in its two forms: registers in memory (xAPIC, identifiers of 8 bits) and model-specific
-//! registers (x2APIC, 32 bits).
+//! The local interrupt controller of each CPU, in its two forms: registers in memory (xAPIC,
+//! identifiers of 8 bits) and model-specific registers (x2APIC, 32 bits).
 
 use super::msr;
 use core::arch::asm;
@@ -116,8 +116,8 @@ impl LocalApic {
     /// A controller in this mode.
     ///
     /// # Safety
-    /// The code runs at the highest privilege; the mode is one that all CPUs have; registers in memory are mapped uncached, for ever, where the mode
-    /// says, and nobody else uses them.
+    /// The code runs at the highest privilege; the mode is one that all CPUs have; registers in
+    /// memory are mapped uncached, for ever, where the mode says, and nobody else uses them.
     #[must_use]
     pub const unsafe fn new(mode: Mode) -> Self {
         Self { mode }
@@ -129,8 +129,8 @@ impl LocalApic {
         self.mode
     }
 
-    /// Turns this CPU's controller on: its own interrupts come with `vectors`, the timer stands still, and the pins of the old interrupt controller
-    /// are closed.
+    /// Turns this CPU's controller on: its own interrupts come with `vectors`, the timer stands
+    /// still, and the pins of the old interrupt controller are closed.
     pub fn enable(&self, vectors: Vectors) {
         // SAFETY: `new` was promised the privilege, and every 64-bit CPU has this register.
         let base = unsafe { msr::read(msr::APIC_BASE) };
@@ -199,7 +199,8 @@ impl LocalApic {
         self.read(ERROR_STATUS)
     }
 
-    /// Lets the timer count down from its largest value, without an interrupt. For measuring how fast it counts.
+    /// Lets the timer count down from its largest value, without an interrupt. For measuring how
+    /// fast it counts.
     pub fn count_freely(&self, vector: u8) {
         self.write(LOCAL_TIMER, MASKED | u32::from(vector));
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
@@ -225,12 +226,13 @@ impl LocalApic {
         self.write(TIMER_START, 0);
     }
 
-    /// Two registers make one command; whoever calls this is not interrupted by another command in between, because that is no business of
-    /// interrupt handlers.
+    /// Two registers make one command; whoever calls this is not interrupted by another command in
+    /// between, because that is no business of interrupt handlers.
     fn command(&self, id: u32, low: u32) {
         match self.mode {
             Mode::X2Apic => {
-                // Writing this register does not wait for earlier stores, which whoever is interrupted is to see.
+                // Writing this register does not wait for earlier stores, which whoever is
+                // interrupted is to see.
                 // SAFETY: fences change nothing.
                 unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
                 self.write_wide(u64::from(id) << 32 | u64::from(low));
@@ -251,13 +253,15 @@ impl LocalApic {
     fn read(&self, register: usize) -> u32 {
         match self.mode {
             Mode::Memory(base) => {
-                // SAFETY: `new` was promised 4 KiB of registers here, and every offset used is below.
+                // SAFETY: `new` was promised 4 KiB of registers here, and every offset used is
+                // below.
                 let register = unsafe { base.byte_add(register) };
                 // SAFETY: as above; reading has no effect on memory.
                 unsafe { register.read_volatile() }
             }
             #[expect(clippy::cast_possible_truncation, reason = "these registers have 32 bits")]
-            // SAFETY: `new` was promised that the mode is there, and these registers are part of it.
+            // SAFETY: `new` was promised that the mode is there, and these registers are part of
+            // it.
             Mode::X2Apic => unsafe { msr::read(model_specific(register)) as u32 },
         }
     }

@@ -1,4 +1,5 @@
-//! The CPU itself: identification, registers, ports, segments, exceptions and interrupts, its interrupt controller, its translations.
+//! The CPU itself: identification, registers, ports, segments, exceptions and interrupts, its
+//! interrupt controller, its translations.
 
 pub mod entropy;
 pub mod exceptions;

@@ -24,7 +24,8 @@ pub unsafe fn read(register: u32) -> u64 {
 /// Writes a register.
 ///
 /// # Safety
-/// As [`read`]; and what the register does with `value` is what the caller wants. It may move interrupts and addresses.
+/// As [`read`]; and what the register does with `value` is what the caller wants. It may move
+/// interrupts and addresses.
 #[expect(clippy::cast_possible_truncation, reason = "the register takes its value in halves")]
 pub unsafe fn write(register: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);

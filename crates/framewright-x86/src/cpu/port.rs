@@ -10,8 +10,8 @@ impl Port {
     /// Port `number`.
     ///
     /// # Safety
-    /// The code runs with the right to use ports, and no access to this one changes memory that Rust knows or takes the machine from under
-    /// the caller, except where the caller wants that.
+    /// The code runs with the right to use ports, and no access to this one changes memory that
+    /// Rust knows or takes the machine from under the caller, except where the caller wants that.
     #[must_use]
     pub const unsafe fn new(number: u16) -> Self {
         Self(number)

@@ -33,9 +33,11 @@ pub fn page_table_root() -> u64 {
 /// Changes to the page tables at `root` and drops every translation that is not global.
 ///
 /// # Safety
-/// The tables map, as before, everything that the program uses from here on: its code, stack, data and descriptor tables.
+/// The tables map, as before, everything that the program uses from here on: its code, stack, data
+/// and descriptor tables.
 pub unsafe fn set_page_table_root(root: u64) {
-    // SAFETY: the caller promises that the program goes on under the new tables. Memory may change its place, so no `nomem`.
+    // SAFETY: the caller promises that the program goes on under the new tables. Memory may change
+    // its place, so no `nomem`.
     unsafe { asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
 }
 
@@ -43,7 +45,8 @@ pub unsafe fn set_page_table_root(root: u64) {
 #[must_use]
 pub fn disable_interrupts() -> usize {
     let flags;
-    // SAFETY: changes nothing but the interrupt flag. Other memory accesses must not move across, so no `nomem`.
+    // SAFETY: changes nothing but the interrupt flag. Other memory accesses must not move across,
+    // so no `nomem`.
     unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
     flags
 }
@@ -59,7 +62,8 @@ pub fn restore_interrupts(flags: usize) {
 /// Stops this CPU for good.
 pub fn halt() -> ! {
     loop {
-        // SAFETY: with interrupts off the CPU waits; whatever wakes it (an NMI) is followed by the next turn.
+        // SAFETY: with interrupts off the CPU waits; whatever wakes it (an NMI) is followed by the
+        // next turn.
         unsafe { asm!("cli", "hlt", options(nomem, nostack)) };
     }
 }

@@ -1,7 +1,8 @@
 //! Segments and the task state, which in 64-bit mode exist to say on which stack an exception runs.
 //!
-//! The precompiled standard library keeps values below the stack pointer (the red zone), where an exception on the interrupted stack would
-//! write its frame. So every vector names one of the stacks of the interrupt stack table.
+//! The precompiled standard library keeps values below the stack pointer (the red zone), where an
+//! exception on the interrupted stack would write its frame. So every vector names one of the
+//! stacks of the interrupt stack table.
 
 use core::arch::asm;
 use core::mem::size_of;
@@ -61,10 +62,12 @@ impl Segments {
         }
     }
 
-    /// Uses these segments on this CPU, with `interrupt_stacks` (their tops, multiples of 16) as stacks 1, 2, ... of exceptions.
+    /// Uses these segments on this CPU, with `interrupt_stacks` (their tops, multiples of 16) as
+    /// stacks 1, 2, ... of exceptions.
     ///
     /// # Safety
-    /// The stacks are used for nothing else, the code runs at the highest privilege, and this CPU uses no task state yet.
+    /// The stacks are used for nothing else, the code runs at the highest privilege, and this CPU
+    /// uses no task state yet.
     pub unsafe fn load(&'static mut self, interrupt_stacks: &[u64]) {
         let mut tops = self.task.interrupt_stacks;
         for (slot, &top) in tops.iter_mut().zip(interrupt_stacks) {
@@ -77,8 +80,9 @@ impl Segments {
             limit: table_limit::<[u64; 5]>(),
             base: self.descriptors.as_ptr().addr() as u64,
         };
-        // SAFETY: the table is static and never changes again except for the busy bit that `ltr` sets; the far return loads the code
-        // selector, the moves flat data selectors, so that addresses mean what they meant.
+        // SAFETY: the table is static and never changes again except for the busy bit that `ltr`
+        // sets; the far return loads the code selector, the moves flat data selectors, so that
+        // addresses mean what they meant.
         unsafe {
             asm!(
                 "lgdt [{pointer}]",

@@ -46,7 +46,8 @@ counts! {
     flushed_ranges = "memmap_flush_ranges",
     /// Pages of 4 KiB in those ranges.
     flushed_pages = "memmap_flush_pages",
-    /// Time that all flushes took, in cycles of the time-stamp counter, waiting for other CPUs included.
+    /// Time that all flushes took, in cycles of the time-stamp counter, waiting for other CPUs
+    /// included.
     flush_cycles = "memmap_flush_cycles",
     /// Pages of the array that became present.
     populated_pages = "memmap_populated",

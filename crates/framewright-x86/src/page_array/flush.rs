@@ -37,24 +37,30 @@ impl fmt::Debug for VirtualRange {
 /// What a CPU must forget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushRequest<'a> {
-    /// Translations of these pages, of whatever size they were, and every cached step of a table walk. At most [`MAX_RANGES`] ranges,
-    /// together no more pages than a flush of everything is worth.
+    /// Translations of these pages, of whatever size they were, and every cached step of a table
+    /// walk. At most [`MAX_RANGES`] ranges, together no more pages than a flush of everything is
+    /// worth.
     Ranges(&'a [VirtualRange]),
     /// Every translation, global ones too if the array's are global.
     Everything,
 }
 
-/// A way to make CPUs forget translations. What it costs is counted by [`PageArray`](super::PageArray).
+/// A way to make CPUs forget translations. What it costs is counted by
+/// [`PageArray`](super::PageArray).
 ///
 /// # Safety
-/// When [`flush`](Self::flush) or [`flush_pages`](Self::flush_pages) returns, no CPU uses what it was asked to forget, neither translations nor cached steps of a walk, and no CPU
-/// is in the middle of an access with it (invariant 12). Stores that the caller made before are seen by every walk that begins afterwards.
+/// When [`flush`](Self::flush) or [`flush_pages`](Self::flush_pages) returns, no CPU uses what it
+/// was asked to forget, neither translations nor cached steps of a walk, and no CPU is in the
+/// middle of an access with it (invariant 12). Stores that the caller made before are seen by every
+/// walk that begins afterwards.
 pub unsafe trait FlushTlb: Sync {
-    /// Flushes on all CPUs. Called with interrupts on and no lock held, perhaps by several CPUs at once.
+    /// Flushes on all CPUs. Called with interrupts on and no lock held, perhaps by several CPUs at
+    /// once.
     fn flush(&self, request: FlushRequest<'_>);
 
-    /// The same where translations of pages changed and no table was given up. A CPU that sleeps need not be woken for that: it may forget when it wakes, before it uses any address
-    /// that the request can mean. Without a way to do so, all CPUs are told.
+    /// The same where translations of pages changed and no table was given up. A CPU that sleeps
+    /// need not be woken for that: it may forget when it wakes, before it uses any address that the
+    /// request can mean. Without a way to do so, all CPUs are told.
     fn flush_pages(&self, request: FlushRequest<'_>) {
         self.flush(request);
     }

@@ -4,23 +4,27 @@ use super::{FlushRequest, FlushTlb, VirtualRange};
 use crate::cpu::registers;
 use core::arch::asm;
 
-/// Forgets on the calling CPU alone: all that a machine with one CPU needs, and what each CPU does when another asks it to.
+/// Forgets on the calling CPU alone: all that a machine with one CPU needs, and what each CPU does
+/// when another asks it to.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalTlb {
     global: bool,
 }
 
 impl LocalTlb {
-    /// `global`: the array's entries survive a change of tables ([`ArrayPlace::global`](super::ArrayPlace::global)).
+    /// `global`: the array's entries survive a change of tables
+    /// ([`ArrayPlace::global`](super::ArrayPlace::global)).
     ///
     /// # Safety
-    /// While this is used as a [`FlushTlb`], no other CPU uses the tables. Runs with the rights of a kernel.
+    /// While this is used as a [`FlushTlb`], no other CPU uses the tables. Runs with the rights of
+    /// a kernel.
     #[must_use]
     pub const unsafe fn new(global: bool) -> Self {
         Self { global }
     }
 
-    /// Does to this CPU what `request` asks; `global` as in [`new`](Self::new). For those who carry requests to other CPUs.
+    /// Does to this CPU what `request` asks; `global` as in [`new`](Self::new). For those who carry
+    /// requests to other CPUs.
     pub fn forget(request: FlushRequest<'_>, global: bool) {
         match Self::means(request, global, has_contexts()) {
             Means::Pages(ranges) => {
@@ -36,8 +40,8 @@ impl LocalTlb {
     ///
     /// With contexts no single page is enough. INVLPG takes away the page's translation in the
     /// current context and the global one, but cached steps of walks only of the current context
-    /// (Intel SDM volume 3, 4.10.4.1): another context would go on through a table that was given up,
-    /// or through the shared table of absent sections where a section has become present.
+    /// (Intel SDM volume 3, 4.10.4.1): another context would go on through a table that was given
+    /// up, or through the shared table of absent sections where a section has become present.
     #[must_use]
     pub const fn means(request: FlushRequest<'_>, global: bool, contexts: bool) -> Means<'_> {
         match request {
@@ -60,8 +64,8 @@ pub enum Means<'a> {
     Everything,
 }
 
-// SAFETY: there is no other CPU by the promise of `new`; the instructions behind `forget` take effect before the next one, and stores
-// of one CPU are seen by its own walks in order.
+// SAFETY: there is no other CPU by the promise of `new`; the instructions behind `forget` take
+// effect before the next one, and stores of one CPU are seen by its own walks in order.
 unsafe impl FlushTlb for LocalTlb {
     fn flush(&self, request: FlushRequest<'_>) {
         Self::forget(request, self.global);
@@ -85,10 +89,11 @@ fn has_contexts() -> bool {
     control() & CONTEXTS != 0
 }
 
-/// Forgets the translation of the page at `address`, whatever its size, in the current context and in
-/// the global one, and every cached step of a table walk of the current context.
+/// Forgets the translation of the page at `address`, whatever its size, in the current context and
+/// in the global one, and every cached step of a table walk of the current context.
 fn forget_page(address: u64) {
-    // SAFETY: forgetting is always allowed: the next access walks the tables again. Memory accesses must not move across, so no `nomem`.
+    // SAFETY: forgetting is always allowed: the next access walks the tables again. Memory accesses
+    // must not move across, so no `nomem`.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
 
@@ -105,7 +110,8 @@ fn forget_everything() {
     if control & GLOBAL_PAGES == 0 && control & CONTEXTS == 0 {
         forget_what_is_not_global();
     } else {
-        // SAFETY: a change of this bit forgets everything and means nothing else. It is set back before anybody else runs on this CPU.
+        // SAFETY: a change of this bit forgets everything and means nothing else. It is set back
+        // before anybody else runs on this CPU.
         unsafe {
             asm!("mov cr4, {}", in(reg) control ^ GLOBAL_PAGES, options(nostack, preserves_flags))
         };

@@ -1,17 +1,20 @@
 //! The page array's virtual range in real page tables: a [`MapSpace`] for x86-64 with four levels.
 //!
-//! The descriptors of a section of 128 MiB are 2 MiB of the array, which one entry of a *directory* (level 2) maps. That entry
-//! has one of three forms:
+//! The descriptors of a section of 128 MiB are 2 MiB of the array, which one entry of a *directory*
+//! (level 2) maps. That entry has one of three forms:
 //!
 //! * a page of 2 MiB: all 64 blocks are present, in one run of frames;
 //! * a table of the section's own: blocks are present or absent one by one, eight entries each;
-//! * the *absent table*, of which there is one: 512 times the zero frame, read-only. The entry itself forbids writing too.
+//! * the *absent table*, of which there is one: 512 times the zero frame, read-only. The entry
+//!   itself forbids writing too.
 //!
-//! So a section comes and goes by one store, costs no table unless it is in pieces, and may always be read. Directories, one for 64
-//! GiB of physical addresses, are made at the beginning and stay: after that no call shares a table with another, as long as no two
-//! calls name the same section, and so there is no lock here.
+//! So a section comes and goes by one store, costs no table unless it is in pieces, and may always
+//! be read. Directories, one for 64 GiB of physical addresses, are made at the beginning and stay:
+//! after that no call shares a table with another, as long as no two calls name the same section,
+//! and so there is no lock here.
 //!
-//! Entries have the bits *accessed* and *dirty* from the start, so that no CPU ever writes to a table.
+//! Entries have the bits *accessed* and *dirty* from the start, so that no CPU ever writes to a
+//! table.
 //!
 //! ```text
 //! root -> pointers (level 4, 3) -> directory -+-> 2 MiB of descriptors
@@ -54,28 +57,31 @@ const SECTION_BYTES: u64 = PageSize::Medium.bytes();
 const ROOT_ENTRY_BYTES: u64 = 512 << 30;
 /// One past the highest frame number.
 const FRAMES_END: u64 = 1 << (PHYSICAL_ADDRESS_BITS - PAGE_SHIFT);
-/// Pages above which a flush of everything is taken for cheaper than one page after the other. Linux's limit is as large.
+/// Pages above which a flush of everything is taken for cheaper than one page after the other.
+/// Linux's limit is as large.
 const RANGED_FLUSH_PAGES: u64 = 32;
 
 /// Where an array is and what it describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrayPlace {
-    /// Physical address of the root table, into which the array's entries are written. Other roots share the array by copying them.
+    /// Physical address of the root table, into which the array's entries are written. Other roots
+    /// share the array by copying them.
     pub root: u64,
     /// Virtual address of the descriptor of frame 0: a multiple of 512 GiB.
     pub base: u64,
-    /// One past the highest frame that has a descriptor. What is mapped ends with the 64 GiB of physical addresses that hold it.
+    /// One past the highest frame that has a descriptor. What is mapped ends with the 64 GiB of
+    /// physical addresses that hold it.
     pub frames_end: Pfn,
-    /// Whether translations survive a change of tables. Without, a flush of everything spares the kernel's other, global
-    /// translations; with, tasks that change tables keep the array's.
+    /// Whether translations survive a change of tables. Without, a flush of everything spares the
+    /// kernel's other, global translations; with, tasks that change tables keep the array's.
     pub global: bool,
 }
 
 /// Why there is no array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArrayError {
-    /// The base is no multiple of 512 GiB, or the array does not fit between it and the end of its half of the address space, or a
-    /// frame number has more than 40 bits.
+    /// The base is no multiple of 512 GiB, or the array does not fit between it and the end of its
+    /// half of the address space, or a frame number has more than 40 bits.
     BadPlace(ArrayPlace),
     /// Something else is mapped in the range.
     Occupied {
@@ -121,15 +127,16 @@ pub struct PageArray<P: Platform, F> {
 }
 
 impl<P: Platform, F: FlushTlb> PageArray<P, F> {
-    /// An array of which everything is absent. Takes two frames, one for each 64 GiB of physical addresses, holes included, and one for each 32 TiB, and
-    /// keeps them.
+    /// An array of which everything is absent. Takes two frames, one for each 64 GiB of physical
+    /// addresses, holes included, and one for each 32 TiB, and keeps them.
     ///
     /// # Errors
     /// See [`ArrayError`]; nothing has changed then.
     ///
     /// # Safety
-    /// `place.root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the CPU has them, and stays as long as the
-    /// array lives. Nobody else maps anything in the array's range. `tlb` reaches every CPU that uses the tables.
+    /// `place.root` is a root table in memory that [`Platform::direct`] reaches, made of entries as
+    /// the CPU has them, and stays as long as the array lives. Nobody else maps anything in the
+    /// array's range. `tlb` reaches every CPU that uses the tables.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,
@@ -232,8 +239,9 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
 
     /// The table in `frame`, which is one of the array's.
     fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only frames come here that the array took and did not give away yet, and the root. Those of descriptors are only read as words, and
-        // written before anybody sees them (invariant 39).
+        // SAFETY: only frames come here that the array took and did not give away yet, and the
+        // root. Those of descriptors are only read as words, and written before anybody sees them
+        // (invariant 39).
         unsafe { Table::at(self.platform, frame) }
     }
 
@@ -268,7 +276,8 @@ impl<P: Platform, F: FlushTlb> PageArray<P, F> {
         self.table(to).fill(|index| from.get(index));
     }
 
-    /// The part of the section that `blocks` name; nothing when they are none or are not described here.
+    /// The part of the section that `blocks` name; nothing when they are none or are not described
+    /// here.
     fn part(&self, blocks: BlockRange) -> Option<(Section<'_, P, F>, core::ops::Range<usize>)> {
         let number = blocks.start.0 / BLOCKS_PER_CALL;
         let first = blocks.start.0 % BLOCKS_PER_CALL;
@@ -335,10 +344,11 @@ impl<P: Platform, F> fmt::Debug for PageArray<P, F> {
     }
 }
 
-// SAFETY: a frame is in at most one entry, because the source hands it out once; all frames that a call needs are taken before it stores an
-// entry that a CPU can see; `evict`, `merge` and the replacing of a table put what they remove into the Unflushed together with the blocks whose
-// translations named it; `flush` has every CPU forget these blocks' pages, or everything, before it gives the frames free (invariants 12 and
-// 39). No two calls share a table that changes.
+// SAFETY: a frame is in at most one entry, because the source hands it out once; all frames that a
+// call needs are taken before it stores an entry that a CPU can see; `evict`, `merge` and the
+// replacing of a table put what they remove into the Unflushed together with the blocks whose
+// translations named it; `flush` has every CPU forget these blocks' pages, or everything, before it
+// gives the frames free (invariants 12 and 39). No two calls share a table that changes.
 unsafe impl<P: Platform, F: FlushTlb> MapSpace for PageArray<P, F> {
     fn base(&self) -> NonNull<u8> {
         let address = usize::try_from(self.place.base).unwrap_or(0);

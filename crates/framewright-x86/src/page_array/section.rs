@@ -157,7 +157,8 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         Ok(())
     }
 
-    /// Maps the `wanted` blocks of `blocks` that are absent by entries of a table, a new one if the section has no own.
+    /// Maps the `wanted` blocks of `blocks` that are absent by entries of a table, a new one if the
+    /// section has no own.
     fn populate_small(
         &self,
         blocks: &Range<usize>,
@@ -166,7 +167,8 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         frames: &mut dyn FrameSource,
     ) -> Result<(), OutOfFrames> {
         let mut taken = Taken::new(self.array.platform, frames);
-        // What is taken last comes out first: the table, then the parts, from the last to the first.
+        // What is taken last comes out first: the table, then the parts, from the last to the
+        // first.
         let all =
             (0..wanted).all(|_| taken.take_part()) && (own.is_some() || taken.take(Order::PAGE));
         let new =
@@ -253,8 +255,9 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         left
     }
 
-    /// Makes the section absent by one store; what its table names and the table go into `unflushed`, which has room. What was absent
-    /// stays what it was, so only the present blocks' pages are stale, and the steps of walks through the table.
+    /// Makes the section absent by one store; what its table names and the table go into
+    /// `unflushed`, which has room. What was absent stays what it was, so only the present blocks'
+    /// pages are stale, and the steps of walks through the table.
     fn evict_whole(&self, own: OwnTable<'a>, asked: &Range<usize>, unflushed: &mut Unflushed) {
         self.set_form(Form::Absent);
         let mut count = 0;

@@ -20,12 +20,12 @@ impl<'a> Table<'a> {
     /// The table in `frame`.
     ///
     /// # Safety
-    /// The frame belongs to the array as a table as long as the value lives: it came from a `FrameSource` or is the root, is
-    /// below the direct limit, and is reached as atomics only.
+    /// The frame belongs to the array as a table as long as the value lives: it came from a
+    /// `FrameSource` or is the root, is below the direct limit, and is reached as atomics only.
     pub(crate) unsafe fn at<P: Platform>(platform: &'a P, frame: Pfn) -> Self {
         let start = platform.direct(frame.address()).cast::<[AtomicU64; ENTRIES]>();
-        // SAFETY: a whole frame of the direct map, aligned to 4096, used by nobody else but through atomics by the caller's promise (invariants 1
-        // and 39), and every bit pattern is a value.
+        // SAFETY: a whole frame of the direct map, aligned to 4096, used by nobody else but through
+        // atomics by the caller's promise (invariants 1 and 39), and every bit pattern is a value.
         Self(unsafe { start.as_ref() })
     }
 

@@ -1,6 +1,8 @@
-//! Frames that were taken but are in no table yet, so that a call that runs short can put all of them back.
+//! Frames that were taken but are in no table yet, so that a call that runs short can put all of
+//! them back.
 //!
-//! There may be hundreds, and there is no heap: each run's first word, which is nobody's yet, holds which run was taken before it.
+//! There may be hundreds, and there is no heap: each run's first word, which is nobody's yet, holds
+//! which run was taken before it.
 
 use core::ptr::NonNull;
 use framewright::Platform;
@@ -31,7 +33,8 @@ impl<'a, P: Platform> Taken<'a, P> {
     pub(crate) fn take(&mut self, order: Order) -> bool {
         let Some(start) = self.frames.take(order) else { return false };
         let word = self.word(start);
-        // SAFETY: the frame was taken a moment ago and is nobody else's, by the source's promise (invariants 1 and 39).
+        // SAFETY: the frame was taken a moment ago and is nobody else's, by the source's promise
+        // (invariants 1 and 39).
         unsafe { word.write(self.last) };
         self.last = start.0 << 8 | u64::from(order.get());
         true
@@ -56,8 +59,9 @@ impl<'a, P: Platform> Taken<'a, P> {
         Some((start, order))
     }
 
-    /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets the page's place 0..8 too. Frames keep their order, so
-    /// that those which follow one another stay a run.
+    /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets
+    /// the page's place 0..8 too. Frames keep their order, so that those which follow one another
+    /// stay a run.
     pub(crate) fn pop_part(&mut self, mut each: impl FnMut(usize, Pfn)) {
         let mut left = MAP_PAGES_PER_BLOCK;
         while left > 0

@@ -9,7 +9,8 @@ const ENTRIES: usize = 512;
 /// One past the highest byte offset in either half of the 48-bit virtual address space.
 const HALF_BYTES: u64 = 1 << 47;
 
-/// Memory in which tables live. A table is named by its physical address, which is a multiple of 4096.
+/// Memory in which tables live. A table is named by its physical address, which is a multiple of
+/// 4096.
 pub trait TableMemory {
     /// A frame of zero bytes that nobody else uses.
     fn allocate(&mut self) -> Option<u64>;
@@ -32,7 +33,8 @@ pub enum MapFault {
         /// Virtual address of it.
         address: u64,
     },
-    /// An address or the size is no multiple of 4096, or the range leaves its half of the address space.
+    /// An address or the size is no multiple of 4096, or the range leaves its half of the address
+    /// space.
     BadRange {
         /// Virtual address as given.
         address: u64,
@@ -96,7 +98,8 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// Empty tables that will use pages of up to `largest`; `None` when there is no frame for the root.
+    /// Empty tables that will use pages of up to `largest`; `None` when there is no frame for the
+    /// root.
     pub fn new(memory: &mut impl TableMemory, largest: PageSize) -> Option<Self> {
         Some(Self { root: memory.allocate()?, largest })
     }
@@ -113,7 +116,8 @@ impl PageTable {
         self.root
     }
 
-    /// Maps `range` at virtual address `address` with the largest pages that alignment, size and CPU allow, and adds to `mapped`.
+    /// Maps `range` at virtual address `address` with the largest pages that alignment, size and
+    /// CPU allow, and adds to `mapped`.
     ///
     /// Only entries that were empty change, so tables in use may be added to without a flush.
     ///

@@ -5,7 +5,8 @@ use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
-/// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set already.
+/// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set
+/// already.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const WRITE_THROUGH: u64 = 1 << 3;
@@ -49,7 +50,8 @@ impl Access {
         }
     }
 
-    /// Dirty only where it may be written: dirty and read-only is a shadow stack where the CPU has such.
+    /// Dirty only where it may be written: dirty and read-only is a shadow stack where the CPU has
+    /// such.
     const fn bits(self) -> u64 {
         (if self.write { WRITABLE | DIRTY } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
@@ -150,7 +152,8 @@ impl Entry {
         self.0 & ADDRESS
     }
 
-    /// What may be done with the page that it maps, or at most with those below the table that it leads to.
+    /// What may be done with the page that it maps, or at most with those below the table that it
+    /// leads to.
     #[must_use]
     pub const fn access(self) -> Access {
         Access {

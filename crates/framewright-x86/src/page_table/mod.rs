@@ -1,4 +1,5 @@
-//! Page tables: entries, a builder that maps with the largest pages that fit, and walks over what is mapped.
+//! Page tables: entries, a builder that maps with the largest pages that fit, and walks over what
+//! is mapped.
 
 mod builder;
 mod entry;

@@ -4,11 +4,12 @@ use super::{Access, Entry, PageSize, TableMemory, index_of};
 
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;
-/// What the entries above a page allow when none forbids anything. They are never global; only the page's own entry says so.
+/// What the entries above a page allow when none forbids anything. They are never global; only the
+/// page's own entry says so.
 const ANYTHING: Access = Access { write: true, execute: true, global: true, device: false };
 
-/// Where the tables at `root` lead from `address`: the physical address, the page's size and what may be done there, which is what
-/// every entry on the way allows.
+/// Where the tables at `root` lead from `address`: the physical address, the page's size and what
+/// may be done there, which is what every entry on the way allows.
 pub fn translate(
     memory: &impl TableMemory,
     root: u64,
@@ -51,7 +52,8 @@ pub struct Mapping {
 
 /// What [`walk`] meets.
 pub trait Visitor {
-    /// A table of level 1 to 3 that begins to map at `address`. Its entries are visited if this says so.
+    /// A table of level 1 to 3 that begins to map at `address`. Its entries are visited if this
+    /// says so.
     fn table(&mut self, _address: u64, _level: u32, _table: u64) -> bool {
         true
     }

@@ -1,4 +1,5 @@
-//! A machine's firmware, built by hand: bytes at addresses, and ACPI tables with right lengths and checksums.
+//! A machine's firmware, built by hand: bytes at addresses, and ACPI tables with right lengths and
+//! checksums.
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 use framewright_x86::PhysicalMemory;

@@ -1,8 +1,11 @@
 //! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
 //!
-//! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large pages in pieces of 4 KiB, as
-//! real ones may. With contexts (PCID) each of a CPU's contexts has translations and steps of its own, and a CPU may be in another one
-//! at each access. They sleep between any two accesses, and are told of flushes for which nobody is woken when they make the next. Each cached thing remembers for the how manyth time its frame was handed out: a use after the frame came back is found.
+//! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large
+//! pages in pieces of 4 KiB, as real ones may. With contexts (PCID) each of a CPU's contexts has
+//! translations and steps of its own, and a CPU may be in another one at each access. They sleep
+//! between any two accesses, and are told of flushes for which nobody is woken when they make the
+//! next. Each cached thing remembers for the how manyth time its frame was handed out: a use after
+//! the frame came back is found.
 
 use crate::table_memory::Memory;
 use framewright::Platform;
@@ -176,7 +179,8 @@ impl SoftwareCpus {
         if !page.write {
             return Err(AccessFault::ReadOnly { cpu, address, frame: page.frame });
         }
-        // SAFETY: the frame belongs to the array, since it is out and mapped writable; it is reached by such words only.
+        // SAFETY: the frame belongs to the array, since it is out and mapped writable; it is
+        // reached by such words only.
         unsafe { self.memory.0.store(page.frame.address() + address as u64 % PAGE_SIZE, value) };
         Ok(())
     }
@@ -273,7 +277,8 @@ impl SoftwareCpus {
         Ok((entry, write && entry.access().write))
     }
 
-    /// An entry as the CPU demands it: no reserved bit, and marked as used already, so that the CPU need not write.
+    /// An entry as the CPU demands it: no reserved bit, and marked as used already, so that the CPU
+    /// need not write.
     fn read(
         &self,
         table: u64,
@@ -379,7 +384,8 @@ impl SoftwareCpus {
     }
 }
 
-// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget less than asked are caught by the ledger.
+// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget
+// less than asked are caught by the ledger.
 unsafe impl FlushTlb for SoftwareCpus {
     fn flush(&self, request: FlushRequest<'_>) {
         self.tell(request, self.forgets == Forgets::Sleepers);

@@ -60,7 +60,8 @@ impl Fixture {
 
     fn of(pool: FramePool, cpus: SoftwareCpus, place: ArrayPlace, ranged_flush_pages: u64) -> Self {
         let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
-        // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all that look there.
+        // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all
+        // that look there.
         let array = unsafe { PageArray::new(pool.machine(), cpus, place, &mut &pool) }
             .expect("frames for the array");
         let resting = pool.outstanding();
@@ -98,7 +99,8 @@ impl Fixture {
     }
 }
 
-// SAFETY: the tables are this fixture's, CPUs of software are all that look at the array, and the pool checks what it takes back.
+// SAFETY: the tables are this fixture's, CPUs of software are all that look at the array, and the
+// pool checks what it takes back.
 unsafe impl MapSpaceFixture for Fixture {
     fn space(&self) -> &dyn MapSpace {
         &self.array

@@ -1,4 +1,5 @@
-//! Random histories against a model of what each page of the array must translate to, and of every frame.
+//! Random histories against a model of what each page of the array must translate to, and of every
+//! frame.
 
 use crate::cpus::Forgets;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};

@@ -1,4 +1,5 @@
-//! What happens when the set of unflushed frames is nearly full, and other things that only a look at the tables shows.
+//! What happens when the set of unflushed frames is nearly full, and other things that only a look
+//! at the tables shows.
 
 use crate::cpus::Asked;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};

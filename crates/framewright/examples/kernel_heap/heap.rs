@@ -1,7 +1,9 @@
-//! A bump heap over the manager: the kind that a kernel uses for what lives until the end of a phase, such as boot or one request.
+//! A bump heap over the manager: the kind that a kernel uses for what lives until the end of a
+//! phase, such as boot or one request.
 //!
-//! Pieces are cut off the end of a *chunk*, which is memory of the manager; when it is full the heap takes another. A chunk begins with a
-//! header that names the chunk before it, so the heap needs no array of its own and grows for as long as there is memory.
+//! Pieces are cut off the end of a *chunk*, which is memory of the manager; when it is full the
+//! heap takes another. A chunk begins with a header that names the chunk before it, so the heap
+//! needs no array of its own and grows for as long as there is memory.
 
 use framewright::block::MigrateType;
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
@@ -17,7 +19,8 @@ struct Chunk {
     previous: Option<NonNull<Chunk>>,
 }
 
-/// The heap. What it hands out lives until [`reset`](Self::reset) or until the heap is dropped; nothing in it is dropped.
+/// The heap. What it hands out lives until [`reset`](Self::reset) or until the heap is dropped;
+/// nothing in it is dropped.
 pub struct BumpHeap<'m, P: Platform> {
     manager: &'m Manager<P>,
     newest: Cell<Option<NonNull<Chunk>>>,
@@ -45,8 +48,9 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
         let layout =
             Layout::array::<T>(count).map_err(|_| AllocateError::BadSize { pages: u64::MAX })?;
         let place = self.raw(layout)?.cast::<MaybeUninit<T>>();
-        // SAFETY: `raw` gave memory of this layout to nobody else, and it stays until `reset`, which needs the heap for itself; content that
-        // was never written is what MaybeUninit is for.
+        // SAFETY: `raw` gave memory of this layout to nobody else, and it stays until `reset`,
+        // which needs the heap for itself; content that was never written is what MaybeUninit is
+        // for.
         Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), count) })
     }
 
@@ -76,9 +80,11 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
         Some(unsafe { chunk.cast::<u8>().add(offset) })
     }
 
-    /// Takes a chunk in which `layout` fits: one block, or more for a large piece. What is left of the chunk before stays unused.
+    /// Takes a chunk in which `layout` fits: one block, or more for a large piece. What is left of
+    /// the chunk before stays unused.
     fn grow(&self, layout: Layout) -> Result<(), AllocateError> {
-        // Frames are aligned in physical memory; where `direct` shows them only to pages. So room for the alignment is added.
+        // Frames are aligned in physical memory; where `direct` shows them only to pages. So room
+        // for the alignment is added.
         let bytes = size_of::<Chunk>().saturating_add(layout.align()).saturating_add(layout.size());
         let pages = (bytes as u64).div_ceil(PAGE_SIZE).max(PAGES_PER_BLOCK);
         // What the direct map does not show yet, the heap cannot use.
@@ -90,7 +96,8 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
             ..Request::pages(pages)
         })?;
         let chunk = self.manager.platform().direct(range.start.address()).cast::<Chunk>();
-        // SAFETY: the frames are ours alone, and writable below the direct limit (invariant 1); a page is aligned enough for a header.
+        // SAFETY: the frames are ours alone, and writable below the direct limit (invariant 1); a
+        // page is aligned enough for a header.
         unsafe { chunk.write(Chunk { range, previous: self.newest.get() }) };
         self.newest.set(Some(chunk));
         self.used.set(size_of::<Chunk>());
@@ -104,7 +111,8 @@ impl<'m, P: Platform> BumpHeap<'m, P> {
             // SAFETY: a chunk that was not given back; the header is read before its memory goes.
             let Chunk { range, previous } = unsafe { chunk.read() };
             self.newest.set(previous);
-            // SAFETY: the chunk is off the list, and `&mut self` says that nobody holds a piece of it.
+            // SAFETY: the chunk is off the list, and `&mut self` says that nobody holds a piece of
+            // it.
             unsafe { self.manager.free(range) }.expect("the heap gives back what it was given");
         }
     }

@@ -1,5 +1,6 @@
-//! A kernel heap on top of the manager, in use: it grows block by block, serves small, large and strictly aligned pieces, and gives
-//! all of it back at once. The heap itself is in `heap.rs`, to be taken along.
+//! A kernel heap on top of the manager, in use: it grows block by block, serves small, large and
+//! strictly aligned pieces, and gives all of it back at once. The heap itself is in `heap.rs`, to
+//! be taken along.
 
 mod heap;
 
@@ -25,8 +26,8 @@ static RAM: Ram = Ram(UnsafeCell::new([0; RAM_BYTES]));
 /// One CPU without interrupts; `smallest_adopter` explains the methods.
 struct Board;
 
-// SAFETY: the map names only frames of `RAM`, which nobody else uses and which `direct` shows at one offset; there is one CPU, and no
-// interrupt handler on it.
+// SAFETY: the map names only frames of `RAM`, which nobody else uses and which `direct` shows at
+// one offset; there is one CPU, and no interrupt handler on it.
 unsafe impl Platform for Board {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa - RAM_START).expect("the manager asks for RAM only");

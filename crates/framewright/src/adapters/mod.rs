@@ -1,14 +1,15 @@
 //! Interfaces that kernels already have, served by a [`Manager`](crate::Manager).
 //!
-//! Each is behind a feature that is named after the crate whose interface it is; none is on by default, none needs `std` or a heap.
+//! Each is behind a feature that is named after the crate whose interface it is; none is on by
+//! default, none needs `std` or a heap.
 //!
 //! | feature | module | gives |
 //! |---|---|---|
 //! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for pages of 4 KiB, 2 MiB and 1 GiB, on `&Manager` |
 //! | `virtio-drivers` | `adapters::virtio` | the DMA half of `Hal` |
 //!
-//! Their tests run with `cargo test -p framewright --all-features`. What an adapter hands out is unmovable: the owner of a page table or of a
-//! device's ring cannot be asked to let go of it.
+//! Their tests run with `cargo test -p framewright --all-features`. What an adapter hands out is
+//! unmovable: the owner of a page table or of a device's ring cannot be asked to let go of it.
 
 #[cfg(feature = "virtio-drivers")]
 pub mod virtio;

@@ -1,8 +1,9 @@
 //! The DMA half of `virtio_drivers::Hal`: [`Dma`] is memory for a device's queues and buffers.
 //!
-//! `Hal` consists of functions without `self`, so the kernel writes the implementation and its static manager does the work. The other half
-//! belongs to the kernel's page tables and to its IOMMU; here neither is in the way. Devices with 32 address bits need
-//! [`Dma::below_4_gib`], as here; [`Dma::new`] leaves low memory to them.
+//! `Hal` consists of functions without `self`, so the kernel writes the implementation and its
+//! static manager does the work. The other half belongs to the kernel's page tables and to its
+//! IOMMU; here neither is in the way. Devices with 32 address bits need [`Dma::below_4_gib`], as
+//! here; [`Dma::new`] leaves low memory to them.
 //!
 //! ```
 //! # struct Kernel;
@@ -58,7 +59,8 @@ use core::ptr::NonNull;
 /// One past the last address that a device with 32 address bits reaches.
 const LIMIT_32_BITS: u64 = 1 << 32;
 
-/// What `dma_dealloc` returns for memory that is not in use. The drivers look only at whether it is 0.
+/// What `dma_dealloc` returns for memory that is not in use. The drivers look only at whether it is
+/// 0.
 const REFUSED: i32 = -1;
 
 /// Contiguous zeroed memory for devices: a manager, and how far the devices reach.
@@ -80,8 +82,9 @@ impl<'a, P: Platform> Dma<'a, P> {
         Self { manager, max_address: LIMIT_32_BITS }
     }
 
-    /// `pages` neighbouring pages, all zero: where the device sees them and where the driver does. Unmovable, page-aligned, below the
-    /// direct map's end. Nothing when there is no such piece, or when none was asked for.
+    /// `pages` neighbouring pages, all zero: where the device sees them and where the driver does.
+    /// Unmovable, page-aligned, below the direct map's end. Nothing when there is no such piece, or
+    /// when none was asked for.
     #[must_use]
     pub fn allocate(&self, pages: usize) -> Option<(PhysAddr, NonNull<u8>)> {
         let range = self.manager.allocate(&self.request(pages)).ok()?;
@@ -95,7 +98,8 @@ impl<'a, P: Platform> Dma<'a, P> {
     /// When the pages are not all in use; nothing has then changed.
     ///
     /// # Safety
-    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody uses them any more, no device either.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody
+    /// uses them any more, no device either.
     pub unsafe fn free(&self, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
         let start = Pfn::containing(start);
         let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
@@ -103,13 +107,15 @@ impl<'a, P: Platform> Dma<'a, P> {
         unsafe { self.manager.free(range) }
     }
 
-    /// `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never handed out, so no memory is at 0.
+    /// `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never handed out, so
+    /// no memory is at 0.
     #[must_use]
     pub fn dma_alloc(&self, pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         self.allocate(pages).unwrap_or((0, NonNull::dangling()))
     }
 
-    /// `Hal::dma_dealloc`: 0, or -1 when the pages were not in use. `virtio-drivers` panics on the latter.
+    /// `Hal::dma_dealloc`: 0, or -1 when the pages were not in use. `virtio-drivers` panics on the
+    /// latter.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -120,7 +126,8 @@ impl<'a, P: Platform> Dma<'a, P> {
         if freed.is_ok() { 0 } else { REFUSED }
     }
 
-    /// Only what the direct map shows can be zeroed, so its end limits the request as the device does.
+    /// Only what the direct map shows can be zeroed, so its end limits the request as the device
+    /// does.
     fn request(&self, pages: usize) -> Request {
         Request {
             migrate_type: MigrateType::Unmovable,

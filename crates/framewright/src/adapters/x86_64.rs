@@ -1,7 +1,7 @@
 //! The frame allocator of the crate `x86_64`: pass `&mut &manager` to `Mapper::map_to`.
 //!
-//! The traits are implemented for the reference, so that the `&mut self` they ask for is that of a reference of the caller's own; the
-//! manager stays shared, and any CPU can map at any time.
+//! The traits are implemented for the reference, so that the `&mut self` they ask for is that of a
+//! reference of the caller's own; the manager stays shared, and any CPU can map at any time.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -36,17 +36,21 @@ const fn order_of<S: PageSize>() -> Order {
     }
 }
 
-// SAFETY: the manager hands a frame out once until it is freed; its start is aligned to its order, so it is one whole frame of size S.
+// SAFETY: the manager hands a frame out once until it is freed; its start is aligned to its order,
+// so it is one whole frame of size S.
 unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
-    /// Unmovable memory near the calling CPU, with any content, below the direct map's end. Nothing when memory is used up down to what is
-    /// kept for emergencies, or when no piece that large is left.
+    /// Unmovable memory near the calling CPU, with any content, below the direct map's end. Nothing
+    /// when memory is used up down to what is kept for emergencies, or when no piece that large is
+    /// left.
     fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
         let order = const { order_of::<S>() };
         let limit = self.platform().direct_limit();
         let mut start = self.allocate_order(order, MigrateType::Unmovable).ok()?;
-        // A mapper writes tables through the direct map. Almost always that is whole; while it is being built, the frame is chosen with care.
+        // A mapper writes tables through the direct map. Almost always that is whole; while it is
+        // being built, the frame is chosen with care.
         if start.add(order.pages()).address() > limit {
-            // SAFETY: allocated just now, and nobody else knows of it (invariant 42). So this cannot fail either.
+            // SAFETY: allocated just now, and nobody else knows of it (invariant 42). So this
+            // cannot fail either.
             let _ = unsafe { self.free_order(start, order) };
             let request = Request {
                 migrate_type: MigrateType::Unmovable,
@@ -59,11 +63,13 @@ unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
     }
 }
 
-/// The trait has no way to report an error, so a frame that the manager refuses **stays as it is**: a frame that it does not manage (the
-/// boot loader's, a device's) is not given to anybody, and one that is free already is not freed twice. With debug assertions the refusal
-/// panics, because both are mistakes of the caller. Who must know calls [`Manager::free_order`].
+/// The trait has no way to report an error, so a frame that the manager refuses **stays as it is**:
+/// a frame that it does not manage (the boot loader's, a device's) is not given to anybody, and one
+/// that is free already is not freed twice. With debug assertions the refusal panics, because both
+/// are mistakes of the caller. Who must know calls [`Manager::free_order`].
 ///
-/// A smaller frame may be freed out of a larger one: the 512 frames of a page of 2 MiB that was taken apart come back one by one.
+/// A smaller frame may be freed out of a larger one: the 512 frames of a page of 2 MiB that was
+/// taken apart come back one by one.
 impl<P: Platform, S: PageSize> FrameDeallocator<S> for &Manager<P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = Pfn::containing(frame.start_address().as_u64());

@@ -1,8 +1,9 @@
 //! Sets of block indices: each a bitmap of bitmaps.
 //!
-//! A word of a level is meaningful only while its bit in the level above is set, so that a set over uncleared memory is empty once its one
-//! top word is zero. Finding the lowest member costs one word a level; lists of blocks cost a dependent miss a block and lose the order of
-//! addresses that keeps whole blocks free (DESIGN 2).
+//! A word of a level is meaningful only while its bit in the level above is set, so that a set over
+//! uncleared memory is empty once its one top word is zero. Finding the lowest member costs one
+//! word a level; lists of blocks cost a dependent miss a block and lose the order of addresses that
+//! keeps whole blocks free (DESIGN 2).
 //!
 //! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
 //! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
@@ -14,7 +15,8 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 /// 64^6 exceeds every index.
 const LEVELS: usize = 6;
 
-/// Up to 64 indices from `index` on that lie in one word, as [`BitSets::insert_members`] wants them: the first index of the word, and a bit for each.
+/// Up to 64 indices from `index` on that lie in one word, as [`BitSets::insert_members`] wants
+/// them: the first index of the word, and a bit for each.
 #[inline]
 pub(crate) const fn neighbours(index: u32, blocks: u32) -> (u32, u64) {
     (index & !63, (u64::MAX >> (64 - blocks)) << (index & 63))
@@ -23,8 +25,9 @@ pub(crate) const fn neighbours(index: u32, blocks: u32) -> (u32, u64) {
 /// `SETS` sets, numbered from 0. Changed under the zone lock only.
 pub(crate) struct BitSets<const SETS: usize> {
     words: &'static [AtomicU64],
-    /// Levels, leaves first: the first word of the first set, and words in a set. The levels of all sets lie together, the top first, so that a zone that has nothing in
-    /// them touches one or two lines.
+    /// Levels, leaves first: the first word of the first set, and words in a set. The levels of all
+    /// sets lie together, the top first, so that a zone that has nothing in them touches one or two
+    /// lines.
     levels: [(usize, usize); LEVELS],
     depth: usize,
 }
@@ -81,7 +84,8 @@ impl<const SETS: usize> BitSets<SETS> {
         prefetch(self.word(set, 0, index as usize / 64));
     }
 
-    /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given its level.
+    /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given
+    /// its level.
     #[inline]
     pub(crate) fn member(&self, set: usize, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
         let mut index = 0;
@@ -92,7 +96,8 @@ impl<const SETS: usize> BitSets<SETS> {
         u32::try_from(index).ok()
     }
 
-    /// The 64 indices that the lowest member of a set that is not empty is among: the first of them, and a bit for each that is a member.
+    /// The 64 indices that the lowest member of a set that is not empty is among: the first of
+    /// them, and a bit for each that is a member.
     #[inline]
     pub(crate) fn lowest_members(&self, set: usize) -> Option<(u32, u64)> {
         let lowest = self.member(set, |word, _| word.trailing_zeros())?;
@@ -111,7 +116,8 @@ impl<const SETS: usize> BitSets<SETS> {
         self.word(set, 0, base as usize / 64).load(Ordering::Relaxed)
     }
 
-    /// Whether the leaf of `base` is meaningful. Without a branch for each level: the words do not depend on one another.
+    /// Whether the leaf of `base` is meaningful. Without a branch for each level: the words do not
+    /// depend on one another.
     #[inline]
     fn has_leaf(&self, set: usize, base: u32) -> bool {
         let bit = |level: usize| {
@@ -121,7 +127,8 @@ impl<const SETS: usize> BitSets<SETS> {
         (1..self.depth).fold(1, |all, level| all & bit(level)) & 1 != 0
     }
 
-    /// Puts indices in, given as [`neighbours`] and [`lowest_members`](Self::lowest_members) give them; returns all of the 64 that were members.
+    /// Puts indices in, given as [`neighbours`] and [`lowest_members`](Self::lowest_members) give
+    /// them; returns all of the 64 that were members.
     #[inline]
     pub(crate) fn insert_members(&self, set: usize, (base, bits): (u32, u64)) -> u64 {
         if !self.has_leaf(set, base) {

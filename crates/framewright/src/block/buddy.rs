@@ -1,6 +1,7 @@
 //! The buddy system over a block table: split, merge, take, take at a place, free a part.
 //!
-//! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the segment's ends, beyond which nothing merges.
+//! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the
+//! segment's ends, beyond which nothing merges.
 
 use super::bit_sets::neighbours;
 use super::lists::{FreeLists, Position};
@@ -10,11 +11,13 @@ use super::table::{BlockTable, blocks_of};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;
 
-/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so that what cannot be moved is not
-/// sprinkled over every GiB; larger foreign blocks give up one such piece only.
+/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so
+/// that what cannot be moved is not sprinkled over every GiB; larger foreign blocks give up one
+/// such piece only.
 const CLAIM_ORDER: u8 = 12;
 
-/// What gets loose at once when one block is wanted: 8 blocks; 2 on the tiny machines of the model checkers.
+/// What gets loose at once when one block is wanted: 8 blocks; 2 on the tiny machines of the model
+/// checkers.
 const TORN: Order = match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
     Some(order) => order,
     None => Order::BLOCK,
@@ -28,7 +31,8 @@ fn higher(order: Order) -> Option<Order> {
     Order::new(order.get() + 1)
 }
 
-/// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may take from.
+/// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may
+/// take from.
 #[inline]
 pub(crate) fn take(
     lists: &mut FreeLists,
@@ -47,7 +51,8 @@ pub(crate) fn take(
     take_listed(lists, table, order, migrate_type)
 }
 
-/// Makes a piece of a larger block loose, when there is nothing smaller: of several requests for one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
+/// Makes a piece of a larger block loose, when there is nothing smaller: of several requests for
+/// one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
 /// as what it was told of should stay free.
 fn tear(lists: &mut FreeLists, table: &BlockTable) {
     if !lists.marks.are_kept()
@@ -63,8 +68,10 @@ fn tear(lists: &mut FreeLists, table: &BlockTable) {
     }
 }
 
-/// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose, else the smallest free block or a piece of it. The blocks that come back are
-/// the bits of 64 from the first value on. Unless it `may_tear`, nothing larger than that is divided; of reported memory one block is taken, and none then: nobody waits for more.
+/// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose,
+/// else the smallest free block or a piece of it. The blocks that come back are the bits of 64 from
+/// the first value on. Unless it `may_tear`, nothing larger than that is divided; of reported
+/// memory one block is taken, and none then: nobody waits for more.
 #[inline]
 pub(crate) fn take_some(
     lists: &mut FreeLists,
@@ -123,7 +130,8 @@ fn take_listed(
         }
     }
     if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
-        // Alone: where only loose blocks are left, nothing as large as what is usually claimed with it is free.
+        // Alone: where only loose blocks are left, nothing as large as what is usually claimed with
+        // it is free.
         let index = take_loose(lists)?;
         table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
         lists.events.fallback_claims += 1;
@@ -132,7 +140,8 @@ fn take_listed(
     None
 }
 
-/// Takes a free block of type `from` for `migrate_type`, of between `order` and `most`: the smallest that there is, or a piece of it. Returns it with its order.
+/// Takes a free block of type `from` for `migrate_type`, of between `order` and `most`: the
+/// smallest that there is, or a piece of it. Returns it with its order.
 pub(crate) fn take_up_to(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -157,7 +166,8 @@ fn take_place(
     index
 }
 
-/// The same for who keeps the block as free memory of another kind: which of it was reported goes with it.
+/// The same for who keeps the block as free memory of another kind: which of it was reported goes
+/// with it.
 pub(crate) fn move_up_to(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -180,7 +190,8 @@ struct Place {
     reported: bool,
 }
 
-/// The piece that is taken next, of blocks of one type: the smallest head of `order` or more, or `most` of it.
+/// The piece that is taken next, of blocks of one type: the smallest head of `order` or more, or
+/// `most` of it.
 fn choose(
     lists: &mut FreeLists,
     migrate_type: MigrateType,
@@ -194,8 +205,9 @@ fn choose(
     Some(Place { head, index, order, reported })
 }
 
-/// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves that are not needed go to
-/// the front of their lists, so that repeated small requests come out in ascending order (SPEC 3.3).
+/// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves
+/// that are not needed go to the front of their lists, so that repeated small requests come out in
+/// ascending order (SPEC 3.3).
 pub(crate) fn take_from(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -247,7 +259,8 @@ fn cut(
     start
 }
 
-/// Gives a block back and merges it with its free buddies inside `segment`. Returns the order it ended with.
+/// Gives a block back and merges it with its free buddies inside `segment`. Returns the order it
+/// ended with.
 pub(crate) fn free(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -345,7 +358,8 @@ pub(crate) fn shatter_whole(table: &BlockTable, index: u32, order: Order) {
     table.set_states(index..index + blocks_of(order), word);
 }
 
-/// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to it.
+/// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to
+/// it.
 pub(crate) fn free_shattered(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -358,8 +372,10 @@ pub(crate) fn free_shattered(
     free(lists, table, segment, index, order, migrate_type, Position::Head);
 }
 
-/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
-/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie in such a block.
+/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head
+/// begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie
+/// in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.cold_head_of(index)?;

@@ -8,7 +8,8 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// Bits for `WORDS * 64` frames. The page tier uses eight words; model checking uses one.
 ///
-/// All operations are relaxed: who may change a map is settled by its block's lock or by the zone lock.
+/// All operations are relaxed: who may change a map is settled by its block's lock or by the zone
+/// lock.
 #[repr(C, align(64))]
 pub struct FreeMap<const WORDS: usize = 8> {
     words: [AtomicU64; WORDS],
@@ -38,7 +39,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
-    /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never again.
+    /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never
+    /// again.
     pub(crate) fn paint(&self, frames: core::ops::Range<usize>, free: bool) {
         let paint = if free { u64::MAX } else { 0 };
         let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else {
@@ -87,7 +89,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         })
     }
 
-    /// Makes the aligned run of 2^`order` frames at `start` free; nothing happens, and it says false, when one of them is free already.
+    /// Makes the aligned run of 2^`order` frames at `start` free; nothing happens, and it says
+    /// false, when one of them is free already.
     #[inline]
     pub fn give_run(&self, start: usize, order: u8) -> bool {
         let index = start / 64;
@@ -120,8 +123,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         if start == 0 { low } else { high }
     }
 
-    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in the word that begins at frame `start`; nothing
-    /// happens, and it says false, when one of the frames is free already.
+    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in
+    /// the word that begins at frame `start`; nothing happens, and it says false, when one of the
+    /// frames is free already.
     #[inline]
     pub fn give_word(&self, start: usize, runs: u64, order: u8) -> bool {
         self.give_mask(start / 64, spread(runs, order))
@@ -138,7 +142,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         true
     }
 
-    /// The order of the largest aligned free run that holds the free run of 2^`order` frames at `start`.
+    /// The order of the largest aligned free run that holds the free run of 2^`order` frames at
+    /// `start`.
     #[must_use]
     pub fn reach(&self, start: usize, order: u8) -> u8 {
         let free = |order: u8| self.is_run_free(start & !((1 << order) - 1), order);
@@ -148,7 +153,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             .map_or(order, |order| order + 1)
     }
 
-    /// The largest of what [`reach`](Self::reach) says of the runs of `order` that begin at the set bits of `runs` in the word that begins at frame `start`.
+    /// The largest of what [`reach`](Self::reach) says of the runs of `order` that begin at the set
+    /// bits of `runs` in the word that begins at frame `start`.
     #[must_use]
     pub fn reach_word(&self, start: usize, runs: u64, order: u8) -> u8 {
         let bits = (0..64).filter(|bit| runs >> bit & 1 != 0);
@@ -192,7 +198,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
                 .step_by(words * 64)
                 .find(|&start| self.is_run_free(start, order));
         }
-        // Without a branch per word: where the first run is cannot be guessed, and a wrong guess costs more than all eight words.
+        // Without a branch per word: where the first run is cannot be guessed, and a wrong guess
+        // costs more than all eight words.
         let which = |has_run: fn(u64, u8) -> bool| {
             self.words.iter().enumerate().fold(0_u64, |found, (index, word)| {
                 found | u64::from(has_run(word.load(Ordering::Relaxed), order)) << index
@@ -208,13 +215,15 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         Some(index * 64 + runs(word.load(Ordering::Relaxed), order).trailing_zeros() as usize)
     }
 
-    /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`, out of the word that holds frame `start`; returns the
-    /// word's first frame and one bit for the start of each run.
+    /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`,
+    /// out of the word that holds frame `start`; returns the word's first frame and one bit for the
+    /// start of each run.
     pub fn take_word(&self, start: usize, order: u8, limit: u32) -> (usize, u64) {
         let word = &self.words[start / 64];
         let free = word.load(Ordering::Relaxed);
         let mut starts = runs(free, order);
-        // Counting is a good part of the work where the processor is not known to do it, and most requests want all or find one.
+        // Counting is a good part of the work where the processor is not known to do it, and most
+        // requests want all or find one.
         if limit < 64 && !starts.is_power_of_two() {
             for _ in limit..starts.count_ones() {
                 starts &= !(1 << starts.ilog2());
@@ -231,7 +240,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         Some(self.take_word(start, order, limit))
     }
 
-    /// Takes aligned runs of 2^`order`, the lowest first and from frame `start` on, until `out` is full; returns how many.
+    /// Takes aligned runs of 2^`order`, the lowest first and from frame `start` on, until `out` is
+    /// full; returns how many.
     pub fn take_runs(&self, start: usize, order: u8, out: &mut [usize]) -> usize {
         let mut taken = 0;
         for run in (start..WORDS * 64).step_by(1 << order) {
@@ -252,8 +262,9 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         (0..=top).rev().find(|&order| self.find(order).is_some())
     }
 
-    /// How many free runs there are by order, each frame counted once, in the largest aligned run that it is part of: as many as a buddy
-    /// allocator would have blocks. Orders above the map's have none.
+    /// How many free runs there are by order, each frame counted once, in the largest aligned run
+    /// that it is part of: as many as a buddy allocator would have blocks. Orders above the map's
+    /// have none.
     #[must_use]
     pub fn largest_runs(&self) -> [u32; 10] {
         let mut aligned = [0_u32; 11];

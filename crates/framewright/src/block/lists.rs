@@ -1,7 +1,8 @@
 //! Free blocks of a zone: two lists per migrate type and order, linked through the table.
 //!
-//! One has the blocks that the hypervisor was told of, all of them; the other has the rest, which is handed out first, because whoever gets a reported block makes
-//! the hypervisor find memory for it. Without a device for reports all blocks are in the second.
+//! One has the blocks that the hypervisor was told of, all of them; the other has the rest, which
+//! is handed out first, because whoever gets a reported block makes the hypervisor find memory for
+//! it. Without a device for reports all blocks are in the second.
 
 use super::loose::Loose;
 use super::marks::{Marks, Moved, Taken};
@@ -89,7 +90,8 @@ pub struct ZoneEvents {
     pub block_splits: u64,
     /// Blocks all of whose pages came back and that are whole again.
     pub block_merges: u64,
-    /// Blocks of another migrate type that were taken over for a request that found none of its own.
+    /// Blocks of another migrate type that were taken over for a request that found none of its
+    /// own.
     pub fallback_claims: u64,
     /// Runs out of blocks of another migrate type that kept their type.
     pub fallback_steals: u64,
@@ -133,7 +135,8 @@ pub(crate) struct FreeLists {
     pub(crate) reporting_pages: u64,
     /// Which of equally good places is taken.
     pub(crate) placement: Placement,
-    /// Per type, bit n says that the list of order 9 + n is not empty; those of reported blocks come second.
+    /// Per type, bit n says that the list of order 9 + n is not empty; those of reported blocks
+    /// come second.
     occupied: [[u16; MigrateType::COUNT]; 2],
     /// A split block all of whose frames are free, kept as it is.
     pub(crate) spare: u32,
@@ -218,7 +221,8 @@ impl FreeLists {
         self.lists[usize::from(reported)][migrate_type as usize][slot(order)].first
     }
 
-    /// The block that would be handed out last of those of at least `order` that have something to report, the largest first.
+    /// The block that would be handed out last of those of at least `order` that have something to
+    /// report, the largest first.
     pub(crate) fn coldest(&self, order: Order) -> Option<u32> {
         let larger = (order.get().max(BLOCK_ORDER)..=MAX_ORDER).rev().filter_map(Order::new);
         larger
@@ -244,8 +248,9 @@ impl FreeLists {
         if self.placement.coin() { list.last } else { list.first }
     }
 
-    /// The smallest order from `order` up that has a free block of `migrate_type` with something in it that was not reported; or, when there is none, that has a reported
-    /// one, which the second value says.
+    /// The smallest order from `order` up that has a free block of `migrate_type` with something in
+    /// it that was not reported; or, when there is none, that has a reported one, which the second
+    /// value says.
     #[inline]
     pub(crate) fn smallest(
         &self,
@@ -260,7 +265,8 @@ impl FreeLists {
         found.map(|found| (found, reported))
     }
 
-    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a foreign one, is reported memory.
+    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a
+    /// foreign one, is reported memory.
     #[cold]
     pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
         if migrate_type == MigrateType::Movable && order == Order::BLOCK && !self.loose.is_empty() {
@@ -274,7 +280,8 @@ impl FreeLists {
                 .is_some_and(|(_, reported)| reported)
     }
 
-    /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was something that was not reported.
+    /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was
+    /// something that was not reported.
     #[inline]
     pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {
         if self.marks.are_kept() {
@@ -282,7 +289,8 @@ impl FreeLists {
         }
     }
 
-    /// The same for a block that stays free for others than this zone: what was reported of it, if anything was.
+    /// The same for a block that stays free for others than this zone: what was reported of it, if
+    /// anything was.
     #[inline]
     pub(crate) fn move_marks(&mut self, index: u32, order: Order) -> Option<Moved> {
         if self.marks.are_kept() {
@@ -315,8 +323,9 @@ impl FreeLists {
         self.pages += order.pages();
     }
 
-    /// Takes the first block of the largest order and makes it an allocated one; also says how many frames are free then. Nothing when there is none in the list, or when more is to be
-    /// done than to unlink it.
+    /// Takes the first block of the largest order and makes it an allocated one; also says how many
+    /// frames are free then. Nothing when there is none in the list, or when more is to be done
+    /// than to unlink it.
     #[inline(always)]
     pub(crate) fn take_largest(
         &mut self,
@@ -349,8 +358,9 @@ impl FreeLists {
         Some((index, pages + self.split_pages))
     }
 
-    /// Puts an allocated block of the largest order to the front of its list; says how many frames are free then. Nothing, and nothing is changed, when it is not one, or when more
-    /// is to be done than that.
+    /// Puts an allocated block of the largest order to the front of its list; says how many frames
+    /// are free then. Nothing, and nothing is changed, when it is not one, or when more is to be
+    /// done than that.
     #[inline(always)]
     pub(crate) fn give_largest(&mut self, table: &BlockTable, index: u32) -> Option<u64> {
         const WHOLE: BlockState = BlockState::head(State::Whole, Order::MAX, MigrateType::Movable);
@@ -375,8 +385,10 @@ impl FreeLists {
         Some(free_pages)
     }
 
-    /// Puts a movable block, whose entry says already that it is free, at the end of its list at bring-up, when nothing is reported yet and placement is not left to chance:
-    /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs what it is long.
+    /// Puts a movable block, whose entry says already that it is free, at the end of its list at
+    /// bring-up, when nothing is reported yet and placement is not left to chance:
+    /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs
+    /// what it is long.
     #[inline]
     pub(crate) fn append(
         &mut self,

@@ -1,9 +1,12 @@
 //! Free blocks of 2 MiB that nobody has merged yet.
 //!
-//! Merging at once costs every second free a removal from a list and an insertion, and the next request takes what was merged apart again. So a movable block that
-//! comes back is a bit in a set and nothing else: its entry goes on saying that it is allocated, as if a CPU had it in its cache, and it counts as free. Requests for one block take the lowest bit.
-//! 64 neighbours that are all loose are one free block of 128 MiB at once; what else is loose is *settled*, which is merged and put into the lists, when somebody wants
-//! more than one block or looks at what is free (`Zone::settled`).
+//! Merging at once costs every second free a removal from a list and an insertion, and the next
+//! request takes what was merged apart again. So a movable block that comes back is a bit in a set
+//! and nothing else: its entry goes on saying that it is allocated, as if a CPU had it in its
+//! cache, and it counts as free. Requests for one block take the lowest bit. 64 neighbours that are
+//! all loose are one free block of 128 MiB at once; what else is loose is *settled*, which is
+//! merged and put into the lists, when somebody wants more than one block or looks at what is free
+//! (`Zone::settled`).
 
 use super::bit_sets::{BitSets, neighbours};
 use super::buddy;
@@ -49,7 +52,8 @@ impl Loose {
         self.blocks as u64 * PAGES_PER_BLOCK
     }
 
-    /// Asks for the word that a block is inserted into. Of use under the lock only: until then it is somebody else's, who would have to fetch it back.
+    /// Asks for the word that a block is inserted into. Of use under the lock only: until then it
+    /// is somebody else's, who would have to fetch it back.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         self.set.prefetch(0, index);
@@ -67,7 +71,8 @@ impl Loose {
         if self.blocks == 0 { 0 } else { self.set.count(0) }
     }
 
-    /// Puts blocks in, given as [`neighbours`] gives them. Returns all of the 64 that are loose then; nothing, and nothing is changed, when one of them was before.
+    /// Puts blocks in, given as [`neighbours`] gives them. Returns all of the 64 that are loose
+    /// then; nothing, and nothing is changed, when one of them was before.
     #[inline]
     pub(crate) fn insert(&mut self, (base, bits): (u32, u64)) -> Option<u64> {
         let before = self.set.insert_members(0, (base, bits));
@@ -98,7 +103,8 @@ impl Loose {
         None
     }
 
-    /// Takes up to `most` of the lowest blocks, neighbours within 64: the first of the 64, and a bit for each.
+    /// Takes up to `most` of the lowest blocks, neighbours within 64: the first of the 64, and a
+    /// bit for each.
     #[inline]
     pub(crate) fn take(&mut self, most: u32) -> Option<(u32, u64)> {
         if self.blocks == 0 || most == 0 {
@@ -122,14 +128,16 @@ impl Loose {
 }
 
 impl FreeLists {
-    /// Whether blocks may be loose: not while they are shuffled, as their order would not be by chance.
+    /// Whether blocks may be loose: not while they are shuffled, as their order would not be by
+    /// chance.
     #[inline]
     pub(super) fn loosens(&mut self) -> bool {
         self.largest == Order::MAX && !self.placement.coin()
     }
 
-    /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries say [`LOOSE`]. False, and nothing is changed, when one of them is free already, or
-    /// when they have to be freed by [`buddy::free`].
+    /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries
+    /// say [`LOOSE`]. False, and nothing is changed, when one of them is free already, or when they
+    /// have to be freed by [`buddy::free`].
     #[inline]
     pub(crate) fn loosen(
         &mut self,

@@ -1,8 +1,10 @@
-//! Marks of a zone's blocks: which free ones the hypervisor was told of, and which are known to be zero.
+//! Marks of a zone's blocks: which free ones the hypervisor was told of, and which are known to be
+//! zero.
 //!
-//! Two bitmaps, one bit a block, so that blocks that split and merge keep their marks without anybody moving them. A block that is *reported* is free;
-//! one that is *zero* is reported too, or it is split and its state word says *swept*: then its free frames are zero. Until the first device registers nothing
-//! is looked at, and the bitmaps hold whatever their memory did.
+//! Two bitmaps, one bit a block, so that blocks that split and merge keep their marks without
+//! anybody moving them. A block that is *reported* is free; one that is *zero* is reported too, or
+//! it is split and its state word says *swept*: then its free frames are zero. Until the first
+//! device registers nothing is looked at, and the bitmaps hold whatever their memory did.
 //!
 //! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
 //! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
@@ -56,7 +58,8 @@ pub(crate) struct Marks {
     reused_early_blocks: u64,
 }
 
-/// The bits of 2^`order` pages from block `index` on: so many words from the first, and which bits of each.
+/// The bits of 2^`order` pages from block `index` on: so many words from the first, and which bits
+/// of each.
 #[inline]
 const fn place(index: u32, order: Order) -> (usize, usize, u64) {
     let (word, blocks) = (index as usize / 64, blocks_of(order));
@@ -173,7 +176,8 @@ impl Marks {
         self.reported_blocks * PAGES_PER_BLOCK
     }
 
-    /// Pages of reported blocks that were handed out since the first device, and those of them for which there was another choice.
+    /// Pages of reported blocks that were handed out since the first device, and those of them for
+    /// which there was another choice.
     pub(crate) const fn reused_pages(&self) -> (u64, u64) {
         (self.reused_blocks * PAGES_PER_BLOCK, self.reused_early_blocks * PAGES_PER_BLOCK)
     }
@@ -187,7 +191,8 @@ impl Marks {
         }
     }
 
-    /// Blocks are no longer free: their marks end. `free_pages` are left in the lists; `early` says that there was another choice than reported ones.
+    /// Blocks are no longer free: their marks end. `free_pages` are left in the lists; `early` says
+    /// that there was another choice than reported ones.
     #[inline(never)]
     pub(crate) fn take(&mut self, index: u32, order: Order, free_pages: u64, early: bool) -> Taken {
         let place = place(index, order);
@@ -202,7 +207,8 @@ impl Marks {
         Taken { reported: reported == blocks, zero: zero == blocks }
     }
 
-    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when none of them was reported.
+    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when
+    /// none of them was reported.
     #[inline(never)]
     pub(crate) fn move_out(&mut self, index: u32, order: Order, free_pages: u64) -> Option<Moved> {
         let place = place(index, order);
@@ -218,7 +224,8 @@ impl Marks {
         (reported != 0).then_some(moved)
     }
 
-    /// The least that was free in lists and not reported since the last call, in pages; `free_pages` are there now.
+    /// The least that was free in lists and not reported since the last call, in pages;
+    /// `free_pages` are there now.
     pub(crate) fn take_floor(&mut self, free_pages: u64) -> u64 {
         let now = free_pages.saturating_sub(self.reported_pages());
         core::mem::replace(&mut self.floor_pages, now).min(now)
@@ -231,7 +238,8 @@ impl Marks {
             && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
     }
 
-    /// The free frames of a split block are zero, as they were when it was whole; or nothing is known of them any more.
+    /// The free frames of a split block are zero, as they were when it was whole; or nothing is
+    /// known of them any more.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
         if self.kept {
             let changed = Self::write(self.zero, place(index, Order::BLOCK), zero);
@@ -240,8 +248,8 @@ impl Marks {
         }
     }
 
-    /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`: the first that was not reported at all, or else the first that
-    /// has something that was not.
+    /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`:
+    /// the first that was not reported at all, or else the first that has something that was not.
     pub(crate) fn choose(&self, head: u32, have: Order, order: Order) -> u32 {
         if !self.kept || have == order {
             return head;
@@ -267,7 +275,8 @@ impl Marks {
         found.map_or(head, |index| index & !(piece - 1))
     }
 
-    /// The lowest piece of a free head of which nothing was reported, as large as it gets, at most of order `most`.
+    /// The lowest piece of a free head of which nothing was reported, as large as it gets, at most
+    /// of order `most`.
     pub(crate) fn unreported(&self, head: u32, have: Order, most: Order) -> Option<(u32, Order)> {
         let (first, count, mask) = place(head, have);
         let words = self.reported[first..first + count].iter().enumerate();

@@ -1,7 +1,10 @@
 //! The block tier: 2 MiB to 1 GiB.
 //!
-//! [`BlockState`] is the word that says what a block is; `table` holds one 16-byte entry a block; `lists` links free heads; `loose` has the free blocks of 2 MiB that are not merged yet; `marks` knows
-//! which of them the hypervisor was told of and `outside` which runs it has at this moment; `buddy` splits and merges; [`Segment`] is a run of blocks with consecutive entries. All is safe code over tables whose memory `carve` obtains.
+//! [`BlockState`] is the word that says what a block is; `table` holds one 16-byte entry a block;
+//! `lists` links free heads; `loose` has the free blocks of 2 MiB that are not merged yet; `marks`
+//! knows which of them the hypervisor was told of and `outside` which runs it has at this moment;
+//! `buddy` splits and merges; [`Segment`] is a run of blocks with consecutive entries. All is safe
+//! code over tables whose memory `carve` obtains.
 
 pub(crate) mod bit_sets;
 pub(crate) mod buddy;

@@ -1,6 +1,7 @@
 //! Runs of split blocks that are with the hypervisor.
 //!
-//! To the free map they are allocated. They are written down here so that whoever frees such a run by mistake is found out, as with any other free memory.
+//! To the free map they are allocated. They are written down here so that whoever frees such a run
+//! by mistake is found out, as with any other free memory.
 
 use super::lists::NONE;
 use core::ops::Range;

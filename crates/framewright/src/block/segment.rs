@@ -3,8 +3,8 @@
 use crate::map_space::BlockNumber;
 use core::ops::Range;
 
-/// Holes of up to this many blocks (128 MiB) do not end a segment: bridging one costs 5 KiB of table at most, a segment more in the
-/// directory costs every lookup.
+/// Holes of up to this many blocks (128 MiB) do not end a segment: bridging one costs 5 KiB of
+/// table at most, a segment more in the directory costs every lookup.
 pub(crate) const BRIDGED_BLOCKS: u32 = 64;
 
 /// A run of blocks of one zone that is described by consecutive entries of the zone's table.
@@ -49,8 +49,8 @@ impl Segment {
         BlockNumber(self.start.0 + (index - self.index))
     }
 
-    /// The first index at or after `next` at which this segment may begin, so that the buddy of an index is the index of the buddy
-    /// for every order that the segment can hold.
+    /// The first index at or after `next` at which this segment may begin, so that the buddy of an
+    /// index is the index of the buddy for every order that the segment can hold.
     pub(crate) const fn base_from(&self, next: u32) -> u32 {
         let level = if self.blocks == 0 { 0 } else { self.blocks.ilog2() };
         let align = 1 << if level > 9 { 9 } else { level };

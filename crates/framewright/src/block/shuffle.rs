@@ -1,8 +1,10 @@
 //! The shuffle (SPEC 4): free blocks of 4 MiB are handed out in an order that nobody can guess.
 //!
-//! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours (`gather`), and a coin decides which end of its list a block joins when
-//! it is freed. The pass puts a whole list into a random order, each equally likely as far as the generator goes: Fisher and Yates' algorithm over the numbers of its
-//! blocks, in memory of the zone's tables that means nothing at the moment, and then the links are written anew.
+//! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours
+//! (`gather`), and a coin decides which end of its list a block joins when it is freed. The pass
+//! puts a whole list into a random order, each equally likely as far as the generator goes: Fisher
+//! and Yates' algorithm over the numbers of its blocks, in memory of the zone's tables that means
+//! nothing at the moment, and then the links are written anew.
 //!
 //! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
 //! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
@@ -56,7 +58,8 @@ impl Chance {
 
     /// A number below `limit`, which is not 0; all are equally likely.
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        // The upper half of a product is even over the numbers, but for a remainder that is thrown again.
+        // The upper half of a product is even over the numbers, but for a remainder that is thrown
+        // again.
         let threshold = limit.wrapping_neg() % limit;
         loop {
             let product = (self.next() >> 32) * u64::from(limit);
@@ -93,8 +96,8 @@ impl Scratch<'_> {
 /// How many blocks ahead of the one that is linked memory is asked for.
 const AHEAD: usize = 16;
 
-/// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. `segments` are those of the zone. Without enough `scratch`, a half word for each, nothing
-/// happens and it says false.
+/// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. `segments` are those of the
+/// zone. Without enough `scratch`, a half word for each, nothing happens and it says false.
 pub(crate) fn shuffle_list(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -112,7 +115,8 @@ pub(crate) fn shuffle_list(
     }
     let head = BlockState::head(State::Free, SHUFFLE_ORDER, migrate_type);
     let head = if reported { head.with(BlockState::REPORTED) } else { head };
-    // Positions are aligned as blocks are: buddies are computed on indices. In the order of the table, as the list's own would be a miss each.
+    // Positions are aligned as blocks are: buddies are computed on indices. In the order of the
+    // table, as the list's own would be a miss each.
     let places = segments.flat_map(|segment| {
         (segment.start.next_multiple_of(STEP)..segment.end).step_by(STEP as usize)
     });
@@ -144,7 +148,8 @@ pub(crate) fn shuffle_list(
     true
 }
 
-/// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from `index` on, if all of it is free and may be had for `migrate_type`.
+/// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from
+/// `index` on, if all of it is free and may be had for `migrate_type`.
 pub(crate) fn gather(
     lists: &mut FreeLists,
     table: &BlockTable,

@@ -12,13 +12,17 @@
 //!                                               55      kept (blocks that are allocated whole)
 //! ```
 //!
-//! *Room* says in which set of blocks with free frames a split block is: zero for none, else one more than an order that no free run in it
-//! exceeds. At first that follows from the number of free frames; it is *exact* once somebody has looked for more in vain.
-//! A block that is *isolated* or *undescribed* is in none, whatever is free in it. The *first map frame* is where page descriptors are that
-//! lie inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that tells where the others are.
+//! *Room* says in which set of blocks with free frames a split block is: zero for none, else one
+//! more than an order that no free run in it exceeds. At first that follows from the number of free
+//! frames; it is *exact* once somebody has looked for more in vain. A block that is *isolated* or
+//! *undescribed* is in none, whatever is free in it. The *first map frame* is where page
+//! descriptors are that lie inside the block: the first of eight neighbours, or, if they are
+//! *scattered*, the frame that tells where the others are.
 //!
-//! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it has to be looked at where blocks are freed; the bit says that runs
-//! of a split block are. A split block is *swept* when what is free in it was reported; any free ends that. A free head is *reported* when each of its blocks is.
+//! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it
+//! has to be looked at where blocks are freed; the bit says that runs of a split block are. A split
+//! block is *swept* when what is free in it was reported; any free ends that. A free head is
+//! *reported* when each of its blocks is.
 
 use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
@@ -48,7 +52,8 @@ pub enum State {
     Isolated = 8,
     /// Head of memory that is withheld until its part of the memory map is initialised (SPEC 2).
     Deferred = 9,
-    /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in no list and merges with nothing.
+    /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in
+    /// no list and merges with nothing.
     Reporting = 10,
 }
 
@@ -71,8 +76,8 @@ impl State {
     }
 }
 
-/// Whether the owner of a block's pages can move them, which decides with whom it shares neighbourhoods. Linux's names
-/// and order.
+/// Whether the owner of a block's pages can move them, which decides with whom it shares
+/// neighbourhoods. Linux's names and order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum MigrateType {
@@ -189,15 +194,18 @@ impl BlockState {
     const EXACT: u64 = 1 << 17;
     /// Bit, of a split block: what is free in it was reported, and nothing was freed since.
     pub const SWEPT: u64 = 1 << 18;
-    /// Bit, of a block that is allocated whole: its links are its reference count and its owner word.
+    /// Bit, of a block that is allocated whole: its links are its reference count and its owner
+    /// word.
     pub const COUNTED: u64 = 1 << 53;
     /// Bit, of a free head: all of its blocks were reported to the hypervisor.
     pub const REPORTED: u64 = 1 << 54;
-    /// Bit, of a block that is allocated whole: the manager has it, for the page array or for a pool, and nobody else frees it.
+    /// Bit, of a block that is allocated whole: the manager has it, for the page array or for a
+    /// pool, and nobody else frees it.
     pub const KEPT: u64 = 1 << 55;
     /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
     pub const SCATTERED: u64 = 1 << 62;
-    /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames for them yet. What is free waits.
+    /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames
+    /// for them yet. What is free waits.
     pub const UNDESCRIBED: u64 = 1 << 63;
     /// Bits that keep free frames of a split block from being handed out.
     const HELD_BACK: u64 = Self::ISOLATED | Self::UNDESCRIBED;
@@ -287,13 +295,15 @@ impl BlockState {
         Self(self.0 & !bit)
     }
 
-    /// Whether a block that is allocated whole is nobody's to free: the manager keeps it, or it has a memory error.
+    /// Whether a block that is allocated whole is nobody's to free: the manager keeps it, or it has
+    /// a memory error.
     #[must_use]
     pub const fn is_nobodys(self) -> bool {
         self.has(Self::KEPT | Self::POISONED)
     }
 
-    /// Whether free frames of the split block are not handed out: it is isolated, or waits for descriptors.
+    /// Whether free frames of the split block are not handed out: it is isolated, or waits for
+    /// descriptors.
     #[must_use]
     pub const fn is_held_back(self) -> bool {
         self.0 & Self::HELD_BACK != 0
@@ -308,7 +318,8 @@ impl BlockState {
         }
     }
 
-    /// Of a split block in the inside form: the frame at which its descriptors begin, as an offset in it.
+    /// Of a split block in the inside form: the frame at which its descriptors begin, as an offset
+    /// in it.
     #[must_use]
     pub const fn map_first(self) -> usize {
         (self.0 >> MAP_SHIFT & MAP_BITS) as usize
@@ -397,7 +408,8 @@ impl BlockState {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
     }
 
-    /// Whether it is a split block with nothing special: managed whole, without descriptors inside, nothing held back or with the hypervisor.
+    /// Whether it is a split block with nothing special: managed whole, without descriptors inside,
+    /// nothing held back or with the hypervisor.
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {

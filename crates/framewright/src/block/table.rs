@@ -1,11 +1,13 @@
 //! The block table of a zone: entries, free maps, and which entries may be read.
 //!
-//! An *index* counts the blocks of a zone's segments one after the other. 512 entries are a *group*; a group that lies wholly in one
-//! segment describes one GiB. Entries of a group that is not *ready* were never cleared: only the first may be read, and it heads an
-//! order-18 block. Everything else follows from that (invariants 5 and 6).
+//! An *index* counts the blocks of a zone's segments one after the other. 512 entries are a
+//! *group*; a group that lies wholly in one segment describes one GiB. Entries of a group that is
+//! not *ready* were never cleared: only the first may be read, and it heads an order-18 block.
+//! Everything else follows from that (invariants 5 and 6).
 //!
-//! The first entries of all groups lie in an array of their own, so that a machine whose memory is free or allocated by the GiB touches 16
-//! bytes a GiB side by side, rather than a cache line and a page each.
+//! The first entries of all groups lie in an array of their own, so that a machine whose memory is
+//! free or allocated by the GiB touches 16 bytes a GiB side by side, rather than a cache line and a
+//! page each.
 
 use super::free_map::FreeMap;
 use super::state::{BlockState, State};
@@ -76,7 +78,8 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. Everything is changed under the zone lock only, but for the links of pages that pools have (invariant 37).
+/// See the module documentation. Everything is changed under the zone lock only, but for the links
+/// of pages that pools have (invariant 37).
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],
@@ -89,8 +92,8 @@ pub(crate) struct BlockTable {
 impl BlockTable {
     pub(crate) const EMPTY: Self = Self { heads: &[], entries: &[], free_maps: &[], ready: &[] };
 
-    /// A table over memory of any content, except that `ready` is zero. There are as many free maps as entries; a head and a ready bit
-    /// for every group.
+    /// A table over memory of any content, except that `ready` is zero. There are as many free maps
+    /// as entries; a head and a ready bit for every group.
     pub(crate) const fn new(
         heads: &'static [BlockEntry],
         entries: &'static [BlockEntry],
@@ -104,7 +107,8 @@ impl BlockTable {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// The entry at `index`, which may be read, for who looks at more than one part of it: finding it is a good part of the work.
+    /// The entry at `index`, which may be read, for who looks at more than one part of it: finding
+    /// it is a good part of the work.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> &BlockEntry {
         debug_assert!(
@@ -142,11 +146,13 @@ impl BlockTable {
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
-        // Acquire pairs with the Release in `make_ready`: who looks without the lock sees cleared entries.
+        // Acquire pairs with the Release in `make_ready`: who looks without the lock sees cleared
+        // entries.
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
-    /// The first index from `index` on whose group is ready; past the end of the table when none is.
+    /// The first index from `index` on whose group is ready; past the end of the table when none
+    /// is.
     pub(crate) fn next_ready(&self, index: u32) -> u32 {
         let group = index / GROUP;
         let mut mask = u64::MAX << (group % 64);
@@ -160,8 +166,9 @@ impl BlockTable {
         u32::MAX
     }
 
-    /// Clears the entries of `index`'s group, unless that was done: all but the first when the first heads an order-18 block, which
-    /// is what a group that is not ready means once bring-up is over.
+    /// Clears the entries of `index`'s group, unless that was done: all but the first when the
+    /// first heads an order-18 block, which is what a group that is not ready means once bring-up
+    /// is over.
     #[inline(never)]
     pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
         if self.is_ready(index) {
@@ -187,7 +194,8 @@ impl BlockTable {
 
     /// The same for who does not hold the zone lock and has entered the block's `Readers` before.
     pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
-        // Sequentially consistent after the store in `Readers::enter`, which it must not overtake; acquires what `set_state` releases.
+        // Sequentially consistent after the store in `Readers::enter`, which it must not overtake;
+        // acquires what `set_state` releases.
         BlockState::from_word(self.entry(index).state.load(Ordering::SeqCst))
     }
 
@@ -196,7 +204,8 @@ impl BlockTable {
         self.entry(index).state.store(state.word(), Ordering::Release);
     }
 
-    /// The same for all entries from the first of `range` on, in one ready group; their links stay as they are.
+    /// The same for all entries from the first of `range` on, in one ready group; their links stay
+    /// as they are.
     pub(crate) fn set_states(&self, range: core::ops::Range<u32>, state: BlockState) {
         self.for_entries(range, |entry| entry.set_state(state));
     }
@@ -253,13 +262,15 @@ impl BlockTable {
         self.entry(index).clear();
     }
 
-    /// [`head_of`](Self::head_of) in one copy, for code that runs a few times and costs what it is long.
+    /// [`head_of`](Self::head_of) in one copy, for code that runs a few times and costs what it is
+    /// long.
     #[inline(never)]
     pub(crate) fn cold_head_of(&self, index: u32) -> Option<(u32, BlockState)> {
         self.head_of(index)
     }
 
-    /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or padding between segments).
+    /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or
+    /// padding between segments).
     pub(crate) fn head_of(&self, index: u32) -> Option<(u32, BlockState)> {
         if index >= self.len() {
             return None;

@@ -9,16 +9,19 @@ use crate::units::{PAGE_SIZE, PfnRange};
 
 const WORDS_PER_PAGE: u64 = PAGE_SIZE / 8;
 
-/// Fills frames with `byte`. They lie below the direct limit, and are the caller's: just allocated, or on their way to be free.
+/// Fills frames with `byte`. They lie below the direct limit, and are the caller's: just allocated,
+/// or on their way to be free.
 pub(crate) fn fill<P: Platform>(platform: &P, frames: PfnRange, byte: u8) {
     for pfn in frames.start.0..frames.end.0 {
         let pointer = platform.direct(pfn * PAGE_SIZE);
-        // SAFETY: one frame of managed memory below the direct limit that the caller has and nobody else (invariants 1 and 19).
+        // SAFETY: one frame of managed memory below the direct limit that the caller has and nobody
+        // else (invariants 1 and 19).
         unsafe { pointer.write_bytes(byte, 4096) };
     }
 }
 
-/// The first byte in frames that is not `byte`, as its address and what it is. The same frames as for [`fill`].
+/// The first byte in frames that is not `byte`, as its address and what it is. The same frames as
+/// for [`fill`].
 pub(crate) fn first_other<P: Platform>(
     platform: &P,
     frames: PfnRange,
@@ -30,10 +33,11 @@ pub(crate) fn first_other<P: Platform>(
         let first = platform.direct(page).cast::<AtomicU64>();
         for word in 0..WORDS_PER_PAGE {
             let offset = usize::try_from(word).unwrap_or(0);
-            // SAFETY: inside the frame, which is managed memory below the direct limit (invariants 1 and 19).
+            // SAFETY: inside the frame, which is managed memory below the direct limit (invariants
+            // 1 and 19).
             let pointer = unsafe { first.add(offset) };
-            // SAFETY: a frame is aligned, any bits are an integer, and whoever writes to free memory by mistake meanwhile races with an
-            // atomic (invariants 1 and 4).
+            // SAFETY: a frame is aligned, any bits are an integer, and whoever writes to free
+            // memory by mistake meanwhile races with an atomic (invariants 1 and 4).
             let found = unsafe { pointer.as_ref() }.load(Ordering::Relaxed);
             if found != pattern {
                 let bytes = found.to_ne_bytes();

@@ -1,4 +1,5 @@
-//! Which free pages hold the pattern: a bit each. Pages that were never freed hold anything, and so does what was filled sparsely.
+//! Which free pages hold the pattern: a bit each. Pages that were never freed hold anything, and so
+//! does what was filled sparsely.
 //!
 //! Orders of memory: Relaxed: a page's bit is changed by who has the page alone; what orders the
 //! page's owners orders the bit.

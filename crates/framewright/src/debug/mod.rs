@@ -1,10 +1,14 @@
-//! Debug aids that are chosen on the command line: who allocated each page, patterns in free memory, clearing, and placement that nobody can rely on.
+//! Debug aids that are chosen on the command line: who allocated each page, patterns in free
+//! memory, clearing, and placement that nobody can rely on.
 //!
-//! Linux's names where it has them: `page_owner`, `page_poison`, `init_on_alloc`, `init_on_free`. `careful` is all that finds mistakes, made cheap
-//! enough for every test run. Off, they cost nothing but the branch that an operation makes anyway (`sync::Quiet`); their tables exist only while on.
+//! Linux's names where it has them: `page_owner`, `page_poison`, `init_on_alloc`, `init_on_free`.
+//! `careful` is all that finds mistakes, made cheap enough for every test run. Off, they cost
+//! nothing but the branch that an operation makes anyway (`sync::Quiet`); their tables exist only
+//! while on.
 //!
-//! `owner` keeps the records of pages and `places` the source lines in them; `fill` writes and compares memory, `filled` knows which free pages hold
-//! the pattern; `placement` throws coins. What calls them is `manager::aided`.
+//! `owner` keeps the records of pages and `places` the source lines in them; `fill` writes and
+//! compares memory, `filled` knows which free pages hold the pattern; `placement` throws coins.
+//! What calls them is `manager::aided`.
 
 mod fill;
 mod filled;
@@ -44,7 +48,8 @@ pub struct Aids {
 }
 
 impl Aids {
-    /// What a command line asks for. `careful` turns on page owners and poison; poison takes precedence over clearing, as in Linux.
+    /// What a command line asks for. `careful` turns on page owners and poison; poison takes
+    /// precedence over clearing, as in Linux.
     #[must_use]
     pub const fn of(parameters: &Parameters) -> Self {
         let careful = parameters.careful.is_some();

@@ -1,6 +1,7 @@
 //! A record for each page: who allocated it with what, and who freed it last.
 //!
-//! Two words a page. Records are changed page by page with atomics, so that of two frees of a page at the same time one finds it free.
+//! Two words a page. Records are changed page by page with atomics, so that of two frees of a page
+//! at the same time one finds it free.
 //!
 //! Orders of memory: Relaxed: a page's record is changed by who has the page; what orders the
 //! page's owners orders the record. Where two free one page at once, the exchange decides and
@@ -119,8 +120,8 @@ impl Owners {
         }
     }
 
-    /// Notes pages as freed: all or none. All must be allocated, and belong to one allocation, or with `neighbours` to several that one place
-    /// made.
+    /// Notes pages as freed: all or none. All must be allocated, and belong to one allocation, or
+    /// with `neighbours` to several that one place made.
     pub(crate) fn free(
         &self,
         pages: Range<usize>,
@@ -140,7 +141,8 @@ impl Owners {
         }
         for (index, record) in records.iter().enumerate() {
             if record.allocation.fetch_and(!ALLOCATED, Ordering::Relaxed) & ALLOCATED == 0 {
-                // Somebody else frees it at this moment. What was his stays free, what was still allocated is so again.
+                // Somebody else frees it at this moment. What was his stays free, what was still
+                // allocated is so again.
                 for record in &records[..index] {
                     record.allocation.fetch_or(ALLOCATED, Ordering::Relaxed);
                 }

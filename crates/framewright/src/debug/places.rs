@@ -46,7 +46,8 @@ impl Places {
     /// The place of a number.
     pub(crate) fn place(self, number: u16) -> Option<Place> {
         let slot = self.0.get(usize::from(number.checked_sub(1)?))?;
-        // SAFETY: null, or one of the references that `number` was given, which live for ever and are never written (invariant 20).
+        // SAFETY: null, or one of the references that `number` was given, which live for ever and
+        // are never written (invariant 20).
         unsafe { slot.load(Ordering::Relaxed).as_ref() }
     }
 }

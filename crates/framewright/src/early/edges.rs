@@ -1,14 +1,16 @@
 //! Places for tables that cost no page of 1 GiB.
 //!
-//! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of memory: below the first boundary of a GiB, above
-//! the last, beside holes and reservations, and in a GiB that another table broke before. Who wants pages of 1 GiB has the tables there.
+//! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of
+//! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
+//! a GiB that another table broke before. Who wants pages of 1 GiB has the tables there.
 
 use super::search::{FreeRuns, Query, whole_gigabytes};
 use super::{EarlyAllocator, EarlyError, EarlyRequest};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Devices with 24 address bits reach no other memory, so tables have no part of it if they can choose.
+/// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
+/// choose.
 const LOW_END: u64 = 16 << 20;
 
 /// Where tables go.
@@ -39,8 +41,9 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         gigabytes
     }
 
-    /// Allocates memory for a table of `node`: at an edge where tables go there and one has room, else as
-    /// [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it count for the edge.
+    /// Allocates memory for a table of `node`: at an edge where tables go there and one has room,
+    /// else as [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it
+    /// count for the edge.
     pub(crate) fn allocate_table(
         &mut self,
         request: &EarlyRequest,

@@ -1,4 +1,5 @@
-//! The last use of the early allocator: its free memory, its own arrays included, goes to the manager in one ascending walk.
+//! The last use of the early allocator: its free memory, its own arrays included, goes to the
+//! manager in one ascending walk.
 
 use super::EarlyAllocator;
 use crate::platform::Platform;
@@ -11,8 +12,9 @@ impl<P: Platform> EarlyAllocator<'_, P> {
         self.platform
     }
 
-    /// What [`for_each_free`](Self::for_each_free) and [`discard`](Self::discard) give, in one ascending walk that can be repeated until the latter. The walk reads
-    /// the arrays, so `sink` must not write into the frames that it gets. The allocator allocates nothing meanwhile.
+    /// What [`for_each_free`](Self::for_each_free) and [`discard`](Self::discard) give, in one
+    /// ascending walk that can be repeated until the latter. The walk reads the arrays, so `sink`
+    /// must not write into the frames that it gets. The allocator allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         let mut arrays =
             [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());

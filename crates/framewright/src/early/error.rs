@@ -38,7 +38,8 @@ pub enum EarlyError {
         size_bytes: u64,
         /// Alignment in bytes, after 0 became a cache line.
         align_bytes: u64,
-        /// One past the highest address that was allowed: the caller's, or where the direct map ends.
+        /// One past the highest address that was allowed: the caller's, or where the direct map
+        /// ends.
         max_address: u64,
         /// The node wanted.
         node: NodeChoice,
@@ -54,7 +55,8 @@ pub enum EarlyError {
         /// Bytes of the array that found no place.
         needed_bytes: u64,
     },
-    /// [`Platform::direct`](crate::Platform::direct) shows a frame at an address that cannot hold an array.
+    /// [`Platform::direct`](crate::Platform::direct) shows a frame at an address that cannot hold
+    /// an array.
     MisalignedDirectMap {
         /// Physical address of the frame.
         address: u64,
@@ -71,7 +73,8 @@ pub enum EarlyError {
         /// The array.
         storage: PhysRange,
     },
-    /// [`EarlyAllocator::start`](super::EarlyAllocator::start) was called on an allocator that is not empty.
+    /// [`EarlyAllocator::start`](super::EarlyAllocator::start) was called on an allocator that is
+    /// not empty.
     AlreadyStarted,
     /// Memory was to be added on a node that the topology does not have.
     UnknownNode {

@@ -1,7 +1,9 @@
-//! Room for more regions: the sets' arrays move to larger ones in the memory that the sets describe.
+//! Room for more regions: the sets' arrays move to larger ones in the memory that the sets
+//! describe.
 //!
-//! Growing changes the very set that grows: the new array is itself a reservation, and the old one ceases to be one. So all places
-//! are found first, reservations included that the growth of the other set causes; then nothing can fail any more.
+//! Growing changes the very set that grows: the new array is itself a reservation, and the old one
+//! ceases to be one. So all places are found first, reservations included that the growth of the
+//! other set causes; then nothing can fail any more.
 
 use super::EarlyAllocator;
 use super::error::{EarlyError, SetName};
@@ -11,12 +13,14 @@ use super::storage::GrownArray;
 use crate::platform::Platform;
 use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Regions by which the reserved set can lengthen when the memory set grows: the new array, and a cut where the old one was.
+/// Regions by which the reserved set can lengthen when the memory set grows: the new array, and a
+/// cut where the old one was.
 const REGIONS_FOR_AN_ARRAY: usize = 2;
 
 impl<P: Platform> EarlyAllocator<'_, P> {
-    /// Sees to it that the memory set can take `memory_extra` more regions and the reserved set `reserved_extra`, with new arrays outside
-    /// every range of `avoid`. On an error nothing has changed.
+    /// Sees to it that the memory set can take `memory_extra` more regions and the reserved set
+    /// `reserved_extra`, with new arrays outside every range of `avoid`. On an error nothing has
+    /// changed.
     pub(super) fn make_room(
         &mut self,
         memory_extra: usize,

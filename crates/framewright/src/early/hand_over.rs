@@ -8,9 +8,9 @@ use crate::platform::Platform;
 use crate::units::{NodeId, Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 
 impl<P: Platform> EarlyAllocator<'_, P> {
-    /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending, with its node. A frame with one
-    /// reserved byte is not free. Runs that touch are separate where node or flags change. Nothing after
-    /// [`discard`](Self::discard).
+    /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending,
+    /// with its node. A frame with one reserved byte is not free. Runs that touch are separate
+    /// where node or flags change. Nothing after [`discard`](Self::discard).
     // One copy for all walks: at boot most of what code costs is that it is new.
     #[inline(never)]
     pub fn for_each_free(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
@@ -33,9 +33,10 @@ impl<P: Platform> EarlyAllocator<'_, P> {
     }
 
     /// Ends the allocator after hand-over: both sets are empty, and later calls fail with
-    /// [`EarlyError::Discarded`](super::EarlyError::Discarded). Returns the frames of its own grown arrays (the memory set's,
-    /// then the reserved set's; empty where it did not grow), which were reserved until now and are free from now
-    /// on. An array that lies in a range that the adopter reserved too is not free and not returned.
+    /// [`EarlyError::Discarded`](super::EarlyError::Discarded). Returns the frames of its own grown
+    /// arrays (the memory set's, then the reserved set's; empty where it did not grow), which were
+    /// reserved until now and are free from now on. An array that lies in a range that the adopter
+    /// reserved too is not free and not returned.
     pub fn discard(&mut self) -> [PhysRange; 2] {
         self.discarded = true;
         [self.memory.clear(), self.reserved.clear()]

@@ -1,8 +1,10 @@
-//! The early allocator: hands out memory before there is a manager, from nothing but the memory map. It is to the manager what memblock is to Linux's.
+//! The early allocator: hands out memory before there is a manager, from nothing but the memory
+//! map. It is to the manager what memblock is to Linux's.
 //!
-//! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the other. Allocating is reserving
-//! a free range, and hand-over walks what is left. The sets begin in storage that the adopter lends ([`EarlyStorage`]) and move to
-//! larger arrays in the memory that they describe.
+//! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the
+//! other. Allocating is reserving a free range, and hand-over walks what is left. The sets begin in
+//! storage that the adopter lends ([`EarlyStorage`]) and move to larger arrays in the memory that
+//! they describe.
 //!
 //! | file | is |
 //! |---|---|
@@ -47,11 +49,13 @@ use set::{FIXED_REGIONS, RegionSet};
 /// Alignment in bytes of a request that names none: a cache line.
 const CACHE_LINE_BYTES: u64 = 64;
 
-/// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never freed.
+/// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never
+/// freed.
 const FRAME_ZERO: PhysRange = PhysRange::new(0, PAGE_SIZE);
 
-/// Room for the first 128 regions of each set, some 6 KiB. The adopter lends it, so that it can be in a static where stacks
-/// are small, and so that the allocator itself is small enough to be handed over by value.
+/// Room for the first 128 regions of each set, some 6 KiB. The adopter lends it, so that it can be
+/// in a static where stacks are small, and so that the allocator itself is small enough to be
+/// handed over by value.
 #[derive(Debug)]
 pub struct EarlyStorage {
     memory: [Region; FIXED_REGIONS],
@@ -72,11 +76,13 @@ impl Default for EarlyStorage {
     }
 }
 
-/// See the [module documentation](self). A few words: its first regions are in the [`EarlyStorage`] that the adopter lends.
+/// See the [module documentation](self). A few words: its first regions are in the [`EarlyStorage`]
+/// that the adopter lends.
 ///
-/// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and nodes, and is given to it by
-/// value. So the manager has the memory of exactly one allocator, that which [`add_memory`](Self::add_memory) added included,
-/// and no other call can use the memory beside it.
+/// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and
+/// nodes, and is given to it by value. So the manager has the memory of exactly one allocator, that
+/// which [`add_memory`](Self::add_memory) added included, and no other call can use the memory
+/// beside it.
 ///
 /// Only who promises that the memory is unused can start one:
 ///
@@ -110,14 +116,16 @@ pub struct EarlyAllocator<'a, P: Platform> {
 impl<'a, P: Platform> EarlyAllocator<'a, P> {
     /// Knows all present memory of `map`, each range with its node; reserves nothing but frame 0.
     ///
-    /// A map of more than 128 ranges needs an array in memory at once, before anything could be reserved. If such a map calls
-    /// memory usable that holds something (the kernel, an initial RAM disk), use [`with_reserved`](Self::with_reserved).
+    /// A map of more than 128 ranges needs an array in memory at once, before anything could be
+    /// reserved. If such a map calls memory usable that holds something (the kernel, an initial RAM
+    /// disk), use [`with_reserved`](Self::with_reserved).
     ///
     /// # Safety
     /// As for [`with_reserved`](Self::with_reserved), and nothing in usable memory is in use.
     ///
     /// # Errors
-    /// [`EarlyError::NoRoomToGrow`] or [`EarlyError::MisalignedDirectMap`], for a map of more than 128 ranges.
+    /// [`EarlyError::NoRoomToGrow`] or [`EarlyError::MisalignedDirectMap`], for a map of more than
+    /// 128 ranges.
     pub unsafe fn new(
         platform: &'static P,
         storage: &'a mut EarlyStorage,
@@ -131,11 +139,13 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     /// Knows the memory of `map` too, with `reserved` reserved before any memory is used.
     ///
     /// # Safety
-    /// What the map calls usable and `reserved` does not name is unused RAM (invariant 1): nothing that is in use lies in it, and
-    /// [`Platform::direct`] shows it below [`Platform::direct_limit`]. From now on only this allocator, those to whom it gives
-    /// memory, and the manager that is made from it use that RAM, for as long as one of them is there: there is no second
-    /// allocator or manager of the same memory meanwhile. What is reserved later with [`reserve`](Self::reserve)
-    /// may already hold an array of the allocator's own or an allocation.
+    /// What the map calls usable and `reserved` does not name is unused RAM (invariant 1): nothing
+    /// that is in use lies in it, and [`Platform::direct`] shows it below
+    /// [`Platform::direct_limit`]. From now on only this allocator, those to whom it gives memory,
+    /// and the manager that is made from it use that RAM, for as long as one of them is there:
+    /// there is no second allocator or manager of the same memory meanwhile. What is reserved later
+    /// with [`reserve`](Self::reserve) may already hold an array of the allocator's own or an
+    /// allocation.
     ///
     /// # Errors
     /// As for [`new`](Self::new); the arrays may also be needed for many `reserved` ranges.
@@ -174,13 +184,15 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         }
     }
 
-    /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved) returns.
+    /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved)
+    /// returns.
     ///
     /// # Safety
     /// As for [`with_reserved`](Self::with_reserved).
     ///
     /// # Errors
-    /// As there, and [`EarlyError::AlreadyStarted`] or [`EarlyError::Discarded`] when it is not empty.
+    /// As there, and [`EarlyError::AlreadyStarted`] or [`EarlyError::Discarded`] when it is not
+    /// empty.
     pub unsafe fn start(
         &mut self,
         map: MemoryMap<'_>,
@@ -203,7 +215,8 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
     fn fill(&mut self, map: MemoryMap<'_>, reserved: &[PhysRange]) -> Result<(), EarlyError> {
         let topology = self.topology;
         if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
-            // The set does not know its memory yet, so the place for its array is sought in the map, range by range.
+            // The set does not know its memory yet, so the place for its array is sought in the
+            // map, range by range.
             let place = self.array_queries(capacity).find_map(|query| {
                 let mut places = node_ranges(map, topology).filter_map(|range| {
                     query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved])
@@ -219,16 +232,17 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))
     }
 
-    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known keep their node and flags. The
-    /// manager gets it with the rest.
+    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known
+    /// keep their node and flags. The manager gets it with the rest.
     ///
     /// # Safety
-    /// What [`with_reserved`](Self::with_reserved) wants of usable memory goes for these frames too, as far as they are not reserved
-    /// yet; and [`Platform::direct`] is linear over them and over what they touch.
+    /// What [`with_reserved`](Self::with_reserved) wants of usable memory goes for these frames
+    /// too, as far as they are not reserved yet; and [`Platform::direct`] is linear over them and
+    /// over what they touch.
     ///
     /// # Errors
-    /// [`EarlyError::UnknownNode`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
-    /// [`EarlyError::Discarded`].
+    /// [`EarlyError::UnknownNode`], [`EarlyError::NoRoomToGrow`],
+    /// [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
     pub unsafe fn add_memory(
         &mut self,
         range: PhysRange,
@@ -247,11 +261,13 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         Ok(())
     }
 
-    /// Reserves bytes, known memory or not, clipped at the end of the address space. Already reserved parts stay as they are.
-    /// Reserve whatever holds something before the first allocation; [`with_reserved`](Self::with_reserved) does.
+    /// Reserves bytes, known memory or not, clipped at the end of the address space. Already
+    /// reserved parts stay as they are. Reserve whatever holds something before the first
+    /// allocation; [`with_reserved`](Self::with_reserved) does.
     ///
     /// # Errors
-    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
+    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
+    /// [`EarlyError::Discarded`].
     pub fn reserve(&mut self, range: PhysRange) -> Result<(), EarlyError> {
         self.check_live()?;
         self.reserve_avoiding(range, &[range])
@@ -272,13 +288,15 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         Ok(())
     }
 
-    /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)), inside one memory region, reserved
-    /// with that region's node. Bytes from another node are second choice, bytes below `min_address` the third; under
+    /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)),
+    /// inside one memory region, reserved with that region's node. Bytes from another node are
+    /// second choice, bytes below `min_address` the third; under
     /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last.
     ///
     /// # Errors
-    /// [`EarlyError::ZeroSize`], [`EarlyError::BadAlignment`], [`EarlyError::OutOfMemory`], [`EarlyError::NoRoomToGrow`],
-    /// [`EarlyError::MisalignedDirectMap`], [`EarlyError::Discarded`].
+    /// [`EarlyError::ZeroSize`], [`EarlyError::BadAlignment`], [`EarlyError::OutOfMemory`],
+    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
+    /// [`EarlyError::Discarded`].
     pub fn allocate(&mut self, request: &EarlyRequest) -> Result<PhysRange, EarlyError> {
         self.check_live()?;
         let align = if request.align_bytes == 0 { CACHE_LINE_BYTES } else { request.align_bytes };
@@ -358,16 +376,18 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
     }
 
-    /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays as it is, and so does frame 0. An
-    /// empty range means nothing.
+    /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays
+    /// as it is, and so does frame 0. An empty range means nothing.
     ///
     /// # Safety
-    /// Nobody uses the memory in `range` any more: others are given it next. So what was reserved because something lies there, and what
-    /// somebody else allocated, may be freed only when they are done with it.
+    /// Nobody uses the memory in `range` any more: others are given it next. So what was reserved
+    /// because something lies there, and what somebody else allocated, may be freed only when they
+    /// are done with it.
     ///
     /// # Errors
-    /// [`EarlyError::NotReserved`] when nothing in the range is reserved, [`EarlyError::FrameZero`] when it has nothing
-    /// beyond frame 0, [`EarlyError::OwnStorage`], [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
+    /// [`EarlyError::NotReserved`] when nothing in the range is reserved, [`EarlyError::FrameZero`]
+    /// when it has nothing beyond frame 0, [`EarlyError::OwnStorage`],
+    /// [`EarlyError::NoRoomToGrow`], [`EarlyError::MisalignedDirectMap`],
     /// [`EarlyError::Discarded`].
     pub unsafe fn free(&mut self, range: PhysRange) -> Result<(), EarlyError> {
         self.check_live()?;
@@ -398,9 +418,9 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         self.bottom_up = bottom_up;
     }
 
-    /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there is other memory (the
-    /// parameter `movable_node`). Otherwise it is memory like any other, as in Linux (`mm/memblock.c`, `should_skip_region`):
-    /// there are machines that have no other.
+    /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there
+    /// is other memory (the parameter `movable_node`). Otherwise it is memory like any other, as in
+    /// Linux (`mm/memblock.c`, `should_skip_region`): there are machines that have no other.
     pub fn set_movable_node(&mut self, movable_node: bool) {
         self.movable_node = movable_node;
     }
@@ -411,7 +431,8 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         self.memory.regions()
     }
 
-    /// What is reserved, ascending; not all of it need be memory. Empty after [`discard`](Self::discard).
+    /// What is reserved, ascending; not all of it need be memory. Empty after
+    /// [`discard`](Self::discard).
     #[must_use]
     pub fn reserved(&self) -> &[Region] {
         self.reserved.regions()
@@ -429,7 +450,8 @@ impl<'a, P: Platform> EarlyAllocator<'a, P> {
         self.reserved.bytes()
     }
 
-    /// The frames that hold the grown arrays of the memory set and of the reserved set; empty where a set has not grown.
+    /// The frames that hold the grown arrays of the memory set and of the reserved set; empty where
+    /// a set has not grown.
     #[must_use]
     pub fn storage(&self) -> [PhysRange; 2] {
         [self.memory.storage(), self.reserved.storage()]

@@ -9,7 +9,8 @@ pub struct LargestPieces {
     end: u64,
 }
 
-/// Cuts `range` into pieces of 2^order frames, each as large as its address, the end of the run and [`Order::MAX`] let it be.
+/// Cuts `range` into pieces of 2^order frames, each as large as its address, the end of the run and
+/// [`Order::MAX`] let it be.
 #[must_use]
 pub const fn largest_pieces(range: PfnRange) -> LargestPieces {
     LargestPieces { next: range.start.0, end: range.end.0 }

@@ -11,12 +11,14 @@ pub struct RegionFlags(u8);
 impl RegionFlags {
     /// No mark.
     pub const NONE: Self = Self(0);
-    /// Memory that may be taken out later. With [`movable_node`](super::EarlyAllocator::set_movable_node) it is allocated on
-    /// request or as a last resort; it is always handed over.
+    /// Memory that may be taken out later. With
+    /// [`movable_node`](super::EarlyAllocator::set_movable_node) it is allocated on request or as a
+    /// last resort; it is always handed over.
     pub const HOT_PLUGGABLE: Self = Self(1);
     /// Memory that must be accepted before its first use: neither allocated nor handed over.
     pub const UNACCEPTED: Self = Self(1 << 1);
-    /// A reservation whose pages the memory map leaves alone ([`EarlyRequest::no_init`](super::EarlyRequest::no_init)).
+    /// A reservation whose pages the memory map leaves alone
+    /// ([`EarlyRequest::no_init`](super::EarlyRequest::no_init)).
     pub const NO_INIT: Self = Self(1 << 2);
     /// A reservation that holds one of the allocator's own arrays.
     pub const KERNEL: Self = Self(1 << 3);

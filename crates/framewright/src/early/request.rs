@@ -41,11 +41,12 @@ pub struct EarlyRequest {
     pub node: NodeChoice,
     /// False leaves the content undefined.
     pub zeroed: bool,
-    /// Marks the reservation so that the memory map skips it (SPEC 6.6). With `zeroed` false nobody touches the memory
-    /// yet, so it may lie above the direct map.
+    /// Marks the reservation so that the memory map skips it (SPEC 6.6). With `zeroed` false nobody
+    /// touches the memory yet, so it may lie above the direct map.
     pub no_init: bool,
     /// Memory that may be taken out later is as good as any, also under
-    /// [`movable_node`](super::EarlyAllocator::set_movable_node): what is allocated goes with it, or can be moved.
+    /// [`movable_node`](super::EarlyAllocator::set_movable_node): what is allocated goes with it,
+    /// or can be moved.
     pub hot_pluggable: bool,
 }
 

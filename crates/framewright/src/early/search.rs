@@ -1,12 +1,13 @@
 //! Memory minus reservations, and the search for a place in it.
 //!
-//! Both sets are sorted, so one walk over the two side by side sees every free run: a search costs the number of regions, whatever
-//! their sizes.
+//! Both sets are sorted, so one walk over the two side by side sees every free run: a search costs
+//! the number of regions, whatever their sizes.
 
 use super::region::{Region, RegionFlags};
 use crate::units::{NodeId, Order, PAGE_SIZE, PhysRange};
 
-/// The runs in `memory` that nothing in `reserved` covers, cut at the ends of memory regions, from either end.
+/// The runs in `memory` that nothing in `reserved` covers, cut at the ends of memory regions, from
+/// either end.
 #[derive(Clone)]
 pub(super) struct FreeRuns<'a> {
     memory: &'a [Region],
@@ -36,7 +37,8 @@ fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
 impl Iterator for FreeRuns<'_> {
     type Item = Region;
 
-    // One copy for all walks, as they are short and at boot most of what code costs is that it is new.
+    // One copy for all walks, as they are short and at boot most of what code costs is that it is
+    // new.
     #[inline(never)]
     fn next(&mut self) -> Option<Region> {
         loop {
@@ -89,8 +91,9 @@ impl DoubleEndedIterator for FreeRuns<'_> {
     }
 }
 
-/// Free memory inside one memory region. Only a search makes one, and it cannot be copied: whoever holds it reserves it
-/// before the sets are searched again or drops it, so nobody else has the memory.
+/// Free memory inside one memory region. Only a search makes one, and it cannot be copied: whoever
+/// holds it reserves it before the sets are searched again or drops it, so nobody else has the
+/// memory.
 pub(super) struct Place {
     range: PhysRange,
     node: Option<NodeId>,
@@ -135,7 +138,8 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// The highest place (the lowest when `bottom_up`) that overlaps nothing in the lists of `avoid`.
+    /// The highest place (the lowest when `bottom_up`) that overlaps nothing in the lists of
+    /// `avoid`.
     pub fn find(
         &self,
         memory: &[Region],
@@ -153,7 +157,8 @@ impl Query {
             else {
                 return Some(place);
             };
-            // Nothing fits between this place and the end that the search began from, so the next can only lie beyond the blocker.
+            // Nothing fits between this place and the end that the search began from, so the next
+            // can only lie beyond the blocker.
             query.window = if self.bottom_up {
                 PhysRange::new(blocker.end, self.window.end)
             } else {
@@ -198,7 +203,8 @@ impl Query {
             && self.node.is_none_or(|node| run.node == Some(node))
     }
 
-    /// The best place inside `run`. Every step is checked: size and alignment come from the caller and may be anything.
+    /// The best place inside `run`. Every step is checked: size and alignment come from the caller
+    /// and may be anything.
     fn fit(&self, run: &Region) -> Option<Place> {
         let PhysRange { start, end } = run.range;
         let last = end.checked_sub(self.size)?;

@@ -1,7 +1,7 @@
 //! A sorted, disjoint, joined array of regions (invariant 14).
 //!
-//! Nothing here allocates or fails. Who wants to change a set asks first how many entries that takes, sees to the room, and
-//! then changes it.
+//! Nothing here allocates or fails. Who wants to change a set asks first how many entries that
+//! takes, sees to the room, and then changes it.
 
 use super::region::Region;
 use super::storage::GrownArray;
@@ -10,8 +10,9 @@ use crate::units::PhysRange;
 /// Regions that fit without growing.
 pub(super) const FIXED_REGIONS: usize = 128;
 
-/// Room that growth leaves beyond what was asked: growing itself adds and splits regions of the reserved set, and a freed
-/// array may open a hole in the range that is being covered. Each of the two arrays can do each of the three once.
+/// Room that growth leaves beyond what was asked: growing itself adds and splits regions of the
+/// reserved set, and a freed array may open a hole in the range that is being covered. Each of the
+/// two arrays can do each of the three once.
 const SLACK: usize = 6;
 
 /// See the module documentation.
@@ -51,7 +52,8 @@ impl<'a> RegionSet<'a> {
             .map_or(PhysRange::default(), |grown| grown.range)
     }
 
-    /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay reserved after it.
+    /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay
+    /// reserved after it.
     pub fn keep_storage_in(&mut self, range: PhysRange) {
         if let Some(grown) = &mut self.grown {
             grown.kept |= !grown.range.intersection(range).is_empty();
@@ -71,7 +73,8 @@ impl<'a> RegionSet<'a> {
         })
     }
 
-    /// Moves all regions to `array`, which is larger. Returns the bytes of the array before it, if they are free to go.
+    /// Moves all regions to `array`, which is larger. Returns the bytes of the array before it, if
+    /// they are free to go.
     pub fn move_to(&mut self, array: GrownArray) -> Option<PhysRange> {
         for (to, from) in array.entries.iter_mut().zip(self.regions()) {
             *to = *from;
@@ -80,7 +83,8 @@ impl<'a> RegionSet<'a> {
         (!old.kept).then_some(old.range)
     }
 
-    /// Forgets everything. Returns the bytes of the array, empty when there was none or when they are not free to go.
+    /// Forgets everything. Returns the bytes of the array, empty when there was none or when they
+    /// are not free to go.
     pub fn clear(&mut self) -> PhysRange {
         self.len = 0;
         self.grown
@@ -104,11 +108,11 @@ impl<'a> RegionSet<'a> {
         more.saturating_sub(fewer)
     }
 
-    /// Makes the parts of `new.range` that no region covers regions like `new`, joined to neighbours of the same kind. There is
-    /// room for [`Self::extra_to_cover`] more regions.
+    /// Makes the parts of `new.range` that no region covers regions like `new`, joined to
+    /// neighbours of the same kind. There is room for [`Self::extra_to_cover`] more regions.
     pub fn cover(&mut self, new: &Region) {
-        // Gaps that join a neighbour never need an entry and may set one free, so they go first: the array is then never
-        // longer than before or after.
+        // Gaps that join a neighbour never need an entry and may set one free, so they go first:
+        // the array is then never longer than before or after.
         for joining in [true, false] {
             let mut position = new.range.start;
             while let Some((index, gap)) = self.gap(position, new.range.end) {
@@ -129,7 +133,8 @@ impl<'a> RegionSet<'a> {
         }
     }
 
-    /// How many regions more there will be after [`Self::uncover`] with the same range: one when it cuts a hole.
+    /// How many regions more there will be after [`Self::uncover`] with the same range: one when it
+    /// cuts a hole.
     pub fn extra_to_uncover(&self, range: PhysRange) -> usize {
         let index = self.regions().partition_point(|region| region.range.end <= range.start);
         let hole = self.regions().get(index).filter(|region| {
@@ -172,7 +177,8 @@ impl<'a> RegionSet<'a> {
         self.delete(first, end);
     }
 
-    /// The first run between `position` and `end` that no region covers, and the index of the region after it.
+    /// The first run between `position` and `end` that no region covers, and the index of the
+    /// region after it.
     fn gap(&self, position: u64, end: u64) -> Option<(usize, PhysRange)> {
         let regions = self.regions();
         let mut start = position;
@@ -187,7 +193,8 @@ impl<'a> RegionSet<'a> {
         (start < gap_end).then(|| (index, PhysRange::new(start, gap_end)))
     }
 
-    /// Whether a region like `new` in `gap` would join the region below it, and the one at `index` above it.
+    /// Whether a region like `new` in `gap` would join the region below it, and the one at `index`
+    /// above it.
     fn joins(&self, index: usize, gap: PhysRange, new: &Region) -> (bool, bool) {
         let regions = self.regions();
         let below = index.checked_sub(1).and_then(|below| regions.get(below));

@@ -1,6 +1,8 @@
-//! Region arrays in managed memory, and clearing: all that the early allocator does through pointers.
+//! Region arrays in managed memory, and clearing: all that the early allocator does through
+//! pointers.
 //!
-//! A [`Place`] is free memory that only its holder knows of; the functions here take it as proof that the memory is nobody else's.
+//! A [`Place`] is free memory that only its holder knows of; the functions here take it as proof
+//! that the memory is nobody else's.
 
 use super::error::EarlyError;
 use super::region::Region;
@@ -30,8 +32,8 @@ impl GrownArray {
             .map_or(u64::MAX, |bytes| bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX))
     }
 
-    /// As many empty entries as fit in `place`, which was searched for below the direct limit, in whole frames. The caller
-    /// reserves the place before it searches again.
+    /// As many empty entries as fit in `place`, which was searched for below the direct limit, in
+    /// whole frames. The caller reserves the place before it searches again.
     pub fn new<P: Platform>(platform: &P, place: Place) -> Result<Self, EarlyError> {
         let range = place.range();
         let capacity = usize::try_from(range.size()).map_or(0, |bytes| bytes / size_of::<Region>());
@@ -39,10 +41,11 @@ impl GrownArray {
         if !pointer.is_aligned() {
             return Err(EarlyError::MisalignedDirectMap { address: range.start });
         }
-        // SAFETY: the place is unused RAM below the direct limit (invariant 1), linear because it lies inside one memory region
-        // (15), aligned as checked and long enough by division. It is free now and reserved before anything else can be given it, so
-        // the slice has no alias until the owner drops it and only then frees the range (3). Any content will do:
-        // entries are uninitialised until written below (4 does not hold for regions).
+        // SAFETY: the place is unused RAM below the direct limit (invariant 1), linear because it
+        // lies inside one memory region (15), aligned as checked and long enough by division. It is
+        // free now and reserved before anything else can be given it, so the slice has no alias
+        // until the owner drops it and only then frees the range (3). Any content will do: entries
+        // are uninitialised until written below (4 does not hold for regions).
         let raw: &'static mut [MaybeUninit<Region>] =
             unsafe { slice::from_raw_parts_mut(pointer.as_ptr(), capacity) };
         for entry in raw.iter_mut() {
@@ -62,8 +65,8 @@ pub(super) fn zero<P: Platform>(platform: &P, place: &Place) {
     while position < end {
         let bytes = usize::try_from(end - position).map_or(STEP, |left| left.min(STEP));
         let pointer = platform.direct(position);
-        // SAFETY: the bytes are unused RAM below the direct limit (invariant 1), in one memory region and so
-        // linear (15), and nobody else was given them (3). Bytes have any value.
+        // SAFETY: the bytes are unused RAM below the direct limit (invariant 1), in one memory
+        // region and so linear (15), and nobody else was given them (3). Bytes have any value.
         unsafe { pointer.write_bytes(0, bytes) };
         position += bytes as u64;
     }

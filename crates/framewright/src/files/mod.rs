@@ -1,13 +1,16 @@
-//! Control files: the state of the manager by path, in the formats of Linux's `/proc` and `/sys`, so that whoever reads those can read these.
+//! Control files: the state of the manager by path, in the formats of Linux's `/proc` and `/sys`,
+//! so that whoever reads those can read these.
 //!
-//! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files) is the manager's own,
-//! [`Manager::pool_files`](crate::Manager::pool_files) that of huge-page pools; a [`FileSystem`] joins it with those of
-//! other modules and reads, writes and lists by path. Nothing is stored: a read streams text that is made at that moment, a write acts at once or
-//! changes nothing.
+//! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files)
+//! is the manager's own, [`Manager::pool_files`](crate::Manager::pool_files) that of huge-page
+//! pools; a [`FileSystem`] joins it with those of other modules and reads, writes and lists by
+//! path. Nothing is stored: a read streams text that is made at that moment, a write acts at once
+//! or changes nothing.
 //!
 //! # Adding files
 //!
-//! A module that has something to show writes one function a file and a constant table, and whoever owns both puts them together:
+//! A module that has something to show writes one function a file and a constant table, and whoever
+//! owns both puts them together:
 //!
 //! ```
 //! use core::fmt::Write;
@@ -56,8 +59,9 @@
 //! # Ok::<(), FileError>(())
 //! ```
 //!
-//! A path may be in several tables: reading it gives all their texts in the order of the tables, which is how a pool adds its lines to `/proc/meminfo` and
-//! `/proc/vmstat`; a write goes to the first that takes one.
+//! A path may be in several tables: reading it gives all their texts in the order of the tables,
+//! which is how a pool adds its lines to `/proc/meminfo` and `/proc/vmstat`; a write goes to the
+//! first that takes one.
 
 mod error;
 mod of_manager;

@@ -1,7 +1,9 @@
-//! The files of huge-page pools (SPEC 6.3): `/sys/kernel/mm/hugepages`, each node's, `/proc/sys/vm`, and their lines in `meminfo` and `vmstat`.
+//! The files of huge-page pools (SPEC 6.3): `/sys/kernel/mm/hugepages`, each node's,
+//! `/proc/sys/vm`, and their lines in `meminfo` and `vmstat`.
 //!
-//! As in Linux, `/sys` shows the pages that there are, surplus ones among them, and `/proc/sys/vm/nr_hugepages` those that are to stay. There is no `demote` where there
-//! is nothing smaller.
+//! As in Linux, `/sys` shows the pages that there are, surplus ones among them, and
+//! `/proc/sys/vm/nr_hugepages` those that are to stay. There is no `demote` where there is nothing
+//! smaller.
 
 use super::of_manager::numbers;
 use super::{File, FileError, Table, parse_number, write_kib};
@@ -19,7 +21,8 @@ pub struct PoolFiles<'a, P: Platform> {
     helpers: &'a dyn Helpers,
 }
 
-/// Whether pages that leave a pool get their part of the page array back at once, as in Linux, or have descriptors inside once they are split.
+/// Whether pages that leave a pool get their part of the page array back at once, as in Linux, or
+/// have descriptors inside once they are split.
 const EAGER: &str = "eager";
 const LAZY: &str = "lazy";
 
@@ -141,7 +144,8 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         .numbered(Self::nodes_and_sizes),
     ];
 
-    /// The files, to be put into a [`FileSystem`](super::FileSystem) behind the manager's own, whose `meminfo` and `vmstat` they add to.
+    /// The files, to be put into a [`FileSystem`](super::FileSystem) behind the manager's own,
+    /// whose `meminfo` and `vmstat` they add to.
     #[must_use]
     pub const fn table(&'a self) -> Table<'a, Self> {
         Table::new(self, Self::FILES)
@@ -287,8 +291,9 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// The control files of the pools. Whoever writes a number of pages to one resizes with the help of `helpers`
-    /// ([`NoHelpers`](framewright_jobs::NoHelpers) for none). `/proc/sys/vm` and `meminfo` tell of the [default size](Self::default_pool_size).
+    /// The control files of the pools. Whoever writes a number of pages to one resizes with the
+    /// help of `helpers` ([`NoHelpers`](framewright_jobs::NoHelpers) for none). `/proc/sys/vm` and
+    /// `meminfo` tell of the [default size](Self::default_pool_size).
     ///
     /// ```
     /// # use framewright::{Manager, Platform, files::{FileSystem, FileError}};

@@ -56,7 +56,8 @@ pub(super) fn names(path: &str) -> impl Iterator<Item = &str> {
 pub(super) enum Relation {
     /// The file itself.
     Same,
-    /// A folder that the file is in; the next name on the way to it, and whether that is the file's own.
+    /// A folder that the file is in; the next name on the way to it, and whether that is the file's
+    /// own.
     Above(Name, bool),
     /// Something inside the file, which has no inside.
     Below,

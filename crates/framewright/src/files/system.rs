@@ -117,7 +117,8 @@ impl<'a> FileSystem<'a> {
         result.unwrap_or(Err(FileError::NotFound))
     }
 
-    /// Calls for each name in a folder, in the order of bytes, each once; for a file with the last name of its path.
+    /// Calls for each name in a folder, in the order of bytes, each once; for a file with the last
+    /// name of its path.
     ///
     /// # Errors
     /// [`FileError::NotFound`], [`FileError::NotFolder`].

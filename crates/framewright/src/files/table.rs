@@ -23,7 +23,8 @@ impl<T> File<T> {
         Self { path, numbers: |_, visit| visit(&[]), read, write }
     }
 
-    /// A file that says something. It is read in one go and takes no lock while it writes to `out`, which may be slow.
+    /// A file that says something. It is read in one go and takes no lock while it writes to `out`,
+    /// which may be slow.
     #[must_use]
     pub const fn read_only(path: &'static str, read: Read<T>) -> Self {
         Self::new(path, Some(read), None)
@@ -41,14 +42,16 @@ impl<T> File<T> {
         Self::new(path, None, Some(write))
     }
 
-    /// The same for a path with a `*` in it: a file for each group of numbers that `numbers` names. Groups may come and go.
+    /// The same for a path with a `*` in it: a file for each group of numbers that `numbers` names.
+    /// Groups may come and go.
     #[must_use]
     pub const fn numbered(self, numbers: Numbers<T>) -> Self {
         Self { numbers, ..self }
     }
 }
 
-/// Files of somebody, whoever that is. [`Table`] is the way to have one. They may be read on any CPU: while one works another may watch.
+/// Files of somebody, whoever that is. [`Table`] is the way to have one. They may be read on any
+/// CPU: while one works another may watch.
 pub trait Source: Sync {
     /// How many entries there are.
     fn entries(&self) -> usize;

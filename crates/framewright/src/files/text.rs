@@ -20,10 +20,12 @@ pub fn parse_number(text: &str) -> Result<u64, FileError> {
     u64::from_str_radix(digits, radix).map_err(|_| FileError::Invalid)
 }
 
-/// Numbers with blanks between them into the first places of `numbers`; the others stay as they are, as with Linux's vectors.
+/// Numbers with blanks between them into the first places of `numbers`; the others stay as they
+/// are, as with Linux's vectors.
 ///
 /// # Errors
-/// [`FileError::Invalid`] when there is none, when there are too many, or when one is not a number; `numbers` may then have changed.
+/// [`FileError::Invalid`] when there is none, when there are too many, or when one is not a number;
+/// `numbers` may then have changed.
 pub fn parse_numbers(text: &str, numbers: &mut [u64]) -> Result<(), FileError> {
     let mut places = numbers.iter_mut();
     let mut some = false;
@@ -42,7 +44,8 @@ pub fn parse_bool(text: &str) -> Result<bool, FileError> {
     crate::parameters::parse_bool(text.trim_ascii()).ok_or(FileError::Invalid)
 }
 
-/// One line of a `meminfo`: the name with its colon in 16 columns, KiB in 8. `prefix` is `Node n ` for a node's.
+/// One line of a `meminfo`: the name with its colon in 16 columns, KiB in 8. `prefix` is `Node n `
+/// for a node's.
 ///
 /// # Errors
 /// [`FileError::Output`].

@@ -4,17 +4,19 @@ use core::fmt;
 
 /// The kind of a firmware range, from the least to the most restrictive.
 ///
-/// Where ranges overlap the most restrictive kind wins. The kinds up to [`MemoryKind::Persistent`] are
-/// memory and shrink inward to whole frames; the others are reservations and grow outward, so a frame that
-/// one of them touches at all is theirs.
+/// Where ranges overlap the most restrictive kind wins. The kinds up to [`MemoryKind::Persistent`]
+/// are memory and shrink inward to whole frames; the others are reservations and grow outward, so a
+/// frame that one of them touches at all is theirs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum MemoryKind {
     /// Ordinary usable memory (e820 type 1, EFI conventional memory).
     Conventional,
-    /// Usable memory that may be taken out later; under `movable_node` the early allocator keeps away from it as long as it can.
+    /// Usable memory that may be taken out later; under `movable_node` the early allocator keeps
+    /// away from it as long as it can.
     HotPluggable,
-    /// Memory that a confidential guest must accept before its first use: present, not managed until then.
+    /// Memory that a confidential guest must accept before its first use: present, not managed
+    /// until then.
     Unaccepted,
     /// Memory set aside for a special purpose (EFI_MEMORY_SP): kept in the map, not present.
     SoftReserved,
@@ -56,13 +58,15 @@ impl MemoryKind {
         matches!(self, Self::Conventional | Self::HotPluggable)
     }
 
-    /// Whether a frame must be covered wholly to be of this kind (memory), rather than merely touched.
+    /// Whether a frame must be covered wholly to be of this kind (memory), rather than merely
+    /// touched.
     #[must_use]
     pub const fn shrinks(self) -> bool {
         (self as u8) <= (Self::Persistent as u8)
     }
 
-    /// The kind of an e820 or PVH memory-map type number; unknown numbers are reserved, as in Linux.
+    /// The kind of an e820 or PVH memory-map type number; unknown numbers are reserved, as in
+    /// Linux.
     #[must_use]
     pub const fn from_e820(kind: u32) -> Self {
         match kind {

@@ -1,11 +1,12 @@
 //! From what firmware says to a sorted, disjoint, page-granular memory map.
 //!
-//! [`MapBuilder`] takes ranges in any order and state and makes them sorted and disjoint **in bytes**: the most
-//! restrictive kind wins on every byte. [`MapBuilder::finish`] then rounds to frames. Both work in storage that the caller
-//! gives, because nothing can be allocated yet.
+//! [`MapBuilder`] takes ranges in any order and state and makes them sorted and disjoint **in
+//! bytes**: the most restrictive kind wins on every byte. [`MapBuilder::finish`] then rounds to
+//! frames. Both work in storage that the caller gives, because nothing can be allocated yet.
 //!
-//! What comes in ascending order is appended. Anything else waits behind the sorted ranges until somebody looks, as long as the storage
-//! is large enough for whatever they make together (`merge`): so the work grows with `n log n`, whatever firmware says.
+//! What comes in ascending order is appended. Anything else waits behind the sorted ranges until
+//! somebody looks, as long as the storage is large enough for whatever they make together
+//! (`merge`): so the work grows with `n log n`, whatever firmware says.
 
 use super::MemoryKind;
 use super::merge::{Merger, merge};
@@ -34,7 +35,8 @@ pub enum MapError {
     Empty,
     /// There are ranges, but not one whole usable frame in them.
     NoUsableMemory,
-    /// Keeping this range apart from the others needs more entries than the storage has. Nothing was changed.
+    /// Keeping this range apart from the others needs more entries than the storage has. Nothing
+    /// was changed.
     TooManyRanges {
         /// The range that did not fit.
         range: PhysRange,
@@ -86,8 +88,9 @@ pub struct MapBuilder<'a> {
 }
 
 impl<'a> MapBuilder<'a> {
-    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries. With fewer, if they do, ranges that
-    /// do not ascend are slow when there are thousands: each moves all others.
+    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries.
+    /// With fewer, if they do, ranges that do not ascend are slow when there are thousands: each
+    /// moves all others.
     pub fn new(storage: &'a mut [MapRange]) -> Self {
         Self { entries: storage, len: 0, waiting: 0, steps: Steps::new() }
     }
@@ -130,8 +133,8 @@ impl<'a> MapBuilder<'a> {
         true
     }
 
-    /// Lets a range wait, if there is room for all that it and the others can make together: `n` ranges have at most `2 * n - 1`
-    /// intervals between their edges.
+    /// Lets a range wait, if there is room for all that it and the others can make together: `n`
+    /// ranges have at most `2 * n - 1` intervals between their edges.
     fn put_off(&mut self, new: MapRange) -> bool {
         let ranges = self.len + self.waiting + 1;
         let fits = 2 * ranges <= self.entries.len();
@@ -151,10 +154,12 @@ impl<'a> MapBuilder<'a> {
         }
     }
 
-    /// Makes everything at and above `limit` that is memory of any kind disappear (the parameter `mem=`).
+    /// Makes everything at and above `limit` that is memory of any kind disappear (the parameter
+    /// `mem=`).
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`] when the cut needs one more entry than there is; the map is then as it was.
+    /// [`MapError::TooManyRanges`] when the cut needs one more entry than there is; the map is then
+    /// as it was.
     pub fn limit(&mut self, limit: u64) -> Result<(), MapError> {
         if limit >= PHYSICAL_ADDRESS_END {
             return Ok(());
@@ -185,8 +190,8 @@ impl<'a> MapBuilder<'a> {
         if self.len + self.waiting == 0 {
             return Err(MapError::Empty);
         }
-        // Frame 0 stays unused because address 0 means failure to too many callers, and 640 KiB..1 MiB holds video memory
-        // and ROMs whatever firmware says (Linux does the same).
+        // Frame 0 stays unused because address 0 means failure to too many callers, and 640 KiB..1
+        // MiB holds video memory and ROMs whatever firmware says (Linux does the same).
         self.add(0, PAGE_SIZE, MemoryKind::Reserved)?;
         self.add(0xa_0000, 0x6_0000, MemoryKind::Reserved)?;
         self.settle();
@@ -199,7 +204,8 @@ impl<'a> MapBuilder<'a> {
         }
     }
 
-    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole. Nothing waits.
+    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole.
+    /// Nothing waits.
     fn cover(
         &mut self,
         range: PhysRange,
@@ -241,8 +247,9 @@ impl<'a> MapBuilder<'a> {
         Ok(())
     }
 
-    /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything changes, and exact, so that
-    /// `n` ranges never need more than the `2 * n - 1` intervals between their edges.
+    /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything
+    /// changes, and exact, so that `n` ranges never need more than the `2 * n - 1` intervals
+    /// between their edges.
     fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
         self.steps.count(3 * self.len as u64);
         let inside = |at: u64| {
@@ -297,7 +304,8 @@ impl<'a> MapBuilder<'a> {
         self.len = kept;
     }
 
-    /// Rounds in place. Every run that comes out owns at least one entry that went in, so writing never overtakes reading.
+    /// Rounds in place. Every run that comes out owns at least one entry that went in, so writing
+    /// never overtakes reading.
     fn round_to_frames(&mut self) {
         let mut out = Rounder { entries: self.entries, len: 0, pending: None };
         for index in 0..self.len {
@@ -322,7 +330,8 @@ impl<'a> MapBuilder<'a> {
     }
 }
 
-/// State of [`MapBuilder::round_to_frames`]: the frame that several ranges share is decided when the last was seen.
+/// State of [`MapBuilder::round_to_frames`]: the frame that several ranges share is decided when
+/// the last was seen.
 struct Rounder<'a> {
     entries: &'a mut [MapRange],
     len: usize,
@@ -437,7 +446,8 @@ mod tests {
         assert!(steps <= most, "ascending, in little storage: {steps} steps");
     }
 
-    /// Looked at after each or only at the end, the map is the same, and what does not fit is the same.
+    /// Looked at after each or only at the end, the map is the same, and what does not fit is the
+    /// same.
     #[test]
     fn what_waits_makes_no_difference() {
         let mut seed = 3_u64;

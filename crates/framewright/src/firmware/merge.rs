@@ -28,8 +28,9 @@ impl Merger<'_> {
 struct Reach([u64; MemoryKind::ALL.len()]);
 
 impl Reach {
-    /// Writes the ranges from `start` to `end`, where no range begins in between: the most restrictive kind that reaches
-    /// there, then what it leaves. Each turn but the last ends where a range does.
+    /// Writes the ranges from `start` to `end`, where no range begins in between: the most
+    /// restrictive kind that reaches there, then what it leaves. Each turn but the last ends where
+    /// a range does.
     fn write(&self, start: u64, end: u64, out: &mut Merger<'_>, steps: &Steps) {
         let mut position = start;
         while position < end {
@@ -44,9 +45,10 @@ impl Reach {
     }
 }
 
-/// Makes the first `ranges` entries sorted and disjoint; on every byte the most restrictive kind wins. Returns how many there are then. The
-/// storage has at least twice as many entries as there are ranges: `i` ranges make fewer than `2 * i`, so what is written from the
-/// front never reaches what is still to be read at the back.
+/// Makes the first `ranges` entries sorted and disjoint; on every byte the most restrictive kind
+/// wins. Returns how many there are then. The storage has at least twice as many entries as there
+/// are ranges: `i` ranges make fewer than `2 * i`, so what is written from the front never reaches
+/// what is still to be read at the back.
 pub(super) fn merge(entries: &mut [MapRange], ranges: usize, steps: &Steps) -> usize {
     // Without a second array: sorting in place keeps no order of equals, which need none.
     entries[..ranges].sort_unstable_by(|one, other| {

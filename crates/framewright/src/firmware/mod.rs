@@ -1,7 +1,8 @@
 //! Intake: what firmware says about memory and nodes, made trustworthy.
 //!
-//! [`MapBuilder`] turns firmware ranges of any quality into a [`MemoryMap`]; [`Topology`] collects nodes; [`node_ranges`]
-//! lays one over the other. Nothing here allocates: the caller gives the storage.
+//! [`MapBuilder`] turns firmware ranges of any quality into a [`MemoryMap`]; [`Topology`] collects
+//! nodes; [`node_ranges`] lays one over the other. Nothing here allocates: the caller gives the
+//! storage.
 
 mod kind;
 mod map;

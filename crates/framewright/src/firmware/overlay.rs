@@ -16,7 +16,8 @@ pub struct NodeRange {
     pub claimed: bool,
 }
 
-/// A [`NodeRange`], or memory that firmware did not name: a run of present frames with one kind on one node.
+/// A [`NodeRange`], or memory that firmware did not name: a run of present frames with one kind on
+/// one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRun {
     /// The frames.
@@ -42,8 +43,8 @@ pub struct NodeRanges<'a> {
     position: u64,
 }
 
-/// All present memory, ascending, cut where the kind or the node changes. A frame that two nodes share (a claim that
-/// ends inside a frame) belongs to the node of its first byte.
+/// All present memory, ascending, cut where the kind or the node changes. A frame that two nodes
+/// share (a claim that ends inside a frame) belongs to the node of its first byte.
 #[must_use]
 pub fn node_ranges<'a>(map: MemoryMap<'a>, topology: &'a Topology<'a>) -> NodeRanges<'a> {
     NodeRanges { map, topology, index: 0, position: 0 }
@@ -78,7 +79,8 @@ impl Iterator for NodeRanges<'_> {
     fn next(&mut self) -> Option<NodeRange> {
         let mut run = self.piece()?;
         loop {
-            // What touches and agrees is one run, across claims and across ranges of the map: a claim may make two kinds one.
+            // What touches and agrees is one run, across claims and across ranges of the map: a
+            // claim may make two kinds one.
             let mut ahead = self.clone();
             match ahead.piece() {
                 Some(next)

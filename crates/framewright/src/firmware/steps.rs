@@ -1,4 +1,5 @@
-//! Steps of the intake, counted where its own tests run: they say how work grows, which time does not on a busy machine.
+//! Steps of the intake, counted where its own tests run: they say how work grows, which time does
+//! not on a busy machine.
 
 /// A counter; nothing outside of unit tests.
 #[derive(Debug)]

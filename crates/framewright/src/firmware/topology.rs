@@ -115,7 +115,8 @@ const fn unknown_distances() -> [[u8; MAX_NODES]; MAX_NODES] {
 }
 
 impl<'a> Topology<'a> {
-    /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n` when none overlap.
+    /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n`
+    /// when none overlap.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
         let distances = unknown_distances();
         Self {
@@ -128,8 +129,8 @@ impl<'a> Topology<'a> {
         }
     }
 
-    /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse, nodes are dense and
-    /// numbered in the order in which firmware first names them, as Linux does.
+    /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse,
+    /// nodes are dense and numbered in the order in which firmware first names them, as Linux does.
     ///
     /// # Errors
     /// [`TopologyError::TooManyDomains`].
@@ -167,10 +168,12 @@ impl<'a> Topology<'a> {
         Ok(id)
     }
 
-    /// Gives `range` to `node`. Empty ranges mean nothing; ranges of one node may overlap and touch.
+    /// Gives `range` to `node`. Empty ranges mean nothing; ranges of one node may overlap and
+    /// touch.
     ///
     /// # Errors
-    /// [`TopologyError::OverlappingNodes`], [`TopologyError::TooManyRanges`]; nothing has then changed.
+    /// [`TopologyError::OverlappingNodes`], [`TopologyError::TooManyRanges`]; nothing has then
+    /// changed.
     pub fn add_memory(
         &mut self,
         range: PhysRange,
@@ -194,7 +197,8 @@ impl<'a> Topology<'a> {
                 range: both,
             });
         }
-        // Within one node, what is already claimed keeps its flag; only the uncovered parts are new.
+        // Within one node, what is already claimed keeps its flag; only the uncovered parts are
+        // new.
         let mut parts = 0;
         let mut position = range.start;
         for known in met {
@@ -260,8 +264,8 @@ impl<'a> Topology<'a> {
         self.distances = unknown_distances();
     }
 
-    /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`, or firmware
-    /// tables that cannot be believed).
+    /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`,
+    /// or firmware tables that cannot be believed).
     pub fn flatten(&mut self) {
         let cpus = self.cpus.iter().sum();
         self.len = 0;
@@ -307,9 +311,9 @@ impl<'a> Topology<'a> {
         &self.ranges[..self.len]
     }
 
-    /// Who owns the addresses from `address` on: the node, whether it may be taken out, whether somebody claimed it, and
-    /// where that answer ends. Memory that no node claims goes to the node whose claim ends closest below, else to the
-    /// one that begins closest above, else to node 0.
+    /// Who owns the addresses from `address` on: the node, whether it may be taken out, whether
+    /// somebody claimed it, and where that answer ends. Memory that no node claims goes to the node
+    /// whose claim ends closest below, else to the one that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, address: u64) -> Owner {
         let claims = self.memory();

@@ -1,7 +1,9 @@
-//! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when `Quiet` says that something wants attention.
+//! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when
+//! `Quiet` says that something wants attention.
 //!
-//! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the range is validated first, because nothing may be
-//! written into memory that is not the caller's; then its records are taken back, then it is filled, and then it goes where freed memory goes.
+//! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the
+//! range is validated first, because nothing may be written into memory that is not the caller's;
+//! then its records are taken back, then it is filled, and then it goes where freed memory goes.
 //!
 //! Orders of memory: Relaxed: a serial number stands alone.
 
@@ -94,7 +96,8 @@ impl Debug {
         }
         let range =
             memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
-        // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
+        // range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
         let mut records: &'static [PageRecord] = carver.any(count(size.recorded * PAGES_PER_BLOCK));
@@ -122,7 +125,8 @@ impl<P: Platform> Manager<P> {
         self.debug.aids
     }
 
-    /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that was never allocated.
+    /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that
+    /// was never allocated.
     #[must_use]
     pub fn page_history(&self, pfn: Pfn) -> Option<PageHistory> {
         let (segment, pages) =
@@ -130,14 +134,15 @@ impl<P: Platform> Manager<P> {
         self.debug.owners(segment).history(pages.start)
     }
 
-    /// How often memory that was free turned out to have been written to, and where it was found last (`page_poison=1`). Each time the allocation
-    /// failed with [`AllocateError::Damaged`].
+    /// How often memory that was free turned out to have been written to, and where it was found
+    /// last (`page_poison=1`). Each time the allocation failed with [`AllocateError::Damaged`].
     pub fn damage(&self) -> Option<(u64, Damage)> {
         let (times, last) = *self.debug.damage.lock(self.platform);
         Some((times, last?))
     }
 
-    /// What is kept of a range, which lies in one segment, with its pages counted from the segment's first block.
+    /// What is kept of a range, which lies in one segment, with its pages counted from the
+    /// segment's first block.
     fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
         let block = BlockNumber::containing(range.start);
         let index =
@@ -157,7 +162,8 @@ impl<P: Platform> Manager<P> {
         PfnRange::new(range.start.0, range.end.0.min(limit).max(range.start.0))
     }
 
-    /// Looks at what was just allocated and makes it what its new owner wants. On an error all of it is free again.
+    /// Looks at what was just allocated and makes it what its new owner wants. On an error all of
+    /// it is free again.
     #[cold]
     pub(super) fn after_allocation(
         &self,
@@ -174,7 +180,8 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Looks at what was just claimed and makes it what its new owner wants. On an error it is to be what it was.
+    /// Looks at what was just claimed and makes it what its new owner wants. On an error it is to
+    /// be what it was.
     #[cold]
     pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
         self.look_for_damage(core::iter::once(claimed))?;

@@ -18,11 +18,13 @@ use core::{fmt, iter};
 pub struct Request {
     /// How many frames in one run, at most 1 GiB.
     pub pages: u64,
-    /// Alignment of the first frame; at least that of the smallest order that holds `pages` is given anyway.
+    /// Alignment of the first frame; at least that of the smallest order that holds `pages` is
+    /// given anyway.
     pub align: Order,
     /// The run crosses no multiple of this many frames; a power of two, or 0 for none.
     pub boundary_pages: u64,
-    /// What the memory will be used for: one of the types that [can merge](MigrateType::is_mergeable).
+    /// What the memory will be used for: one of the types that [can
+    /// merge](MigrateType::is_mergeable).
     pub migrate_type: MigrateType,
     /// Where; [`NodeChoice::Any`] means near the calling CPU.
     pub node: NodeChoice,
@@ -30,13 +32,15 @@ pub struct Request {
     pub zone: ZoneKind,
     /// One past the highest address that will do.
     pub max_address: u64,
-    /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that can be written to, below
-    /// [`Platform::direct_limit`].
+    /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that
+    /// can be written to, below [`Platform::direct_limit`].
     pub zeroed: bool,
-    /// Whether the request may use what is kept for emergencies, once draining caches and the reclaim hook did not help.
+    /// Whether the request may use what is kept for emergencies, once draining caches and the
+    /// reclaim hook did not help.
     pub reserves: bool,
-    /// Whether to fail rather than to drain caches and to call the reclaim hook ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have
-    /// another way, or that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
+    /// Whether to fail rather than to drain caches and to call the reclaim hook
+    /// ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have another way, or
+    /// that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
     pub fail_fast: bool,
 }
 
@@ -68,7 +72,8 @@ impl Request {
     pub(super) fn order(&self) -> Result<Order, AllocateError> {
         let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
         let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
-        // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a boundary smaller than the run is in the way.
+        // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a
+        // boundary smaller than the run is in the way.
         let fits = self.boundary_pages == 0
             || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
         if fits {
@@ -118,7 +123,8 @@ impl Search {
         self.migrate_type
     }
 
-    /// One past the highest address that it may have, which what is to be cleared can make less than was asked.
+    /// One past the highest address that it may have, which what is to be cleared can make less
+    /// than was asked.
     pub(super) const fn max_address(&self) -> u64 {
         self.max_address
     }
@@ -127,8 +133,9 @@ impl Search {
 /// Why a request was not served. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
-    /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`] says which of these it
-    /// is, and [`report::allocation_failure`](crate::report::allocation_failure) writes a message with all zones.
+    /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`] says
+    /// which of these it is, and [`report::allocation_failure`](crate::report::allocation_failure)
+    /// writes a message with all zones.
     OutOfMemory {
         /// What was wanted.
         order: Order,
@@ -156,7 +163,8 @@ pub enum AllocateError {
     NoNode(NodeId),
     /// No memory is kept for this type, and freed it would be of use to nobody.
     BadType(MigrateType),
-    /// The memory that was found had been written to while it was free (`page_poison=1`). It was filled again and is free; the next attempt may have it.
+    /// The memory that was found had been written to while it was free (`page_poison=1`). It was
+    /// filled again and is free; the next attempt may have it.
     Damaged(Damage),
 }
 
@@ -203,14 +211,16 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there counts as left: it comes up when it is wanted.
+    /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there
+    /// counts as left: it comes up when it is wanted.
     pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
         self.keeps_of_all(zone, highest).saturating_sub(zone.deferred_pages())
     }
 
     /// Whether a run of `order` may leave a zone.
     pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
-        // The block that is kept split gives back its descriptors' frames when a whole block is missing.
+        // The block that is kept split gives back its descriptors' frames when a whole block is
+        // missing.
         let of_spare =
             if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
         // What is withheld comes up when it is wanted.
@@ -230,9 +240,11 @@ impl Mark {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then on the others by distance; all of them first
-    /// above their low watermark, then above their min watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook is
-    /// asked ([`set_reclaim`](Self::set_reclaim)), then come the reserves, if the request may have them.
+    /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then
+    /// on the others by distance; all of them first above their low watermark, then above their min
+    /// watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook
+    /// is asked ([`set_reclaim`](Self::set_reclaim)), then come the reserves, if the request may
+    /// have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -285,9 +297,9 @@ impl<P: Platform> Manager<P> {
         None
     }
 
-    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many. Fewer only when memory is short, after
-    /// everything that [`allocate`](Self::allocate) does then.
-    /// `request` says where and what for; its size, alignment and boundary are not looked at.
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many.
+    /// Fewer only when memory is short, after everything that [`allocate`](Self::allocate) does
+    /// then. `request` says where and what for; its size, alignment and boundary are not looked at.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), when not one frame was found.
@@ -437,7 +449,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Counts pages of a zone that a search found, unless they are of the wanted node and that is the caller's.
+    /// Counts pages of a zone that a search found, unless they are of the wanted node and that is
+    /// the caller's.
     #[inline]
     pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
         let node = zone.id().node;
@@ -452,7 +465,8 @@ impl<P: Platform> Manager<P> {
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }
 
-    /// Allocates the frames of `order` that begin at `start`. Watermarks are not looked at: who names a place has a reason.
+    /// Allocates the frames of `order` that begin at `start`. Watermarks are not looked at: who
+    /// names a place has a reason.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -481,7 +495,8 @@ impl<P: Platform> Manager<P> {
             taken = attempt();
         }
         let taken = taken.ok_or(not_free)?;
-        // What is left of a block that was taken apart may have another type now, which somebody waits for.
+        // What is left of a block that was taken apart may have another type now, which somebody
+        // waits for.
         self.pressure.quiet.stir();
         if self.pressure.quiet.wants_attention() {
             self.after_allocation(iter::once(taken), false, Location::caller())?;
@@ -489,19 +504,22 @@ impl<P: Platform> Manager<P> {
         Ok(taken)
     }
 
-    /// Gives frames back: what one call allocated, a part of it, or several neighbouring allocations of one zone. With `page_owner=on` neighbours
-    /// that were allocated at different lines are taken for a wrong size.
+    /// Gives frames back: what one call allocated, a part of it, or several neighbouring
+    /// allocations of one zone. With `page_owner=on` neighbours that were allocated at different
+    /// lines are taken for a wrong size.
     ///
-    /// The manager's own tables, the page array as bring-up made it, and what is kept for pools are not allocated. Frames
-    /// that the array took later, when its parts were given back or restored, are its own allocations like anybody's. What
-    /// is in the cache of a CPU, because it was freed before, is taken for allocated but by builds with debug assertions, as in
+    /// The manager's own tables, the page array as bring-up made it, and what is kept for pools are
+    /// not allocated. Frames that the array took later, when its parts were given back or restored,
+    /// are its own allocations like anybody's. What is in the cache of a CPU, because it was freed
+    /// before, is taken for allocated but by builds with debug assertions, as in
     /// [`free_order`](Self::free_order), and with `page_owner=on`.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing has then changed (invariant 13).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and nobody uses them any more.
+    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and
+    /// nobody uses them any more.
     #[track_caller]
     pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
@@ -554,7 +572,8 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Refuses types for which no memory is kept: they take from no other, and no other takes from them.
+/// Refuses types for which no memory is kept: they take from no other, and no other takes from
+/// them.
 pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
     if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }

@@ -1,7 +1,8 @@
 //! Bring-up: from firmware's word to memory that can be handed out.
 //!
-//! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then the directory is filled, zones are painted
-//! in one pass over free memory (`paint`), and marks are set. Nothing is logged here, so that a slow console does not count as bring-up.
+//! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then
+//! the directory is filled, zones are painted in one pass over free memory (`paint`), and marks are
+//! set. Nothing is logged here, so that a slow console does not count as bring-up.
 
 mod chance;
 mod check;
@@ -49,7 +50,8 @@ use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 pub struct BringUp<'a> {
     /// The command line.
     pub parameters: &'a Parameters,
-    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from there.
+    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from
+    /// there.
     pub started_ns: Option<u64>,
 }
 
@@ -76,10 +78,12 @@ impl<P: Platform> Manager<P> {
     ///
     /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
     ///
-    /// Pages that the command line puts into pools without a map are kept back until [`fill_pools`](Self::fill_pools), which then has to be called.
+    /// Pages that the command line puts into pools without a map are kept back until
+    /// [`fill_pools`](Self::fill_pools), which then has to be called.
     ///
     /// # Errors
-    /// See [`BringUpError`]. Everything obtained was given back, and the early allocator comes back with the error.
+    /// See [`BringUpError`]. Everything obtained was given back, and the early allocator comes back
+    /// with the error.
     #[expect(
         clippy::result_large_err,
         reason = "the manager is larger than what comes back with an error"
@@ -227,8 +231,8 @@ impl<P: Platform> Manager<P> {
         Ok(manager)
     }
 
-    /// Allocates a block and frees it, so that the time to the first allocation is one of an allocation. A machine with less than one
-    /// free block has none.
+    /// Allocates a block and frees it, so that the time to the first allocation is one of an
+    /// allocation. A machine with less than one free block has none.
     #[inline(never)]
     fn prove_first_allocation(&self) -> bool {
         self.zones.iter().rev().any(|zone| {
@@ -253,7 +257,8 @@ impl Frame {
     ) -> Result<Self, BringUpError> {
         let (nodes, parameters) = (memory.early.topology().node_count(), input.parameters);
         let slots = nodes * ZoneKind::COUNT;
-        // A run of free memory begins and ends in a block that may be in pieces; each table that is placed now may cut one more run in two.
+        // A run of free memory begins and ends in a block that may be in pieces; each table that is
+        // placed now may cut one more run in two.
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.zones.len() + nodes + 3);
@@ -271,7 +276,8 @@ impl Frame {
             + room::<Part>(nodes as u64)
             + Pools::room(plan.zones.len(), nodes, parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
-        // SAFETY: the range was just reserved for this manager, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
+        // range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
         let node = |index| Node {
@@ -372,8 +378,9 @@ impl Frame {
     }
 }
 
-/// Gets the array's memory where the policy wants one, and tells the zones what of them it describes and what is withheld. Returns the policy that came of it, and the
-/// array. Nodes whose part finds no memory, and all when nothing would be left to hand out, go without.
+/// Gets the array's memory where the policy wants one, and tells the zones what of them it
+/// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
+/// part finds no memory, and all when nothing would be left to hand out, go without.
 #[inline(never)]
 fn make_map<P: Platform>(
     memory: &mut Obtained<'_, '_, P>,
@@ -449,7 +456,8 @@ fn allocate_tables<P: Platform>(
                 return Err(error);
             }
         };
-        // SAFETY: the range was just reserved for this table, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        // SAFETY: the range was just reserved for this table, below the direct limit, in one range
+        // of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         // What is touched lies together, before the arrays that an idle machine never reads.
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
@@ -479,7 +487,8 @@ fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, '_, P>, frame: &Frame
     }
 }
 
-/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with more free frames than those need.
+/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with
+/// more free frames than those need.
 fn any_free<P: Platform>(early: &EarlyAllocator<'_, P>, inside: bool) -> bool {
     let least = if inside { MAP_PAGES_PER_BLOCK + 1 } else { 1 };
     let mut found = false;
@@ -490,7 +499,8 @@ fn any_free<P: Platform>(early: &EarlyAllocator<'_, P>, inside: bool) -> bool {
     found
 }
 
-/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share of that zone allows.
+/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share
+/// of that zone allows.
 #[inline(never)]
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
@@ -502,10 +512,12 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         near.map(usize::from)
             .find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
     };
-    // CPUs of a node without memory use another's as well, but seldom all of them: they are not counted.
+    // CPUs of a node without memory use another's as well, but seldom all of them: they are not
+    // counted.
     let mut sharers = [0_u32; MAX_NODES];
     (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
-    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again is short.
+    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
+    // is short.
     let mut last: Option<(NodeId, usize)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);

@@ -1,7 +1,8 @@
 //! The short way: orders 0 to 9 through the calling CPU's cache.
 //!
-//! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word under one hold of the zone lock, one that is full gives
-//! what it has back under one. An interrupt handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
+//! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word
+//! under one hold of the zone lock, one that is full gives what it has back under one. An interrupt
+//! handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
 use super::allocate::{Mark, Search, usable_type};
 use super::memory_map::Growth;
@@ -29,7 +30,8 @@ pub struct CpuCacheInfo {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual request. Content is undefined.
+    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual
+    /// request. Content is undefined.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -40,7 +42,8 @@ impl<P: Platform> Manager<P> {
         order: Order,
         migrate_type: MigrateType,
     ) -> Result<Pfn, AllocateError> {
-        // First, so that a request that is known to fail does nothing else. What is on at all is on from bring-up to the end.
+        // First, so that a request that is known to fail does nothing else. What is on at all is on
+        // from bring-up to the end.
         if self.pressure.quiet.wants_attention() {
             if self.pressure.is_lost(order, migrate_type) {
                 return Err(AllocateError::OutOfMemory { order });
@@ -96,7 +99,8 @@ impl<P: Platform> Manager<P> {
         pinned(self.platform, work)
     }
 
-    /// Where something besides the work is to be done: nobody has freed anything since the caches were emptied, but this may be had yet, or a debug aid is on.
+    /// Where something besides the work is to be done: nobody has freed anything since the caches
+    /// were emptied, but this may be had yet, or a debug aid is on.
     #[inline(never)]
     fn allocate_with_attention(
         &self,
@@ -123,7 +127,8 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// From the near zone, above its low mark if it has that; then from the others; then by all other means.
+    /// From the near zone, above its low mark if it has that; then from the others; then by all
+    /// other means.
     #[cold]
     #[inline(never)]
     fn allocate_slowly(
@@ -131,7 +136,8 @@ impl<P: Platform> Manager<P> {
         order: Order,
         migrate_type: MigrateType,
     ) -> Result<Pfn, AllocateError> {
-        // Here, as a search for a type that no memory is kept for would bring up all that is withheld.
+        // Here, as a search for a type that no memory is kept for would bring up all that is
+        // withheld.
         usable_type(migrate_type)?;
         let near = if order > Order::BLOCK {
             let take = |zone: &'static Zone| {
@@ -149,12 +155,14 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any above its marks.
+    /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any
+    /// above its marks.
     fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         if !cache.caches(order, migrate_type) {
             return None;
         }
-        // An interrupt since the last look may have filled it; a refill finds room only in an empty one.
+        // An interrupt since the last look may have filled it; a refill finds room only in an empty
+        // one.
         if let Some(start) = cache.get(order, migrate_type) {
             return Some(start);
         }
@@ -168,7 +176,8 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
-        // What this CPU has freed is free to it, whatever the marks say, and the host backs it, unlike reported memory.
+        // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
+        // unlike reported memory.
         if start.is_none() && cache.reuse(order, migrate_type) {
             return cache.get(order, migrate_type);
         }
@@ -203,7 +212,8 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor while free memory is to go back to a hypervisor.
+    /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor
+    /// while free memory is to go back to a hypervisor.
     fn may_keep_more(&self, zone: &Zone) -> bool {
         zone.free_pages() > zone.watermarks().high_pages && !self.reporting.is_registered()
     }
@@ -212,21 +222,26 @@ impl<P: Platform> Manager<P> {
     ///
     /// Where what is wrong with it is found depends on the build.
     ///
-    /// * Every build finds at this call what is not aligned to `order`; and, of a free that no cache takes, all but that
-    ///   the frame is in a cache. No cache takes orders above 9, nor frames of another zone than the calling CPU keeps
-    ///   frames of, which includes what is no memory and tables that bring-up placed at an end of that zone.
-    /// * With debug assertions also every other frame that is free, was never allocated, is a table or of the page array,
-    ///   or was freed before and is in the cache of this CPU, or in that of another where these can be waited for
-    ///   ([`Platform::can_wait`]). What others do with the same frame at the same moment may hide it.
-    /// * With `page_owner=on`, in every build, whatever that record does not call allocated, in caches and elsewhere.
-    /// * All else is found when the frame leaves the cache for its zone, and is the error of the call that made it leave.
-    ///   A frame that was freed twice is free once then. Until it leaves, the cache may hand it out, even twice.
+    /// * Every build finds at this call what is not aligned to `order`; and, of a free that no
+    ///   cache takes, all but that the frame is in a cache. No cache takes orders above 9, nor
+    ///   frames of another zone than the calling CPU keeps frames of, which includes what is no
+    ///   memory and tables that bring-up placed at an end of that zone.
+    /// * With debug assertions also every other frame that is free, was never allocated, is a table
+    ///   or of the page array, or was freed before and is in the cache of this CPU, or in that of
+    ///   another where these can be waited for ([`Platform::can_wait`]). What others do with the
+    ///   same frame at the same moment may hide it.
+    /// * With `page_owner=on`, in every build, whatever that record does not call allocated, in
+    ///   caches and elsewhere.
+    /// * All else is found when the frame leaves the cache for its zone, and is the error of the
+    ///   call that made it leave. A frame that was freed twice is free once then. Until it leaves,
+    ///   the cache may hand it out, even twice.
     ///
     /// # Errors
     /// See [`FreeError`].
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns these frames, and nobody uses them any more.
+    /// See [*Owning memory*](super#owning-memory): the caller owns these frames, and nobody uses
+    /// them any more.
     #[inline]
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
@@ -291,7 +306,8 @@ impl<P: Platform> Manager<P> {
                 put = cache.put(start, order);
             }
             if put == Put::Full {
-                // Words do not come out again before the next refill; of runs the newer half may be wanted soon, of blocks, which cost most under the lock, a quarter.
+                // Words do not come out again before the next refill; of runs the newer half may be
+                // wanted soon, of blocks, which cost most under the lock, a quarter.
                 let waiting = cache.waiting(order);
                 let oldest = match order.get() {
                     0..4 => waiting,
@@ -365,7 +381,8 @@ impl<P: Platform> Manager<P> {
         self.check_not_cached(range)
     }
 
-    /// Finds frames that were freed before and that a CPU keeps, to which the zones' tables know no difference.
+    /// Finds frames that were freed before and that a CPU keeps, to which the zones' tables know no
+    /// difference.
     fn check_not_cached(&self, range: PfnRange) -> Result<(), FreeError> {
         // Model checkers try every order of all these looks.
         if cfg!(any(loom, shuttle)) {
@@ -374,7 +391,8 @@ impl<P: Platform> Manager<P> {
         if self.caches.iter().all(|cache| cache.find(range).is_none()) {
             return Ok(());
         }
-        // It may be one of a frame that is on its way to us through another's hands, so it is looked at with nobody inside.
+        // It may be one of a frame that is on its way to us through another's hands, so it is
+        // looked at with nobody inside.
         let mut found = None;
         if self.platform.cpus() > 1 && !self.platform.can_wait() {
             found = self.inside(|cache| cache.find(range)).flatten();
@@ -413,7 +431,8 @@ impl<P: Platform> Manager<P> {
             left = left.saturating_sub(some);
             cache.forget_oldest(order, some);
             if order.get() >= 4 && batch[0].base > batch[some - 1].base {
-                // Runs that were freed downwards go back together as those that were freed upwards do.
+                // Runs that were freed downwards go back together as those that were freed upwards
+                // do.
                 batch[..some].reverse();
             }
             let returned = self.return_runs(cache, order, &batch[..some]);
@@ -427,7 +446,8 @@ impl<P: Platform> Manager<P> {
         let Some(zone) = self.zones.get(cache.zone) else { return Ok(()) };
         let mut result = Ok(());
         zone.free_batch(self.platform, batch, order, &mut |entry| {
-            // Something in it is wrong, or it belongs to another zone, as spans may overlap: one run after the other.
+            // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
+            // run after the other.
             for start in entry.starts() {
                 let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
                 if result.is_ok() {
@@ -438,13 +458,15 @@ impl<P: Platform> Manager<P> {
         result
     }
 
-    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact when nobody allocates.
+    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact
+    /// when nobody allocates.
     #[must_use]
     pub fn cached_pages(&self) -> u64 {
         self.caches.iter().map(CpuCache::pages).sum()
     }
 
-    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
+    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there
+    /// is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
     #[must_use]
     pub fn cpu_cache(&self, cpu: u32) -> Option<CpuCacheInfo> {
         let cache = self.caches.get(cpu as usize)?;
@@ -453,9 +475,11 @@ impl<P: Platform> Manager<P> {
         Some(CpuCacheInfo { zone, pages: cache.pages(), batch_pages, most_pages })
     }
 
-    /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by everybody.
+    /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by
+    /// everybody.
     ///
-    /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache is emptied. Returns how many pages went back.
+    /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache
+    /// is emptied. Returns how many pages went back.
     ///
     /// # Errors
     /// The first frame in a cache that was not allocated; all others have gone back.
@@ -466,8 +490,8 @@ impl<P: Platform> Manager<P> {
         self.drain_all()
     }
 
-    /// Empties the caches of all CPUs, where waiting for them is allowed. Several may do so at a time: none waits for a drain
-    /// as a whole, whose task may have been preempted.
+    /// Empties the caches of all CPUs, where waiting for them is allowed. Several may do so at a
+    /// time: none waits for a drain as a whole, whose task may have been preempted.
     pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
         self.pressure.count_drain();
         let number = self.pressure.quiet.begin_drain();
@@ -480,7 +504,8 @@ impl<P: Platform> Manager<P> {
         wrong.map_or(Ok(pages), Err)
     }
 
-    /// Calls `body` for each CPU's cache while it is ours, where waiting for CPUs is allowed. `body` is pinned and short.
+    /// Calls `body` for each CPU's cache while it is ours, where waiting for CPUs is allowed.
+    /// `body` is pinned and short.
     pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
@@ -523,7 +548,8 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// How many runs go back if `count` of them should: up to half as many more, if the last one's block ends there, because a block that comes back in one piece never gets into a list.
+/// How many runs go back if `count` of them should: up to half as many more, if the last one's
+/// block ends there, because a block that comes back in one piece never gets into a list.
 fn whole_blocks(runs: &[Runs], count: usize) -> usize {
     let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
     let block = BlockNumber::containing(last.base);

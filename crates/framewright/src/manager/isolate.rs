@@ -1,7 +1,9 @@
-//! Blocks out of circulation: isolating them, looking what is still in use, putting them back, claiming them when all of them is free.
+//! Blocks out of circulation: isolating them, looking what is still in use, putting them back,
+//! claiming them when all of them is free.
 //!
-//! Frames in the caches of CPUs belong to no block's books, so caches are emptied once the blocks are marked, and from then on keep out of the isolated range: what they
-//! keep is the larger part of their zone that lies wholly below or above all isolated blocks.
+//! Frames in the caches of CPUs belong to no block's books, so caches are emptied once the blocks
+//! are marked, and from then on keep out of the isolated range: what they keep is the larger part
+//! of their zone that lies wholly below or above all isolated blocks.
 
 use super::Manager;
 use crate::debug::Place;
@@ -40,14 +42,17 @@ fn kept(span: PfnRange, hull: PfnRange) -> PfnRange {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of them stays. Says what their pages are at that moment; what is in use then can
-    /// be moved or freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are divided. The range lies in one zone, without a hole of more
-    /// than 128 MiB.
+    /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
+    /// them stays. Says what their pages are at that moment; what is in use then can be moved or
+    /// freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
+    /// divided. The range lies in one zone, without a hole of more than 128 MiB.
     ///
-    /// Memory among them that is withheld ([`initialise_deferred`](Self::initialise_deferred)) comes up first, all of it here, and does
-    /// so also where the call then fails: what is withheld is handed out when it comes up, so nothing else would keep it.
+    /// Memory among them that is withheld ([`initialise_deferred`](Self::initialise_deferred))
+    /// comes up first, all of it here, and does so also where the call then fails: what is withheld
+    /// is handed out when it comes up, so nothing else would keep it.
     ///
-    /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is isolated, neither do frees next to it, so that this is for a while, not for ever.
+    /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is
+    /// isolated, neither do frees next to it, so that this is for a while, not for ever.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -79,7 +84,8 @@ impl<P: Platform> Manager<P> {
         Ok(self.survey_blocks(zone, &indices))
     }
 
-    /// Puts isolated blocks back into circulation, what is free of them and what will be. A part of what was isolated may be put back alone.
+    /// Puts isolated blocks back into circulation, what is free of them and what will be. A part of
+    /// what was isolated may be put back alone.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -104,7 +110,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// What the pages of blocks are: how many are in use still, of isolated ones. Other blocks can be looked at, too.
+    /// What the pages of blocks are: how many are in use still, of isolated ones. Other blocks can
+    /// be looked at, too.
     ///
     /// # Errors
     /// [`IsolateError::Empty`], [`IsolateError::Place`].
@@ -113,8 +120,8 @@ impl<P: Platform> Manager<P> {
         Ok(self.survey_blocks(zone, &indices(segment, range)))
     }
 
-    /// Takes isolated blocks, when all of them is free: they are the caller's, as if allocated, in one run of frames of any length, and are isolated no more. Free them as a
-    /// whole or in parts.
+    /// Takes isolated blocks, when all of them is free: they are the caller's, as if allocated, in
+    /// one run of frames of any length, and are isolated no more. Free them as a whole or in parts.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -193,7 +200,8 @@ impl<P: Platform> Manager<P> {
         pages
     }
 
-    /// So many blocks less are isolated. With the last, caches keep all of their zone again, if they can be reached from here.
+    /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
+    /// they can be reached from here.
     fn forget(&self, blocks: u64) {
         let mut isolations = self.isolations.lock(self.platform);
         isolations.blocks = isolations.blocks.saturating_sub(blocks);
@@ -213,20 +221,23 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Empties the caches and tells them what they keep from now on; false when that is not possible from here.
+    /// Empties the caches and tells them what they keep from now on; false when that is not
+    /// possible from here.
     fn rehome_caches(&self) -> bool {
         self.with_caches(&mut |cache| {
             let hull = self.isolations.lock(self.platform).hull;
             if let Some(zone) = self.zones.get(cache.zone) {
                 cache.set_home(kept(zone.home(), hull));
             }
-            // What is wrong in a cache is its user's fault and does not matter here; all else goes back.
+            // What is wrong in a cache is its user's fault and does not matter here; all else goes
+            // back.
             let _ = self.drain_cache(cache);
             self.pressure.quiet.stir();
         })
     }
 
-    /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from here.
+    /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from
+    /// here.
     pub(super) fn with_caches(&self, body: &mut dyn FnMut(&CpuCache)) -> bool {
         if self.platform.cpus() == 1 {
             return self.inside(|cache| body(cache)).is_some();

@@ -1,7 +1,9 @@
 //! Giving back the memory map of blocks that are allocated whole, and restoring it (SPEC 7).
 //!
-//! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
-//! it is needed to free such a block later: split, it has its descriptors inside, so that freeing neither fails nor flushes.
+//! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one
+//! flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
+//! it is needed to free such a block later: split, it has its descriptors inside, so that freeing
+//! neither fails nor flushes.
 
 mod owned;
 
@@ -69,9 +71,11 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// One caller at a time changes a section's translations ([`MapSpace`] asks for that). A bit for every 64th section.
+/// One caller at a time changes a section's translations ([`MapSpace`] asks for that). A bit for
+/// every 64th section.
 ///
-/// Who has a bit may lose its CPU, as [`MapSpace`] may sleep; so who waits for it lets other tasks run.
+/// Who has a bit may lose its CPU, as [`MapSpace`] may sleep; so who waits for it lets other tasks
+/// run.
 pub(super) struct SectionLocks(AtomicU64);
 
 impl SectionLocks {
@@ -81,7 +85,8 @@ impl SectionLocks {
 
     fn with<P: Platform, R>(&self, platform: &P, section: u32, work: impl FnOnce() -> R) -> R {
         let bit = 1 << (section % 64);
-        // Acquire pairs with the Release below, through the changes of other bits: who follows sees the tables.
+        // Acquire pairs with the Release below, through the changes of other bits: who follows sees
+        // the tables.
         while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
             platform.yield_now();
         }
@@ -98,7 +103,8 @@ struct OwnFrames<'a, P: Platform> {
     taken_pages: u64,
 }
 
-// SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until it is freed (invariants 1 and 17).
+// SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until
+// it is freed (invariants 1 and 17).
 unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let node = crate::early::NodeChoice::Preferred(self.near.id().node);
@@ -136,16 +142,20 @@ impl Piece {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool, and that the array describes; the rest is left alone and costs no flush. The blocks are
-    /// the caller's. Their frames of the array are free when this returns. For a batch of up to 64 sections there are two flushes, or one where nothing had to be split.
+    /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
+    /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
+    /// caller's. Their frames of the array are free when this returns. For a batch of up to 64
+    /// sections there are two flushes, or one where nothing had to be split.
     ///
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and is counted.
+    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
+    /// is counted.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about, until it returns, and no reference to a descriptor of theirs is used any more.
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
+    /// until it returns, and no reference to a descriptor of theirs is used any more.
     pub unsafe fn reclaim_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
@@ -159,8 +169,9 @@ impl<P: Platform> Manager<P> {
         Ok(total)
     }
 
-    /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in a pool, and that the array should describe but does not. The blocks are the
-    /// caller's. Stops where frames run out; what was done until then stays.
+    /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in
+    /// a pool, and that the array should describe but does not. The blocks are the caller's. Stops
+    /// where frames run out; what was done until then stays.
     ///
     /// Process context: waits for other CPUs.
     ///
@@ -168,7 +179,8 @@ impl<P: Platform> Manager<P> {
     /// See [`MapError`].
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about, until it returns.
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
+    /// until it returns.
     pub unsafe fn restore_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
@@ -263,14 +275,16 @@ impl<P: Platform> Manager<P> {
         frames: &mut OwnFrames<'_, P>,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors were taken out of use under the zone
-        // lock, and whoever looked at them is out (invariants 22 and 42).
+        // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors
+        // were taken out of use under the zone lock, and whoever looked at them is out (invariants
+        // 22 and 42).
         let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
         self.section_locks.with(self.platform, piece.section(), prepare)
     }
 
     fn evict_piece(&self, space: &dyn MapSpace, piece: Piece, unflushed: &mut Unflushed) -> u32 {
-        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are described again (invariants 22 and 42).
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
         let evict = || unsafe { space.evict(piece.blocks, unflushed) };
         self.section_locks.with(self.platform, piece.section(), evict)
     }
@@ -282,7 +296,8 @@ impl<P: Platform> Manager<P> {
         frames: &mut OwnFrames<'_, P>,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are described again (invariants 22 and 42).
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
         let populate = || unsafe { space.populate(piece.blocks, frames, unflushed) };
         self.section_locks.with(self.platform, piece.section(), populate)
     }
@@ -325,7 +340,8 @@ impl<P: Platform> Manager<P> {
             change.spent_pages += frames.taken_pages;
             piece.zone.describe_again(piece.blocks);
         }
-        // Without frames what is present stays so without use, and what is absent is absent: the blocks' pages come inside.
+        // Without frames what is present stays so without use, and what is absent is absent: the
+        // blocks' pages come inside.
         change.out_of_frames += u64::from(piece.blocks.blocks());
         change
     }

@@ -1,4 +1,5 @@
-//! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or when memory is wanted.
+//! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or
+//! when memory is wanted.
 //!
 //! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
 //! is published by its zone's lock and by `Sections`.
@@ -30,9 +31,11 @@ pub struct DeferredNode {
     pub pages: u64,
     /// Those of them that came up because a request found too little.
     pub grown_pages: u64,
-    /// How long the node's job took; the slowest node's time is what deferral costs the boot. Nothing without a clock, and before the job.
+    /// How long the node's job took; the slowest node's time is what deferral costs the boot.
+    /// Nothing without a clock, and before the job.
     pub elapsed_ns: Option<u64>,
-    /// Threads that worked in the job, those included that came from other nodes to help; 0 before it.
+    /// Threads that worked in the job, those included that came from other nodes to help; 0 before
+    /// it.
     pub threads: u32,
 }
 
@@ -43,13 +46,15 @@ pub(super) struct MapPolicy {
     bytes: u64,
     /// Blocks whose part of it was never made.
     without_map: u64,
-    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot, less those that it spent; below zero it wraps.
+    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
+    /// less those that it spent; below zero it wraps.
     saved_pages: AtomicU64,
     /// Blocks that the array does not describe because their map was given back.
     reclaimed_blocks: AtomicU64,
     threads: Option<u32>,
     started_ns: Option<u64>,
-    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not yet.
+    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not
+    /// yet.
     all_memory_ns: AtomicU64,
 }
 
@@ -141,7 +146,8 @@ impl MapState {
         space: &dyn MapSpace,
         deferred: &dyn Fn(ZoneId) -> Option<core::ops::Range<u32>>,
     ) {
-        // SAFETY: the range was just reserved for this, below the direct limit, in one range of the map (invariants 1, 3 and 15).
+        // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
+        // map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, self.range) };
         for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
             let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
@@ -164,7 +170,8 @@ fn section_count(zone: &Zone) -> u32 {
     }
 }
 
-/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC 2.1).
+/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC
+/// 2.1).
 pub(super) fn withheld(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     has_segments: &dyn Fn(ZoneId) -> bool,
@@ -200,34 +207,38 @@ pub(super) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
 }
 
 impl<P: Platform> Manager<P> {
-    /// When page descriptors come into being. Not always what `memmap_init=` said: without an array everything is on demand.
+    /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
+    /// everything is on demand.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.memory_map.policy
     }
 
-    /// Bytes of the array and of its page tables after bring-up; they are among [`metadata_bytes`](Self::metadata_bytes). Where the array is made of the machine's frames, these are allocated as far as
-    /// [`totals`](Self::totals) knows.
+    /// Bytes of the array and of its page tables after bring-up; they are among
+    /// [`metadata_bytes`](Self::metadata_bytes). Where the array is made of the machine's frames,
+    /// these are allocated as far as [`totals`](Self::totals) knows.
     #[must_use]
     pub const fn memory_map_bytes(&self) -> u64 {
         self.memory_map.bytes
     }
 
-    /// Blocks that went from the early allocator to pools and whose map was never made, at bring-up (SPEC 7.6). They are among [`reclaimed_map_blocks`](Self::reclaimed_map_blocks), and their
+    /// Blocks that went from the early allocator to pools and whose map was never made, at bring-up
+    /// (SPEC 7.6). They are among [`reclaimed_map_blocks`](Self::reclaimed_map_blocks), and their
     /// eight pages each among [`saved_map_pages`](Self::saved_map_pages).
     #[must_use]
     pub const fn unbuilt_map_blocks(&self) -> u64 {
         self.memory_map.without_map
     }
 
-    /// Pages that are free because the map of huge pages was given back or never made, less those that page tables took for it; below zero when only those are left.
+    /// Pages that are free because the map of huge pages was given back or never made, less those
+    /// that page tables took for it; below zero when only those are left.
     #[must_use]
     pub fn saved_map_pages(&self) -> i64 {
         self.memory_map.saved_pages.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Pages of the page array and its page tables now: what bring-up made, less what map reclaim gave back and did
-    /// not restore. 0 where there is no array.
+    /// Pages of the page array and its page tables now: what bring-up made, less what map reclaim
+    /// gave back and did not restore. 0 where there is no array.
     #[must_use]
     pub fn map_array_pages(&self) -> u64 {
         (self.memory_map_bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_map_pages())
@@ -239,10 +250,13 @@ impl<P: Platform> Manager<P> {
         self.memory_map.reclaimed_blocks.load(Ordering::Relaxed)
     }
 
-    /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each node, and for each node a job over sections on at most as many
-    /// threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
-    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing is withheld any more, so
-    /// it may wait for other CPUs: call it where [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
+    /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each
+    /// node, and for each node a job over sections on at most as many threads as
+    /// `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done
+    /// helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
+    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing
+    /// is withheld any more, so it may wait for other CPUs: call it where [`Platform::can_wait`]
+    /// says so, once `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(&self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
         let mut slots = [0; MAX_ZONES];
@@ -315,7 +329,8 @@ impl<P: Platform> Manager<P> {
     fn help_other_zones(&self, own: &Zone) {
         for zone in self.zones {
             let init = zone.deferred_init();
-            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all of it.
+            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
+            // of it.
             if zone.id() != own.id()
                 && init.threads.load(Ordering::Relaxed) != 0
                 && zone.bring_up_sections(self.platform, zone.sections().range().rev()) != 0
@@ -367,8 +382,10 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4). Whether it is worth looking again. Any context: where waiting is not
-    /// allowed, sections that others are busy with do not count. Not for who is in a cache: see [`grow_inside`](Self::grow_inside).
+    /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4).
+    /// Whether it is worth looking again. Any context: where waiting is not allowed, sections that
+    /// others are busy with do not count. Not for who is in a cache: see
+    /// [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(super) fn grow(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
@@ -380,7 +397,8 @@ impl<P: Platform> Manager<P> {
         self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
     }
 
-    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited for.
+    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited
+    /// for.
     #[cold]
     #[inline(never)]
     pub(super) fn grow_inside(&self, zone: &Zone, pages: u64) -> Growth {
@@ -404,8 +422,8 @@ impl<P: Platform> Manager<P> {
         given != 0
     }
 
-    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left when it was looked last.
-    /// Whether one is. Who has a section is pinned, so that this ends.
+    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
+    /// when it was looked last. Whether one is. Who has a section is pinned, so that this ends.
     fn wait_for_others(&self, zone: &Zone, before: u32) -> bool {
         let sections = zone.sections();
         if self.platform.can_wait() {
@@ -422,7 +440,8 @@ impl<P: Platform> Manager<P> {
             && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
     }
 
-    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where waiting is allowed.
+    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
+    /// waiting is allowed.
     #[cold]
     pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
         let given = zone.bring_up_sections(self.platform, sections_of(frames));

@@ -1,6 +1,8 @@
-//! What safe code must not be able to do, each next to what may be done, so that it is refused for the right reason.
+//! What safe code must not be able to do, each next to what may be done, so that it is refused for
+//! the right reason.
 //!
-//! Each program that is refused did harm once: it forbids itself unsafe code and took memory from whoever had it.
+//! Each program that is refused did harm once: it forbids itself unsafe code and took memory from
+//! whoever had it.
 //!
 //! Freeing by number what somebody else may have:
 //!
@@ -24,7 +26,8 @@
 //! unsafe fn take_away<P: Platform>(manager: &Manager<P>) { let _ = unsafe { manager.free_order(Pfn(512), Order::BLOCK) }; }
 //! ```
 //!
-//! Making a count up, or putting a reference of somebody else's; what freezing and unfreezing come to is one or the other:
+//! Making a count up, or putting a reference of somebody else's; what freezing and unfreezing come
+//! to is one or the other:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -105,8 +108,8 @@
 //! }
 //! ```
 //!
-//! Having a device discard memory that is in use, which wiped the manager's own tables, and putting another device in the place of one
-//! that has memory:
+//! Having a device discard memory that is in use, which wiped the manager's own tables, and putting
+//! another device in the place of one that has memory:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -162,7 +165,8 @@
 //! }
 //! ```
 //!
-//! Giving up a CPU that another task counts on, turning interrupts on under a lock, and carrying a pin to another thread:
+//! Giving up a CPU that another task counts on, turning interrupts on under a lock, and carrying a
+//! pin to another thread:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]

@@ -1,31 +1,41 @@
 //! The manager: all memory of a machine behind one front door.
 //!
-//! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures, `bring_up` fills); `allocate` serves requests
-//! across zones and nodes; `memory_map` brings up what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and `references` counts references to what was allocated; `pools` keeps huge pages. It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures,
+//! `bring_up` fills); `allocate` serves requests across zones and nodes; `memory_map` brings up
+//! what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and
+//! `references` counts references to what was allocated; `pools` keeps huge pages. It holds no
+//! pointer that its user must keep alive: everything lies in memory that it reserved.
 //!
 //! # Owning memory
 //!
-//! **Memory is owned by number, and taking it away by number is unsafe.** A [`Pfn`](crate::units::Pfn) or a [`PfnRange`] is a number that
-//! anybody can write down: having it proves nothing. So
+//! **Memory is owned by number, and taking it away by number is unsafe.** A
+//! [`Pfn`](crate::units::Pfn) or a [`PfnRange`] is a number that anybody can write down: having it
+//! proves nothing. So
 //!
-//! * taking memory is safe ([`Manager::allocate`] and all its like, [`Pool::allocate`], [`Manager::claim_isolated`]): whoever is given a range owns
-//!   it, and may pass it on to others, or forget it, which leaks it;
-//! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`: [`Manager::free`],
-//!   [`free_order`](Manager::free_order), [`put`](Manager::put), [`put_testzero`](Manager::put_testzero),
-//!   [`free_frozen`](Manager::free_frozen), [`freeze`](Manager::freeze), [`unfreeze`](Manager::unfreeze),
-//!   [`start_references`](Manager::start_references), [`reclaim_map`](Manager::reclaim_map), [`restore_map`](Manager::restore_map),
-//!   [`Pool::free`], and those of the [adapters](crate::adapters).
+//! * taking memory is safe ([`Manager::allocate`] and all its like, [`Pool::allocate`],
+//!   [`Manager::claim_isolated`]): whoever is given a range owns it, and may pass it on to others,
+//!   or forget it, which leaks it;
+//! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`:
+//!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](Manager::put),
+//!   [`put_testzero`](Manager::put_testzero), [`free_frozen`](Manager::free_frozen),
+//!   [`freeze`](Manager::freeze), [`unfreeze`](Manager::unfreeze),
+//!   [`start_references`](Manager::start_references), [`reclaim_map`](Manager::reclaim_map),
+//!   [`restore_map`](Manager::restore_map), [`Pool::free`], and those of the
+//!   [adapters](crate::adapters).
 //!
-//! The contract is one for all of them. **The caller owns every frame that it names**: this manager gave it to the caller, by an
-//! allocation, by a claim, or by a reference (for what is done with that reference), or its owner passed it on. **And nobody uses it
-//! afterwards**: no Rust reference leads into it, no translation names it, no device writes to it. Where a call leaves the caller the
-//! owner, the second half does not apply, and its documentation says so.
+//! The contract is one for all of them. **The caller owns every frame that it names**: this manager
+//! gave it to the caller, by an allocation, by a claim, or by a reference (for what is done with
+//! that reference), or its owner passed it on. **And nobody uses it afterwards**: no Rust reference
+//! leads into it, no translation names it, no device writes to it. Where a call leaves the caller
+//! the owner, the second half does not apply, and its documentation says so.
 //!
-//! Wrong arguments are answered with an error as far as they are found, and nothing has then changed. What is not found (a frame that
-//! was freed and is somebody else's by now cannot be told from one's own) is what the contract excludes.
+//! Wrong arguments are answered with an error as far as they are found, and nothing has then
+//! changed. What is not found (a frame that was freed and is somebody else's by now cannot be told
+//! from one's own) is what the contract excludes.
 //!
-//! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the number away only by name
-//! ([`Frames::into_range`]). Who keeps page tables or lists of millions of frames works with numbers and says why each free is right.
+//! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the
+//! number away only by name ([`Frames::into_range`]). Who keeps page tables or lists of millions of
+//! frames works with numbers and says why each free is right.
 
 mod aided;
 mod allocate;
@@ -92,17 +102,21 @@ pub struct Node {
     pub fallback: &'static [NodeId],
     /// How far each node is, in the units of ACPI, where 10 is the node itself.
     pub distances: &'static [u8],
-    /// How long it took to make its free memory available: from the early allocator's ranges to blocks in the free lists of its zones. This is to the policy
-    /// *on demand* what initialising a node's deferred pages is to others.
+    /// How long it took to make its free memory available: from the early allocator's ranges to
+    /// blocks in the free lists of its zones. This is to the policy *on demand* what initialising a
+    /// node's deferred pages is to others.
     pub init_ns: Option<u64>,
-    /// How long else was worked for the node alone: its memory was counted, what is reserved was said, blocks in pieces were noted and described, and under *eager* all others, too. What is done once
-    /// for the machine, such as measuring it and placing tables, is in neither.
+    /// How long else was worked for the node alone: its memory was counted, what is reserved was
+    /// said, blocks in pieces were noted and described, and under *eager* all others, too. What is
+    /// done once for the machine, such as measuring it and placing tables, is in neither.
     pub bookkeeping_ns: Option<u64>,
-    /// Why the array does not describe the node's memory, where it should: its descriptors come on demand.
+    /// Why the array does not describe the node's memory, where it should: its descriptors come on
+    /// demand.
     pub map_fallback: Option<MapFallback>,
 }
 
-/// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has no clock.
+/// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
+/// no clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BringUpTimes {
     /// All tables have their memory and their place.
@@ -170,8 +184,10 @@ impl<P: Platform> Manager<P> {
         self.zones.get(usize::from(slot))
     }
 
-    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory, the page array, and itself. Tables are counted whole, also the parts that
-    /// were never touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals) has their frames.
+    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
+    /// the page array, and itself. Tables are counted whole, also the parts that were never
+    /// touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals)
+    /// has their frames.
     #[must_use]
     pub const fn metadata_bytes(&self) -> u64 {
         self.metadata_bytes

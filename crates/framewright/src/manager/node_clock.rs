@@ -9,11 +9,13 @@ use crate::units::NodeId;
 pub(super) enum Work {
     /// Its free memory becomes blocks in free lists.
     Painting,
-    /// What goes before and comes after: its memory is counted, what is reserved is said, blocks in pieces are noted and described.
+    /// What goes before and comes after: its memory is counted, what is reserved is said, blocks in
+    /// pieces are noted and described.
     Bookkeeping,
 }
 
-/// Charges the time from turn to turn to the node that is worked on. Work on several nodes may alternate.
+/// Charges the time from turn to turn to the node that is worked on. Work on several nodes may
+/// alternate.
 pub(super) struct NodeClock<'a, P> {
     platform: &'a P,
     /// The node and the work, and since when, where the platform has a clock.

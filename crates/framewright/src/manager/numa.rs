@@ -1,7 +1,7 @@
 //! Whose memory a request got: what `numastat` tells.
 //!
-//! Only what is rare is counted: pages of another node than the wanted one, or than the caller's. All others are the
-//! rest of what the node's zones handed out.
+//! Only what is rare is counted: pages of another node than the wanted one, or than the caller's.
+//! All others are the rest of what the node's zones handed out.
 
 use super::Manager;
 use crate::platform::Platform;
@@ -9,8 +9,8 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::ZoneFlow;
 
-/// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs' caches took counted
-/// when they took it.
+/// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs'
+/// caches took counted when they took it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaCounts {
     /// Wanted from this node and got from it.

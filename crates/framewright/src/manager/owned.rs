@@ -1,7 +1,8 @@
 //! Frames with an owner: the safe way to have memory.
 //!
-//! A number can be copied and freed twice; [`Frames`] cannot. It is a range and a reference to the manager and nothing else: no heap, no
-//! flag, and dropping it is the free that one would have written.
+//! A number can be copied and freed twice; [`Frames`] cannot. It is a range and a reference to the
+//! manager and nothing else: no heap, no flag, and dropping it is the free that one would have
+//! written.
 
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
@@ -13,8 +14,9 @@ use core::mem::ManuallyDrop;
 
 /// Frames that belong to whoever has this. Dropping it frees them.
 ///
-/// What is in them is reached through addresses, which the compiler does not follow: writing through
-/// [`Platform::direct`] is unsafe, and whoever does it keeps this until it is done (invariant 42).
+/// What is in them is reached through addresses, which the compiler does not follow: writing
+/// through [`Platform::direct`] is unsafe, and whoever does it keeps this until it is done
+/// (invariant 42).
 ///
 /// ```
 /// # use framewright::{AllocateError, Manager, Platform, Request};
@@ -46,7 +48,8 @@ impl<P: Platform> Manager<P> {
         Ok(Frames { manager: self, range })
     }
 
-    /// As [`allocate_order`](Self::allocate_order), the short way through the CPU's cache, with an owner.
+    /// As [`allocate_order`](Self::allocate_order), the short way through the CPU's cache, with an
+    /// owner.
     ///
     /// # Errors
     /// As there.
@@ -63,11 +66,12 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<'m, P: Platform> Frames<'m, P> {
-    /// Owns frames that somebody had by number: the way back from [`into_range`](Self::into_range). Nothing for an empty range.
+    /// Owns frames that somebody had by number: the way back from [`into_range`](Self::into_range).
+    /// Nothing for an empty range.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, which `manager` gave out, and gives them to what
-    /// this returns.
+    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, which
+    /// `manager` gave out, and gives them to what this returns.
     #[inline]
     pub unsafe fn from_range(manager: &'m Manager<P>, range: PfnRange) -> Option<Self> {
         // A value that is made is dropped, so none is made of an empty range.
@@ -95,8 +99,8 @@ impl<'m, P: Platform> Frames<'m, P> {
         self.manager
     }
 
-    /// Keeps the first `pages` pages and returns the others, each to be freed by itself. Nothing, and nothing changed, unless both have
-    /// pages.
+    /// Keeps the first `pages` pages and returns the others, each to be freed by itself. Nothing,
+    /// and nothing changed, unless both have pages.
     #[must_use = "dropping it frees the frames"]
     pub fn split_off(&mut self, pages: u64) -> Option<Self> {
         if pages == 0 || pages >= self.range.pages() {
@@ -108,7 +112,8 @@ impl<'m, P: Platform> Frames<'m, P> {
         Some(Self { manager: self.manager, range: rest })
     }
 
-    /// Gives up ownership by name: the frames stay allocated and the caller owns them by number. Forgetting the number leaks them.
+    /// Gives up ownership by name: the frames stay allocated and the caller owns them by number.
+    /// Forgetting the number leaks them.
     #[inline]
     #[must_use = "who forgets the number leaks the frames"]
     pub const fn into_range(self) -> PfnRange {
@@ -117,11 +122,12 @@ impl<'m, P: Platform> Frames<'m, P> {
         range
     }
 
-    /// Frees them, as dropping does, and says what came of it: `page_owner=on` notes the line of this call, and damage that another one did
-    /// is reported here.
+    /// Frees them, as dropping does, and says what came of it: `page_owner=on` notes the line of
+    /// this call, and damage that another one did is reported here.
     ///
     /// # Errors
-    /// See [`FreeError`]. The frames are leaked then: somebody else has freed them, in breach of *Owning memory*, or what the manager knows of them is damaged.
+    /// See [`FreeError`]. The frames are leaked then: somebody else has freed them, in breach of
+    /// *Owning memory*, or what the manager knows of them is damaged.
     #[inline]
     #[track_caller]
     pub fn free(self) -> Result<(), FreeError> {
@@ -145,8 +151,8 @@ impl<'m, P: Platform> Frames<'m, P> {
 }
 
 impl<P: Platform> Drop for Frames<'_, P> {
-    /// Frees the frames. Should that fail, which only a breach of *Owning memory* elsewhere makes it do, they are leaked; builds with
-    /// debug assertions panic. [`Frames::free`] says more.
+    /// Frees the frames. Should that fail, which only a breach of *Owning memory* elsewhere makes
+    /// it do, they are leaked; builds with debug assertions panic. [`Frames::free`] says more.
     #[inline]
     fn drop(&mut self) {
         let freed = self.give_back();

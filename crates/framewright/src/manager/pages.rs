@@ -10,18 +10,22 @@ use crate::zone::{Segment, Zone};
 impl<P: Platform> Manager<P> {
     /// The descriptor of a page that the caller has.
     ///
-    /// Every page has one that a request of less than a block returned, once bring-up was told `pages=inside`: that is what splitting a block makes room for. There is none
+    /// Every page has one that a request of less than a block returned, once bring-up was told
+    /// `pages=inside`: that is what splitting a block makes room for. There is none
     /// * for any page without that parameter,
-    /// * for pages of a block that is allocated whole: such a block has a count and an owner word of its own ([`start_references`](Self::start_references)),
-    /// * for pages that somebody keeps of such a block after freeing a part of it, until more than eight of its frames are free (their descriptors begin as zero then),
+    /// * for pages of a block that is allocated whole: such a block has a count and an owner word
+    ///   of its own ([`start_references`](Self::start_references)),
+    /// * for pages that somebody keeps of such a block after freeing a part of it, until more than
+    ///   eight of its frames are free (their descriptors begin as zero then),
     /// * where [`Platform::direct_limit`] ended below the block when it was split,
     /// * for frames that hold descriptors themselves.
     ///
     /// Any context. Takes no lock and writes nothing.
     ///
     /// # Safety
-    /// The page, or another one of its 2 MiB block, stays allocated for as long as the reference is used: when the last is freed the block becomes whole, and its
-    /// memory somebody else's. Nobody reclaims the map of the page's block meanwhile.
+    /// The page, or another one of its 2 MiB block, stays allocated for as long as the reference is
+    /// used: when the last is freed the block becomes whole, and its memory somebody else's. Nobody
+    /// reclaims the map of the page's block meanwhile.
     #[must_use]
     pub unsafe fn page(&self, pfn: Pfn) -> Option<&Page> {
         let (zone, segment, offset) = self.place_of(pfn)?;
@@ -29,7 +33,8 @@ impl<P: Platform> Manager<P> {
         unsafe { zone.page(segment.index_of(BlockNumber::containing(pfn)), offset) }
     }
 
-    /// The eight frames of a block that hold the descriptors of its pages, ascending, while there are any.
+    /// The eight frames of a block that hold the descriptors of its pages, ascending, while there
+    /// are any.
     #[must_use]
     pub fn map_frames(&self, block: BlockNumber) -> Option<[Pfn; 8]> {
         let (zone, segment, _) = self.place_of(block.start())?;

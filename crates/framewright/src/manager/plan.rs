@@ -1,4 +1,5 @@
-//! Measuring a machine before anything is allocated: which zones have memory, how many segments they have, how large their tables are.
+//! Measuring a machine before anything is allocated: which zones have memory, how many segments
+//! they have, how large their tables are.
 
 use crate::block::loose;
 use crate::block::marks::mark_words;
@@ -28,7 +29,8 @@ pub(super) fn for_each_segment(
     for run in zone_runs(memory).filter(|run| !run.stray) {
         let (start, end) = blocks_of_run(&run);
         match &mut open {
-            // Only neighbours in address order are bridged, so no block of another zone can lie between.
+            // Only neighbours in address order are bridged, so no block of another zone can lie
+            // between.
             Some((zone, _, open_end))
                 if *zone == run.zone && start <= open_end.saturating_add(BRIDGED_BLOCKS) =>
             {

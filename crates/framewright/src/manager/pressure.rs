@@ -1,8 +1,9 @@
-//! What happens when a request finds too little memory: caches are drained, the adopter is asked to give something up, and only then may a
-//! request that is allowed to use the reserves have them.
+//! What happens when a request finds too little memory: caches are drained, the adopter is asked to
+//! give something up, and only then may a request that is allowed to use the reserves have them.
 //!
-//! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from the beginning of a drain to the first
-//! free or refill on any CPU the caches are known to be empty, and a request that failed fails again, so neither is tried twice.
+//! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from
+//! the beginning of a drain to the first free or refill on any CPU the caches are known to be
+//! empty, and a request that failed fails again, so neither is tried twice.
 //!
 //! Orders of memory: Relaxed everywhere: counters; words of failures, each of which says for itself
 //! in which quiet it holds; the hook's flag, whose hook is read under its lock; and the tasks in
@@ -19,7 +20,8 @@ use crate::sync::{Quiet, SpinLock};
 use crate::units::Order;
 use crate::zone::ZoneKind;
 
-/// How often one request asks the hook, however much that says it freed; Linux gives up after as many rounds without progress.
+/// How often one request asks the hook, however much that says it freed; Linux gives up after as
+/// many rounds without progress.
 const RECLAIM_ROUNDS: u32 = 16;
 /// Tasks that can be in the hook at once; others go on without it.
 const RECLAIM_TASKS: usize = 16;
@@ -51,14 +53,16 @@ pub struct Shortage {
 
 /// Somebody who can give memory up when it is short: a page cache, a balloon, an object cache.
 ///
-/// The manager calls it with no lock held, not pinned, interrupts on, and only where [`Platform::can_wait`] says that the context may wait. Several
-/// CPUs may be in it at once, each for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not, one at a time, and
-/// requests that run out of memory meanwhile go on without.
+/// The manager calls it with no lock held, not pinned, interrupts on, and only where
+/// [`Platform::can_wait`] says that the context may wait. Several CPUs may be in it at once, each
+/// for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not,
+/// one at a time, and requests that run out of memory meanwhile go on without.
 ///
-/// It may free and allocate. A request that runs out of memory inside the hook does not call it again but fails. A caller that holds a lock
-/// which the hook takes sets [`Request::fail_fast`].
+/// It may free and allocate. A request that runs out of memory inside the hook does not call it
+/// again but fails. A caller that holds a lock which the hook takes sets [`Request::fail_fast`].
 pub trait Reclaim: Sync {
-    /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere. With 0 the request stops asking.
+    /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere.
+    /// With 0 the request stops asking.
     fn reclaim(&self, wanted: &Shortage) -> u64;
 }
 
@@ -74,7 +78,8 @@ struct Key {
 const ORDER_BITS: u32 = 5;
 const TYPE_BITS: u32 = 3;
 
-/// A usual request, near some node, that failed in the quiet of this number, in one word that no other has; nothing when the number has become too large. Which node does not matter: the same
+/// A usual request, near some node, that failed in the quiet of this number, in one word that no
+/// other has; nothing when the number has become too large. Which node does not matter: the same
 /// zones are asked down to the same marks, only in another order.
 #[inline]
 fn usual(quiet: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
@@ -135,7 +140,8 @@ pub(super) struct Pressure {
     pub(super) numa: Numa,
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
-    /// Usual requests that failed, by order: who fails again and again takes no lock. Each word says for itself in which quiet that was; none is 0, the first quiet's number being 1.
+    /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
+    /// says for itself in which quiet that was; none is 0, the first quiet's number being 1.
     usual_failures: [AtomicU64; USUAL_FAILURES],
     hook: SpinLock<Option<&'static dyn Reclaim>>,
     /// Whether there is a hook, for who would fail at once without one.
@@ -175,7 +181,8 @@ impl Pressure {
         &self.usual_failures[usize::from(order.get()) % USUAL_FAILURES]
     }
 
-    /// Whether a usual request is known to fail and there is nobody to ask. Small, as this is all that is done for it.
+    /// Whether a usual request is known to fail and there is nobody to ask. Small, as this is all
+    /// that is done for it.
     #[inline(never)]
     pub(super) fn is_lost(&self, order: Order, migrate_type: MigrateType) -> bool {
         let word = self.quiet.number().and_then(|quiet| usual(quiet, order, migrate_type));
@@ -225,15 +232,16 @@ pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
 const RESERVES: &[Mark] = &[Mark::Nothing];
 
 impl<P: Platform> Manager<P> {
-    /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at any time; calls that have begun end with the
-    /// hook that they began with.
+    /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at
+    /// any time; calls that have begun end with the hook that they began with.
     pub fn set_reclaim(&self, hook: Option<&'static dyn Reclaim>) {
         let mut current = self.pressure.hook.lock(self.platform);
         *current = hook;
         self.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
-    /// What happened when memory was short. Usual requests for one run that are known to fail again ([`Quiet`]) fail without being counted.
+    /// What happened when memory was short. Usual requests for one run that are known to fail again
+    /// ([`Quiet`]) fail without being counted.
     #[must_use]
     pub fn pressure_events(&self) -> PressureEvents {
         let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } =
@@ -248,13 +256,15 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Whether a request just like this one has failed above the ordinary marks and nothing was freed since.
+    /// Whether a request just like this one has failed above the ordinary marks and nothing was
+    /// freed since.
     pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
     }
 
-    /// Everything that is done once memory is short. `attempt` looks for memory above the given marks; when it does not find what it wants, it
-    /// says how many pages are missing. `hopeless` as [`is_hopeless`](Self::is_hopeless) said.
+    /// Everything that is done once memory is short. `attempt` looks for memory above the given
+    /// marks; when it does not find what it wants, it says how many pages are missing. `hopeless`
+    /// as [`is_hopeless`](Self::is_hopeless) said.
     pub(super) fn press<T>(
         &self,
         request: &Request,
@@ -330,7 +340,8 @@ impl<P: Platform> Manager<P> {
             });
             count(&self.pressure.counters.reclaim_calls, 1);
             count(&self.pressure.counters.reclaim_pages, freed);
-            // Others may have freed meanwhile, whatever the hook says; and what it freed may be in caches.
+            // Others may have freed meanwhile, whatever the hook says; and what it freed may be in
+            // caches.
             for drained in [false, true] {
                 if drained {
                     self.drain_for_more();
@@ -347,8 +358,8 @@ impl<P: Platform> Manager<P> {
         None
     }
 
-    /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they are known to be empty. Bad frames that are found there do not
-    /// keep the good ones back.
+    /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they
+    /// are known to be empty. Bad frames that are found there do not keep the good ones back.
     fn drain_for_more(&self) {
         if self.pressure.quiet.number().is_some() {
             return;

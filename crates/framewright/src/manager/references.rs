@@ -1,12 +1,16 @@
 //! Reference counts of pages, of runs of pages, and of blocks that are allocated whole.
 //!
-//! Who allocated something is its only user until it [starts](Manager::start_references) a count, which is then 1. Others may
-//! [try to get](Manager::try_get) a reference to any page of it at any time, by number alone, also when it may be free by now or somebody else's: that fails unless the
-//! count is above zero. Who [puts](Manager::put) the last reference frees it. A count of zero is *frozen*: nobody gets a reference.
+//! Who allocated something is its only user until it [starts](Manager::start_references) a count,
+//! which is then 1. Others may [try to get](Manager::try_get) a reference to any page of it at any
+//! time, by number alone, also when it may be free by now or somebody else's: that fails unless the
+//! count is above zero. Who [puts](Manager::put) the last reference frees it. A count of zero is
+//! *frozen*: nobody gets a reference.
 //!
-//! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first, and the others' say where that is. A block that is
-//! allocated whole has its count and an owner word of 32 bits in its table entry, whether or not pages have descriptors. Nothing here takes a lock, but to
-//! start the count of a block and to free (invariants 22 and 23). Interrupt handlers may call all of it.
+//! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first,
+//! and the others' say where that is. A block that is allocated whole has its count and an owner
+//! word of 32 bits in its table entry, whether or not pages have descriptors. Nothing here takes a
+//! lock, but to start the count of a block and to free (invariants 22 and 23). Interrupt handlers
+//! may call all of it.
 //!
 //! Orders of memory: An owner word is stored with Release and loaded with Acquire: who finds it
 //! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
@@ -27,7 +31,8 @@ use core::fmt;
 pub enum ReferenceError {
     /// No zone manages this frame.
     NotManaged(Pfn),
-    /// Nothing counts references to this frame: it has no descriptor, and is in no block whose count was started.
+    /// Nothing counts references to this frame: it has no descriptor, and is in no block whose
+    /// count was started.
     NotCounted(Pfn),
     /// It has no references: it is free, or frozen.
     Frozen(Pfn),
@@ -38,10 +43,11 @@ pub enum ReferenceError {
         /// How many.
         references: u32,
     },
-    /// These frames cannot have a common count: they are no run of pages of one split block that all have descriptors and no count, and no block that was allocated
-    /// whole.
+    /// These frames cannot have a common count: they are no run of pages of one split block that
+    /// all have descriptors and no count, and no block that was allocated whole.
     NotARun(PfnRange),
-    /// The count is frozen now and the frames could not be freed: somebody freed them although they had references.
+    /// The count is frozen now and the frames could not be freed: somebody freed them although they
+    /// had references.
     NotFreed(FreeError),
 }
 
@@ -70,7 +76,8 @@ impl fmt::Display for ReferenceError {
 
 impl core::error::Error for ReferenceError {}
 
-/// The first page of what a page is part of, and how many pages that has, as offsets in the block. Nothing while that is being changed.
+/// The first page of what a page is part of, and how many pages that has, as offsets in the block.
+/// Nothing while that is being changed.
 fn run_of(map: &Map<'_>, offset: usize) -> Option<(usize, usize)> {
     let pages_of = |head: usize| match map.page(head)?.part_of() {
         PartOf::Single => Some(1),
@@ -118,14 +125,17 @@ enum Got {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Starts the count of what the caller allocated and has alone: 1. `range` is one page, a run of pages of one block that all have descriptors, or one block of
-    /// order 9 or above as it was allocated.
+    /// Starts the count of what the caller allocated and has alone: 1. `range` is one page, a run
+    /// of pages of one block that all have descriptors, or one block of order 9 or above as it was
+    /// allocated.
     ///
     /// # Errors
-    /// [`ReferenceError::NotARun`], [`NotManaged`](ReferenceError::NotManaged), [`Busy`](ReferenceError::Busy) when there is a count already. Nothing has then changed.
+    /// [`ReferenceError::NotARun`], [`NotManaged`](ReferenceError::NotManaged),
+    /// [`Busy`](ReferenceError::Busy) when there is a count already. Nothing has then changed.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns `range`. From now on its references do.
+    /// See [*Owning memory*](super#owning-memory): the caller owns `range`. From now on its
+    /// references do.
     pub unsafe fn start_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
         let not_a_run = ReferenceError::NotARun(range);
         if range.is_empty() {
@@ -157,11 +167,13 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Gets a reference to what a page is part of, if it has any: of a run the first page counts, of a block the block. A count that is at its end
-    /// stays there, and what it counts is never freed.
+    /// Gets a reference to what a page is part of, if it has any: of a run the first page counts,
+    /// of a block the block. A count that is at its end stays there, and what it counts is never
+    /// freed.
     ///
     /// # Errors
-    /// [`ReferenceError::Frozen`] when it is free or frozen; [`NotCounted`](ReferenceError::NotCounted); [`NotManaged`](ReferenceError::NotManaged).
+    /// [`ReferenceError::Frozen`] when it is free or frozen;
+    /// [`NotCounted`](ReferenceError::NotCounted); [`NotManaged`](ReferenceError::NotManaged).
     pub fn try_get(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         loop {
             match self.try_get_once(pfn)? {
@@ -199,13 +211,16 @@ impl<P: Platform> Manager<P> {
         got.flatten().ok_or(ReferenceError::NotCounted(pfn))
     }
 
-    /// Puts a reference. The last one frees what it was to, with cleared descriptors: single pages, orders 1 to 3 and blocks into the cache of the CPU.
+    /// Puts a reference. The last one frees what it was to, with cleared descriptors: single pages,
+    /// orders 1 to 3 and blocks into the cache of the CPU.
     ///
     /// # Errors
-    /// [`ReferenceError::Frozen`] when there is none to put; [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
+    /// [`ReferenceError::Frozen`] when there is none to put;
+    /// [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller has a reference, and does not use the memory through it any more.
+    /// See [*Owning memory*](super#owning-memory): the caller has a reference, and does not use the
+    /// memory through it any more.
     #[track_caller]
     pub unsafe fn put(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         let put = self.with_target(pfn, |target| {
@@ -221,8 +236,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Puts a reference and says what it was to, if it was the last: then the caller has that alone, frozen, with descriptors as they were. What ends it is
-    /// [`unfreeze`](Self::unfreeze) or [`free_frozen`](Self::free_frozen).
+    /// Puts a reference and says what it was to, if it was the last: then the caller has that
+    /// alone, frozen, with descriptors as they were. What ends it is [`unfreeze`](Self::unfreeze)
+    /// or [`free_frozen`](Self::free_frozen).
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -242,8 +258,8 @@ impl<P: Platform> Manager<P> {
     /// [`ReferenceError::Busy`] when it is not frozen; as [`put`](Self::put).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze their count or put the last reference, and nobody uses them any
-    /// more.
+    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
+    /// their count or put the last reference, and nobody uses them any more.
     #[track_caller]
     pub unsafe fn free_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         let (references, run) = self.with_target(pfn, |target| {
@@ -275,11 +291,12 @@ impl<P: Platform> Manager<P> {
     /// Makes none `count` references again.
     ///
     /// # Errors
-    /// [`ReferenceError::Busy`] when it is not frozen; [`Frozen`](ReferenceError::Frozen) when `count` is zero, which changes nothing.
+    /// [`ReferenceError::Busy`] when it is not frozen; [`Frozen`](ReferenceError::Frozen) when
+    /// `count` is zero, which changes nothing.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze their count or put the last reference. From now on `count`
-    /// references do.
+    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
+    /// their count or put the last reference. From now on `count` references do.
     pub unsafe fn unfreeze(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
             Ok(()) => Ok(()),
@@ -307,7 +324,8 @@ impl<P: Platform> Manager<P> {
     /// The owner word of a block whose count was started, for who has a reference to it.
     ///
     /// # Errors
-    /// [`ReferenceError::NotCounted`] for anything else; [`NotManaged`](ReferenceError::NotManaged).
+    /// [`ReferenceError::NotCounted`] for anything else;
+    /// [`NotManaged`](ReferenceError::NotManaged).
     pub fn owner_word(&self, pfn: Pfn) -> Result<u32, ReferenceError> {
         self.with_target(pfn, |target| target.owner.map(|word| word.load(Ordering::Acquire)))?
             .ok_or(ReferenceError::NotCounted(pfn))
@@ -324,7 +342,8 @@ impl<P: Platform> Manager<P> {
         .ok_or(ReferenceError::NotCounted(pfn))
     }
 
-    /// Frees frames whose count just became zero, so that they are the caller's alone; of single pages the descriptor is cleared already.
+    /// Frees frames whose count just became zero, so that they are the caller's alone; of single
+    /// pages the descriptor is cleared already.
     #[track_caller]
     fn free_run(&self, run: PfnRange) -> Result<(), ReferenceError> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
@@ -334,7 +353,8 @@ impl<P: Platform> Manager<P> {
         let order =
             order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
         let freed = match order {
-            // SAFETY: by the promise of who put the last reference or froze the count nobody has these frames but us (invariants 23 and 42).
+            // SAFETY: by the promise of who put the last reference or froze the count nobody has
+            // these frames but us (invariants 23 and 42).
             Some(order) => unsafe { self.free_order(run.start, order) },
             // SAFETY: as above (invariants 23 and 42).
             None => unsafe { self.free(run) },
@@ -363,7 +383,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// The count of what a page is part of, for who has a reference or has it alone, so that it stays that.
+    /// The count of what a page is part of, for who has a reference or has it alone, so that it
+    /// stays that.
     fn with_target<R>(
         &self,
         pfn: Pfn,
@@ -399,7 +420,8 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Makes `first..end` of a block a run with one reference, and says 0; or how many references there are already. Nothing when it cannot be a run.
+/// Makes `first..end` of a block a run with one reference, and says 0; or how many references there
+/// are already. Nothing when it cannot be a run.
 fn start_run(map: &Map<'_>, first: usize, end: usize) -> Option<u32> {
     let head = map.page(first)?;
     let (mut references, mut alone) = (0, true);

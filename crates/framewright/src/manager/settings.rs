@@ -1,4 +1,5 @@
-//! What the command line set: some of it can be changed while the machine runs, the rest can be asked for.
+//! What the command line set: some of it can be changed while the machine runs, the rest can be
+//! asked for.
 
 use super::Manager;
 use crate::parameters::{Pages, Parameters};
@@ -126,7 +127,8 @@ impl<P: Platform> Manager<P> {
         self.tunables.lock(self.platform).min_free_kbytes
     }
 
-    /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests fail, as in Linux.
+    /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests
+    /// fail, as in Linux.
     ///
     /// # Errors
     /// [`SettingsError::TooMuch`]; nothing was changed.
@@ -156,7 +158,8 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// By kind of zone, of how many pages above it it keeps one from requests that could use those; 0 for none.
+    /// By kind of zone, of how many pages above it it keeps one from requests that could use those;
+    /// 0 for none.
     #[must_use]
     pub fn lowmem_reserve_ratio(&self) -> [u64; ZoneKind::COUNT] {
         self.tunables.lock(self.platform).lowmem_reserve_ratio

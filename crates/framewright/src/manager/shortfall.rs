@@ -1,4 +1,5 @@
-//! Why a request found no memory, worked out when somebody asks: an [`AllocateError`] stays two bytes of news.
+//! Why a request found no memory, worked out when somebody asks: an [`AllocateError`] stays two
+//! bytes of news.
 
 use super::allocate::{AllocateError, Mark};
 use super::{Manager, Request};
@@ -23,11 +24,13 @@ pub enum Shortfall {
         /// One past the highest address that it allows.
         max_address: u64,
     },
-    /// Enough is free, and in large enough runs, but it is kept: a zone would fall below its watermark.
+    /// Enough is free, and in large enough runs, but it is kept: a zone would fall below its
+    /// watermark.
     Watermark {
         /// Free in the zones that have such a run, where it may be.
         free_pages: u64,
-        /// Must stay free there: watermarks, and what is kept from requests that could go elsewhere.
+        /// Must stay free there: watermarks, and what is kept from requests that could go
+        /// elsewhere.
         kept_pages: u64,
     },
     /// Enough is free in a zone, but not in one run that it may have.
@@ -72,9 +75,10 @@ impl fmt::Display for Shortfall {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Why a request is not served, or would not be, as things are now: for messages. Looks at all free memory of the
-    /// zones that the request allows, so that it takes a while on a large machine, and not at what
-    /// caches of CPUs keep, because a request empties them before it fails.
+    /// Why a request is not served, or would not be, as things are now: for messages. Looks at all
+    /// free memory of the zones that the request allows, so that it takes a while on a large
+    /// machine, and not at what caches of CPUs keep, because a request empties them before it
+    /// fails.
     ///
     /// # Errors
     /// [`AllocateError`] when the request is wrong in itself.
@@ -105,7 +109,8 @@ impl<P: Platform> Manager<P> {
             if is_allowed && (run >= Some(order) || zone.deferred_pages() >= order.pages()) {
                 return Ok(Shortfall::None);
             }
-            // What lies above the address is none of what there is; of a whole zone the counter says it.
+            // What lies above the address is none of what there is; of a whole zone the counter
+            // says it.
             let free =
                 if zone.span().end <= below { zone.free_pages() } else { free_pages(&areas) };
             all_pages += free;

@@ -1,4 +1,5 @@
-//! What takes a zone's lock: reached through the manager, so that it always goes with the zone's own platform.
+//! What takes a zone's lock: reached through the manager, so that it always goes with the zone's
+//! own platform.
 
 use super::Manager;
 use crate::block::BLOCK_ORDERS;
@@ -63,43 +64,45 @@ impl<P: Platform> ZoneView<'_, P> {
         self.zone.free_blocks(self.platform)
     }
 
-    /// Frames in free blocks that are whole, without those that are isolated. Unlike [`free_areas`](Self::free_areas) this is
-    /// one look at a counter, and a split block all of whose pages are free does not count.
+    /// Frames in free blocks that are whole, without those that are isolated. Unlike
+    /// [`free_areas`](Self::free_areas) this is one look at a counter, and a split block all of
+    /// whose pages are free does not count.
     #[must_use]
     pub fn free_block_pages(&self) -> u64 {
         self.zone.free_block_pages(self.platform)
     }
 
-    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes long only for who asks;
-    /// exact when nobody allocates meanwhile.
+    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
+    /// long only for who asks; exact when nobody allocates meanwhile.
     #[must_use]
     pub fn free_areas(&self) -> FreeAreas {
         self.zone.free_areas(self.platform)
     }
 
-    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a gap or an overlap inside a
-    /// segment; neighbouring runs may be alike. The lock is held for at most 128 heads at a time and never while `visit`
-    /// works, which may be slow.
+    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
+    /// gap or an overlap inside a segment; neighbouring runs may be alike. The lock is held for at
+    /// most 128 heads at a time and never while `visit` works, which may be slow.
     ///
-    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one hold of the lock was true
-    /// at one moment; between holds time passes, so that memory which moves from one end of the zone to the other may be seen
-    /// twice or not at all. When nobody does anything it is exact. What CPUs have in their caches counts as used, as in all
-    /// tables.
+    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one
+    /// hold of the lock was true at one moment; between holds time passes, so that memory which
+    /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
+    /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
         self.zone.for_each_block_run(self.platform, visit);
     }
 
-    /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a caller and its CPU's cache
-    /// stays out of it.
+    /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
+    /// caller and its CPU's cache stays out of it.
     #[must_use]
     pub fn flow(&self) -> ZoneFlow {
         self.zone.flow(self.platform)
     }
 
-    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`). Bring-up has done so once. Other
-    /// zones may be shuffled at the same time by other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB.
-    /// False, and nothing changed, where the shuffle is off or where split blocks of the types *high atomic* or *CMA* have
-    /// free pages, whose tables the pass works in otherwise.
+    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`).
+    /// Bring-up has done so once. Other zones may be shuffled at the same time by other CPUs; on
+    /// this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed,
+    /// where the shuffle is off or where split blocks of the types *high atomic* or *CMA* have free
+    /// pages, whose tables the pass works in otherwise.
     pub fn shuffle(&self) -> bool {
         self.zone.shuffle(self.platform)
     }
@@ -110,7 +113,8 @@ impl<P: Platform> ZoneView<'_, P> {
         self.zone.shuffled(self.platform)
     }
 
-    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid: interrupts stay off meanwhile.
+    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid:
+    /// interrupts stay off meanwhile.
     ///
     /// # Errors
     /// The first [`Fault`] found.

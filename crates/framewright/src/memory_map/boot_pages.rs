@@ -1,7 +1,9 @@
 //! Huge pages of the command line whose map is never built (SPEC 7.6).
 //!
-//! They are taken from the early allocator before the array gets its memory: whole sections where possible, and what is less than a section in one piece inside one. Their part of the
-//! array is then neither taken, nor mapped, nor written. They are painted as allocated blocks that the array does not describe, and pools adopt them.
+//! They are taken from the early allocator before the array gets its memory: whole sections where
+//! possible, and what is less than a section in one piece inside one. Their part of the array is
+//! then neither taken, nor mapped, nor written. They are painted as allocated blocks that the array
+//! does not describe, and pools adopt them.
 
 use super::sections::SECTION_PAGES;
 use crate::early::{EarlyAllocator, EarlyRequest, NodeChoice};
@@ -31,7 +33,8 @@ pub(crate) struct BootPages {
 }
 
 impl BootPages {
-    /// Ranges that a node can have. A node in more pieces gets the rest of its pages later, with a map.
+    /// Ranges that a node can have. A node in more pieces gets the rest of its pages later, with a
+    /// map.
     pub(crate) const RANGES_OF_A_NODE: usize = 32;
 
     pub(crate) fn new(ranges: &'static mut [BootRange]) -> Self {
@@ -67,7 +70,8 @@ impl BootPages {
             })
     }
 
-    /// Takes up to `pages` pages of `order` on a node, as large pieces as there are. What is not found is left to others. Returns how many.
+    /// Takes up to `pages` pages of `order` on a node, as large pieces as there are. What is not
+    /// found is left to others. Returns how many.
     pub(crate) fn choose<P: Platform>(
         &mut self,
         early: &mut EarlyAllocator<'_, P>,
@@ -122,7 +126,8 @@ impl BootPages {
     }
 }
 
-/// Most frames for such pages on a node with `free_pages` and an array of `sections`: what is left is enough for the rest of the array, whose need falls with each page, and for a start.
+/// Most frames for such pages on a node with `free_pages` and an array of `sections`: what is left
+/// is enough for the rest of the array, whose need falls with each page, and for a start.
 pub(crate) fn most_frames(free_pages: u64, sections: u64) -> u64 {
     /// 64 MiB.
     const START_PAGES: u64 = 64 << 8;

@@ -1,7 +1,9 @@
 //! Memory for the array, and where deferral begins.
 //!
-//! The array's address range is populated as a whole at bring-up, as Linux does: for a node that is one early allocation and a page-table entry for each 128 MiB. What is
-//! deferred is writing the descriptors. A node that has no memory for its part does without an array: its descriptors are made on demand, inside blocks.
+//! The array's address range is populated as a whole at bring-up, as Linux does: for a node that is
+//! one early allocation and a page-table entry for each 128 MiB. What is deferred is writing the
+//! descriptors. A node that has no memory for its part does without an array: its descriptors are
+//! made on demand, inside blocks.
 
 use super::BootPages;
 use super::sections::SECTION_PAGES;
@@ -19,7 +21,8 @@ use core::ops::Range;
 const PART_BYTES: u64 = SECTION_PAGES * 64;
 const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
 
-/// Why the array does not describe a node that it should. Its descriptors come on demand, inside blocks.
+/// Why the array does not describe a node that it should. Its descriptors come on demand, inside
+/// blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapFallback {
     /// The node has no memory for its part in one piece.
@@ -63,7 +66,8 @@ impl ArrayMemory {
         Self { parts }
     }
 
-    /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a segment.
+    /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a
+    /// segment.
     pub(crate) fn obtain<P: Platform>(
         &mut self,
         early: &mut EarlyAllocator<'_, P>,
@@ -108,8 +112,9 @@ impl ArrayMemory {
         self.parts.iter().map(bytes).sum()
     }
 
-    /// The frames of each node's part of the array, whole blocks, page tables and what describes part of a section left out. They are managed memory that the manager has allocated to itself, so that they can
-    /// be freed bit by bit.
+    /// The frames of each node's part of the array, whole blocks, page tables and what describes
+    /// part of a section left out. They are managed memory that the manager has allocated to
+    /// itself, so that they can be freed bit by bit.
     pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.parts.iter().filter_map(|part| match part {
             Part::Present { memory, sections, .. } if !memory.is_empty() => {
@@ -215,7 +220,8 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     let mut unflushed = Unflushed::new();
     for (done, section) in sections().enumerate() {
         let mut runs = runs_of(section, without.blocks_of(section));
-        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet (invariants 28 and 42).
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet
+        // (invariants 28 and 42).
         let mut populate = |blocks| unsafe { space.populate(blocks, &mut frames, &mut unflushed) };
         let populated = runs.try_for_each(&mut populate);
         if unflushed.room() == 0 || populated.is_err() {
@@ -235,7 +241,8 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
-/// Makes sections absent. Their memory is free again if all of it came out of the tables; else it stays reserved, for nobody may write into a table.
+/// Makes sections absent. Their memory is free again if all of it came out of the tables; else it
+/// stays reserved, for nobody may write into a table.
 #[inline(never)]
 fn give_part_back<P: Platform>(
     early: &mut EarlyAllocator<'_, P>,
@@ -247,15 +254,18 @@ fn give_part_back<P: Platform>(
     let mut returned_pages = 0;
     for section in sections {
         let mut unflushed = Unflushed::new();
-        // A whole section that is one mapping needs no preparation; what cannot be made absent shows in the sum.
-        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet (invariants 28 and 42).
+        // A whole section that is one mapping needs no preparation; what cannot be made absent
+        // shows in the sum.
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet
+        // (invariants 28 and 42).
         let _ = unsafe { space.evict(blocks_of(section), &mut unflushed) };
         // SAFETY: filled just now by this space (invariant 12).
         returned_pages += unsafe { space.flush(unflushed) }.pages();
     }
     if !memory.is_empty() && returned_pages == handed_pages {
         // It was allocated just now, so that this cannot fail; if it did, it would stay reserved.
-        // SAFETY: the memory was allocated for this part of the array, and all of it came out of the tables again.
+        // SAFETY: the memory was allocated for this part of the array, and all of it came out of
+        // the tables again.
         let _ = unsafe { early.free(memory) };
     }
 }
@@ -289,7 +299,8 @@ impl Frames {
     }
 }
 
-// SAFETY: the frames were reserved for this and nothing else, and each is given once unless it was put back (invariant 3).
+// SAFETY: the frames were reserved for this and nothing else, and each is given once unless it was
+// put back (invariant 3).
 unsafe impl FrameSource for Frames {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let pages = order.pages();
@@ -321,8 +332,9 @@ unsafe impl FrameSource for Frames {
     }
 }
 
-/// The first section of a zone that is deferred, and one past its last (SPEC 2.1): from the first frame on that is aligned to a section and before which, itself included, more
-/// frames than a section has were counted. `runs` are the zone's memory, ascending. None when nothing is.
+/// The first section of a zone that is deferred, and one past its last (SPEC 2.1): from the first
+/// frame on that is aligned to a section and before which, itself included, more frames than a
+/// section has were counted. `runs` are the zone's memory, ascending. None when nothing is.
 #[must_use]
 pub fn deferred_sections(runs: impl Iterator<Item = PfnRange>) -> Option<Range<u32>> {
     let (mut counted, mut first, mut end) = (0, None, 0);

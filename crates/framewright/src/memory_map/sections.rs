@@ -1,7 +1,9 @@
 //! Which sections of a zone are withheld, and who brings each of them up.
 //!
-//! A section is 128 MiB, what 2 MiB of the array describe. It is *deferred*, then *busy* in the hands of the one who claimed it, then *done*. Claiming is one atomic
-//! operation, so that jobs and requests that find too little memory work side by side, from any context; Linux ends growth where its jobs begin (SPEC 2.3).
+//! A section is 128 MiB, what 2 MiB of the array describe. It is *deferred*, then *busy* in the
+//! hands of the one who claimed it, then *done*. Claiming is one atomic operation, so that jobs and
+//! requests that find too little memory work side by side, from any context; Linux ends growth
+//! where its jobs begin (SPEC 2.3).
 
 use crate::map_space::BLOCKS_PER_CALL;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
@@ -102,7 +104,8 @@ impl Sections {
     /// Whether some section is not done.
     #[inline]
     pub(crate) fn are_left(&self) -> bool {
-        // Acquire pairs with the Releases in `finish`: who sees that all are done sees their memory.
+        // Acquire pairs with the Releases in `finish`: who sees that all are done sees their
+        // memory.
         self.left.load(Ordering::Acquire) != 0
     }
 
@@ -115,8 +118,8 @@ impl Sections {
     /// Whether somebody initialises one now.
     pub(crate) fn is_busy(&self) -> bool {
         self.claimed.iter().zip(self.done).any(|(claimed, done)| {
-            // In this order: what is done was claimed before. Acquire pairs with the Release in `finish`; Relaxed: a claim
-            // says nothing of memory.
+            // In this order: what is done was claimed before. Acquire pairs with the Release in
+            // `finish`; Relaxed: a claim says nothing of memory.
             let done = done.load(Ordering::Acquire);
             claimed.load(Ordering::Relaxed) & !done != 0
         })
@@ -136,8 +139,9 @@ impl Sections {
 
     /// Makes a deferred section busy, for the caller alone. False when it is not deferred.
     pub(crate) fn claim(&self, section: u32) -> bool {
-        // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up, and what is made of it is published under the zone lock.
-        // The load spares those who look for something left the atomic operation.
+        // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up,
+        // and what is made of it is published under the zone lock. The load spares those who look
+        // for something left the atomic operation.
         self.bit(self.claimed, section).is_some_and(|(word, bit)| {
             word.load(Ordering::Relaxed) & bit == 0
                 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
@@ -147,7 +151,8 @@ impl Sections {
     /// Claims the lowest section that is deferred, if it lies before section `end`.
     pub(crate) fn claim_next(&self, end: u32) -> Option<u32> {
         loop {
-            // Relaxed: a hint that never passes a section that can be claimed; the claim itself decides.
+            // Relaxed: a hint that never passes a section that can be claimed; the claim itself
+            // decides.
             let next = self.next.load(Ordering::Relaxed);
             let found = (next..self.range.end.min(end))
                 .find(|&section| self.state(section) == SectionState::Deferred)?;
@@ -161,8 +166,9 @@ impl Sections {
     /// A busy section's memory can be handed out. By who claimed it.
     pub(crate) fn finish(&self, section: u32) {
         if let Some((word, bit)) = self.bit(self.done, section) {
-            // Release, both: pair with the Acquires of those who look whether a section is done. In this order: who finds it
-            // not busy any more finds that fewer are left, and looks for its memory.
+            // Release, both: pair with the Acquires of those who look whether a section is done. In
+            // this order: who finds it not busy any more finds that fewer are left, and looks for
+            // its memory.
             self.left.fetch_sub(1, Ordering::Release);
             word.fetch_or(bit, Ordering::Release);
         }

@@ -1,4 +1,5 @@
-//! The search for a run when placement is left to chance (`careful`): any member of any set that is large enough, and any run in it.
+//! The search for a run when placement is left to chance (`careful`): any member of any set that is
+//! large enough, and any run in it.
 
 use super::room::ORDERS;
 use super::tier::{Found, Tier};

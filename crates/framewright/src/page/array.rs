@@ -7,7 +7,8 @@ use crate::units::{PAGES_PER_BLOCK, Pfn};
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// The array as one zone sees it. A block's bit is set once its 512 descriptors are initialised, and before any of its frames can be handed out.
+/// The array as one zone sees it. A block's bit is set once its 512 descriptors are initialised,
+/// and before any of its frames can be handed out.
 #[derive(Clone, Copy)]
 pub(crate) struct Array {
     /// The descriptor of frame 0.
@@ -37,7 +38,8 @@ impl Array {
         entries.div_ceil(64)
     }
 
-    /// Whether the array has the descriptors of the block at `index`. Under the zone lock, or for a block that cannot change.
+    /// Whether the array has the descriptors of the block at `index`. Under the zone lock, or for a
+    /// block that cannot change.
     #[inline]
     pub(crate) fn describes(&self, index: u32) -> bool {
         let word = self.described.get((index / 64) as usize);
@@ -45,15 +47,16 @@ impl Array {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
     }
 
-    /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that they are there. The blocks are nobody's meanwhile, and their part of the
-    /// array is present.
+    /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that
+    /// they are there. The blocks are nobody's meanwhile, and their part of the array is present.
     // One copy for what comes up at bring-up and for what comes later, when it costs no new code.
     #[inline(never)]
     pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) {
         if self.fill != Fill::KnownZero {
             let count = blocks.len() as u64 * PAGES_PER_BLOCK;
             let first = self.at(start).cast();
-            // SAFETY: these descriptors are present and describe memory that nobody has yet, so that nobody looks at them (invariant 28).
+            // SAFETY: these descriptors are present and describe memory that nobody has yet, so
+            // that nobody looks at them (invariant 28).
             unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
             Fill::fence();
         }
@@ -62,17 +65,20 @@ impl Array {
             let end = blocks.end.min((index / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
             if let Some(word) = self.described.get((index / 64) as usize) {
-                // Release pairs with the Acquire in `describes`: who finds the bit finds the descriptors.
+                // Release pairs with the Acquire in `describes`: who finds the bit finds the
+                // descriptors.
                 word.fetch_or(mask, Ordering::Release);
             }
             index = end;
         }
     }
 
-    /// Says that the block's descriptors are not there any more. Under the zone lock; the block is not split.
+    /// Says that the block's descriptors are not there any more. Under the zone lock; the block is
+    /// not split.
     pub(crate) fn withdraw(&self, index: u32) {
         if let Some(word) = self.described.get((index / 64) as usize) {
-            // Relaxed, as below: the block is whole, so that nobody finds descriptors by this bit alone.
+            // Relaxed, as below: the block is whole, so that nobody finds descriptors by this bit
+            // alone.
             word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
         }
     }

@@ -1,15 +1,19 @@
 //! The frames that a CPU keeps for itself.
 //!
-//! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of some block's free map, taken over whole.
-//! Getting a run is finding a bit; freeing one that came from the word sets it again. When it is used up, movable requests have further words *ready*.
-//! Other frees gather in *freed* until they go back together. They are handed out again only when the zone has nothing, or nothing but reported memory: what comes out of the zone comes
-//! from its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block (DESIGN 2).
+//! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of
+//! some block's free map, taken over whole. Getting a run is finding a bit; freeing one that came
+//! from the word sets it again. When it is used up, movable requests have further words *ready*.
+//! Other frees gather in *freed* until they go back together. They are handed out again only when
+//! the zone has nothing, or nothing but reported memory: what comes out of the zone comes from its
+//! fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block
+//! (DESIGN 2).
 //!
-//! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they come or go in bulk ([`CpuCache::adapt`]).
+//! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they
+//! come or go in bulk ([`CpuCache::adapt`]).
 //!
-//! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles who touches them (invariant 16).
-//! That is also what orders them: Relaxed here, Acquire and Release there. A sum over another CPU's
-//! cache is a guess.
+//! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles
+//! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
+//! Release there. A sum over another CPU's cache is a guess.
 
 use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
@@ -25,10 +29,12 @@ const STACK_ORDERS: usize = BLOCK_ORDER as usize + 1 - WORD_ORDERS;
 const TYPES: usize = 3;
 /// No frame has this number.
 const NOWHERE: u64 = u64::MAX;
-/// The model checkers have tiny caches: what a full one does is reached in few steps, and their machines are so small that a share is all of the zone's part.
+/// The model checkers have tiny caches: what a full one does is reached in few steps, and their
+/// machines are so small that a share is all of the zone's part.
 const TINY: bool = cfg!(any(loom, shuttle));
-/// A class of a cache (an order's words, an order's stack) keeps at most this part of what its CPU's share of the zone is. All of them together then keep about the
-/// eighth that Linux allows (SPEC 3.4).
+/// A class of a cache (an order's words, an order's stack) keeps at most this part of what its
+/// CPU's share of the zone is. All of them together then keep about the eighth that Linux allows
+/// (SPEC 3.4).
 const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order.
 const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28, 28, 28] };
@@ -45,11 +51,13 @@ const MOST_BLOCKS_IN_BULK: usize = 96;
 pub(crate) const MOST_RUNS: usize = 32;
 /// The most words of frees that any order has.
 pub(crate) const MOST_FREED: usize = 56;
-/// The most blocks that go back together: three quarters of a stack, so that some stay for requests.
+/// The most blocks that go back together: three quarters of a stack, so that some stay for
+/// requests.
 pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
 const _: () = assert!(MOST_FREED <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
 
-/// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first frame of each.
+/// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first
+/// frame of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Runs {
     pub(crate) base: Pfn,
@@ -230,7 +238,8 @@ pub(crate) struct CpuCache {
     blocks: [u32; 2],
     /// Which of the manager's zones it keeps frames of.
     pub(crate) zone: usize,
-    /// The frames that are kept, from the first to one past the last: that zone's, or a part of them.
+    /// The frames that are kept, from the first to one past the last: that zone's, or a part of
+    /// them.
     home: [AtomicU64; 2],
     words: [Word; WORD_ORDERS * TYPES],
     freed: [Place; WORD_ORDERS],
@@ -254,7 +263,8 @@ impl CpuCache {
     pub(crate) fn new(zone: usize, home: PfnRange, share_pages: u64) -> Self {
         // Even the smallest zone has a few pages at hand.
         let share = (share_pages / SHARE).max(8);
-        // Twice as much of whole blocks, which come and go under the zone's lock like single pages. In bulk once more: half of what Linux allows in all.
+        // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
+        // In bulk once more: half of what Linux allows in all.
         let blocks = |times: u64, most: usize| {
             let blocks = (share >> BLOCK_ORDER) * times;
             u32::try_from(blocks.min(STACK[STACK_ORDERS - 1].min(most) as u64)).unwrap_or(0)
@@ -322,7 +332,8 @@ impl CpuCache {
         Some(Pfn(start))
     }
 
-    /// Whether frames of this run are kept here, if it is aligned: then its last frame has a number, whatever the first is.
+    /// Whether frames of this run are kept here, if it is aligned: then its last frame has a
+    /// number, whatever the first is.
     #[inline]
     pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
         self.contents.touch();
@@ -331,10 +342,12 @@ impl CpuCache {
         first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
     }
 
-    /// The first frame of `range` that is in the cache, if one is. Exact for who has the cache; from elsewhere it may miss what comes, and find what goes, at that moment.
+    /// The first frame of `range` that is in the cache, if one is. Exact for who has the cache;
+    /// from elsewhere it may miss what comes, and find what goes, at that moment.
     pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let (first, end) = (range.start.0, range.end.0);
-        // Few instructions for each entry, as builds that look do so at each free. No frame has a number near the largest.
+        // Few instructions for each entry, as builds that look do so at each free. No frame has a
+        // number near the largest.
         let meets = |start: u64, pages: u64| start < end && first < start + pages;
         for order in 0..WORD_ORDERS {
             let words = &self.words[order * TYPES..(order + 1) * TYPES];
@@ -405,7 +418,8 @@ impl CpuCache {
         Put::Kept
     }
 
-    /// How much a refill should take, in words or runs, besides what the caller wants: more each time it is asked.
+    /// How much a refill should take, in words or runs, besides what the caller wants: more each
+    /// time it is asked.
     pub(crate) fn batch(&self, order: Order, migrate_type: MigrateType) -> usize {
         let Some(index) = word_order(order) else {
             // Half a stack, so that a put after it finds room.
@@ -419,8 +433,10 @@ impl CpuCache {
         batch as usize
     }
 
-    /// Told before whole blocks come or go, many at a time. Twice in a row the same way means that memory is filled or emptied in bulk: from then on the cache keeps more of them, so that the zone's lock is taken
-    /// less often. That ends with the next drain, or when it may not be any more. True when there is more room now.
+    /// Told before whole blocks come or go, many at a time. Twice in a row the same way means that
+    /// memory is filled or emptied in bulk: from then on the cache keeps more of them, so that the
+    /// zone's lock is taken less often. That ends with the next drain, or when it may not be any
+    /// more. True when there is more room now.
     pub(crate) fn adapt(&self, flow: Flow, may_keep_more: bool) -> bool {
         self.contents.touch();
         let [usual, most] = self.blocks;
@@ -454,7 +470,8 @@ impl CpuCache {
         (64 * (1 + u64::from(self.ready[0].limit())), most)
     }
 
-    /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs, as a further one. False when there is no room.
+    /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs,
+    /// as a further one. False when there is no room.
     pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
         self.contents.touch();
         let Some(index) = word_order(order) else { return false };
@@ -483,7 +500,8 @@ impl CpuCache {
             && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
     }
 
-    /// Turns to what was freed here last, when the zone has nothing, or nothing but reported memory.
+    /// Turns to what was freed here last, when the zone has nothing, or nothing but reported
+    /// memory.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
         migrate_type == MigrateType::Movable
@@ -551,7 +569,8 @@ impl CpuCache {
         }
     }
 
-    /// Takes a word out of the cache, of those that gets come from; nothing when all are used up. The next refill begins small again.
+    /// Takes a word out of the cache, of those that gets come from; nothing when all are used up.
+    /// The next refill begins small again.
     pub(crate) fn give_up_word(&self) -> Option<(Order, Runs)> {
         self.adapt(Flow::In, false);
         self.flow.store(0, Ordering::Relaxed);

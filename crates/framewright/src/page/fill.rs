@@ -1,9 +1,11 @@
 //! First values of descriptors, at the best rate of the machine.
 //!
-//! Zeros go out with `clzero` where the processor has it, else with `movnti`, as a template does. Both write past the caches, use no vector registers, and so may run in
-//! interrupt context and in kernels that save none (DESIGN 2). Neither is ordered by a later release store: [`Fill::fence`] does that. (`rep stosb` avoids reading what it
-//! overwrites only in runs larger than the caches, which an allocator's pieces are not: on Zen 5 it is no faster than `movnti` there and half as fast as `clzero`. Emulators do it
-//! byte by byte.)
+//! Zeros go out with `clzero` where the processor has it, else with `movnti`, as a template does.
+//! Both write past the caches, use no vector registers, and so may run in interrupt context and in
+//! kernels that save none (DESIGN 2). Neither is ordered by a later release store: [`Fill::fence`]
+//! does that. (`rep stosb` avoids reading what it overwrites only in runs larger than the caches,
+//! which an allocator's pieces are not: on Zen 5 it is no faster than `movnti` there and half as
+//! fast as `clzero`. Emulators do it byte by byte.)
 
 use core::ptr::NonNull;
 
@@ -31,7 +33,8 @@ pub(crate) enum Fill {
 }
 
 impl Fill {
-    /// Zeros, in the fastest way of this processor. Asks it, which a hypervisor may make slow: once is enough.
+    /// Zeros, in the fastest way of this processor. Asks it, which a hypervisor may make slow: once
+    /// is enough.
     pub(crate) fn zero() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if has_clzero() {
@@ -43,7 +46,8 @@ impl Fill {
     /// Writes `count` descriptors from `start` on.
     ///
     /// # Safety
-    /// `start` is aligned to 64 bytes, and `count` times 64 bytes from there on are writable and nobody else's (invariant 28).
+    /// `start` is aligned to 64 bytes, and `count` times 64 bytes from there on are writable and
+    /// nobody else's (invariant 28).
     pub(crate) unsafe fn write(self, start: NonNull<u8>, count: usize) {
         match self {
             Self::KnownZero => {}
@@ -83,7 +87,8 @@ unsafe fn clzero(start: NonNull<u8>, count: usize) {
     if count == 0 {
         return;
     }
-    // SAFETY: the caller has these lines to itself (invariant 28), and the processor has the instruction.
+    // SAFETY: the caller has these lines to itself (invariant 28), and the processor has the
+    // instruction.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -131,7 +136,8 @@ macro_rules! descriptor {
     };
 }
 
-/// From the last descriptor to the first, four at a time: hardware does not mind, and an emulator, which makes ordinary stores of these, waits a quarter less for memory than upwards
+/// From the last descriptor to the first, four at a time: hardware does not mind, and an emulator,
+/// which makes ordinary stores of these, waits a quarter less for memory than upwards
 /// (performance.md).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn template(start: NonNull<u64>, count: usize, words: &[u64; TEMPLATE_WORDS]) {
@@ -148,7 +154,8 @@ unsafe fn template(start: NonNull<u64>, count: usize, words: &[u64; TEMPLATE_WOR
             descriptor!("0"),
             "dec {odd}",
             "jnz 2b",
-            // A jump before the loop also makes an emulator translate it once, not together with what comes before it and then again.
+            // A jump before the loop also makes an emulator translate it once, not together with
+            // what comes before it and then again.
             "3:",
             "cmp {at}, {start}",
             "jbe 5f",

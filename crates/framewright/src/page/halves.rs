@@ -1,7 +1,9 @@
-//! Pieces back to blocks that were taken whole, in pieces: all of them at once, or one half of a block after the other.
+//! Pieces back to blocks that were taken whole, in pieces: all of them at once, or one half of a
+//! block after the other.
 //!
-//! In both cases the block has one of two states, so that two comparisons say all that has to be known of it, and what comes last does not come to the free map at all.
-//! Everything else goes the general way of [`Tier::free_run`].
+//! In both cases the block has one of two states, so that two comparisons say all that has to be
+//! known of it, and what comes last does not come to the free map at all. Everything else goes the
+//! general way of [`Tier::free_run`].
 
 use super::tier::Tier;
 use crate::block::lists::{NONE, Position};
@@ -24,7 +26,8 @@ const HALF_FREE: BlockState = HELD
     .with_room(Some(HALF.get()));
 
 impl Tier<'_> {
-    /// Frees the half at frame `start` of a block, if that is in one of the usual two states. False, and nothing is changed, when it is not, or when the half is free already.
+    /// Frees the half at frame `start` of a block, if that is in one of the usual two states.
+    /// False, and nothing is changed, when it is not, or when the half is free already.
     #[inline]
     pub(crate) fn free_half(&mut self, segment: &Range<u32>, index: u32, start: usize) -> bool {
         if !self.table.is_ready(index) {
@@ -54,7 +57,8 @@ impl Tier<'_> {
         true
     }
 
-    /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces, and of which none came back; how many of them were so. Of others nothing is changed.
+    /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces,
+    /// and of which none came back; how many of them were so. Of others nothing is changed.
     #[inline]
     pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32, blocks: u32) -> u32 {
         if !self.table.is_ready(index) {

@@ -1,8 +1,10 @@
 //! What the page tier does with descriptors and with frames that are held back.
 //!
-//! A block whose pages are to have descriptors gets them when it is split, where it was free. Where it was allocated whole and a part comes back, they
-//! need eight free frames first: until there are more than that the block is *undescribed* and what is free in it waits, so that every page that is handed out has
-//! its descriptor and no free can fail. An *isolated* block's free frames wait until the isolation ends.
+//! A block whose pages are to have descriptors gets them when it is split, where it was free. Where
+//! it was allocated whole and a part comes back, they need eight free frames first: until there are
+//! more than that the block is *undescribed* and what is free in it waits, so that every page that
+//! is handed out has its descriptor and no free can fail. An *isolated* block's free frames wait
+//! until the isolation ends.
 
 use super::inside::{MAP_FRAMES, MapFrames};
 use super::tier::Tier;
@@ -13,7 +15,8 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
 impl Tier<'_> {
-    /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside form.
+    /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside
+    /// form.
     pub(super) fn describe(&mut self, index: u32, frames: MapFrames) {
         let Some(descriptors) = self.descriptors else { return };
         let map = self.table.free_map(index);
@@ -36,7 +39,8 @@ impl Tier<'_> {
         }
     }
 
-    /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames belong to the block again.
+    /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames
+    /// belong to the block again.
     pub(super) fn take_map(&mut self, index: u32) {
         let state = self.table.state(index);
         if let (MapForm::Inside, Some(descriptors)) = (state.map_form(), self.descriptors) {
@@ -80,7 +84,8 @@ impl Tier<'_> {
         (first < range.end && range.start < first + MAP_FRAMES).then_some(first.max(range.start))
     }
 
-    /// Whether any of the runs of `order` that begin at the set bits of `runs`, counted from `start`, holds descriptors.
+    /// Whether any of the runs of `order` that begin at the set bits of `runs`, counted from
+    /// `start`, holds descriptors.
     pub(super) fn any_in_map(&self, index: u32, start: usize, runs: u64, order: Order) -> bool {
         let Some(frames) = self.map_frames(index) else { return false };
         let pages = (0..order.get()).fold(runs, |pages, step| pages | pages << (1 << step));
@@ -138,7 +143,8 @@ impl Tier<'_> {
         self.settle(segment, index);
     }
 
-    /// Puts a split block where its state says that it belongs: among the whole ones, into a set of those with room, or nowhere.
+    /// Puts a split block where its state says that it belongs: among the whole ones, into a set of
+    /// those with room, or nowhere.
     pub(crate) fn settle(&mut self, segment: &Range<u32>, index: u32) {
         let state = self.table.state(index);
         let complete = state.free_pages() + state.map_pages() == PAGES_PER_BLOCK;

@@ -1,11 +1,15 @@
 //! Descriptors inside their block: which eight frames hold them, and how one is reached.
 //!
-//! 512 descriptors of 64 bytes fill eight frames. Preferred are eight aligned neighbours, which bits of the state word name; the descriptor of the block's
-//! frame n is then the n-th of them. A block that has no eight free neighbours when it needs descriptors (parts of it are held by who had allocated it whole, or it
-//! has holes) uses any eight of its free frames: the state word names the one that describes itself, and its own descriptor, which nobody else has a use for, names the others.
+//! 512 descriptors of 64 bytes fill eight frames. Preferred are eight aligned neighbours, which
+//! bits of the state word name; the descriptor of the block's frame n is then the n-th of them. A
+//! block that has no eight free neighbours when it needs descriptors (parts of it are held by who
+//! had allocated it whole, or it has holes) uses any eight of its free frames: the state word names
+//! the one that describes itself, and its own descriptor, which nobody else has a use for, names
+//! the others.
 //!
-//! Descriptors exist only while the state word says so. They are looked at under the zone lock, by who has entered the block's [`Readers`], or by who has a page
-//! of the block (invariants 21 and 22).
+//! Descriptors exist only while the state word says so. They are looked at under the zone lock, by
+//! who has entered the block's [`Readers`], or by who has a page of the block (invariants 21 and
+//! 22).
 //!
 //! Orders of memory: Relaxed: which frames a scattered map has is written before the state word
 //! says that it is there (Release in `set_state`), and read after that word was (Acquire, or the
@@ -36,7 +40,8 @@ const FRAME_BYTES: usize = DESCRIBED * size_of::<Page>();
 const _: () = assert!(MAP_FRAMES as u64 == MAP_PAGES_PER_BLOCK);
 const _: () = assert!(MAP_FRAMES * DESCRIBED == FRAMES && FRAME_BYTES as u64 == PAGE_SIZE);
 
-/// The eight frames, as offsets in their block: number n holds the descriptors of frames 64 n to 64 n + 63.
+/// The eight frames, as offsets in their block: number n holds the descriptors of frames 64 n to 64
+/// n + 63.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MapFrames([u16; MAP_FRAMES]);
 
@@ -50,7 +55,8 @@ impl MapFrames {
         Self(frames)
     }
 
-    /// Eight free frames where they do least harm: aligned neighbours in the smallest larger free run, the highest of those; else the highest eight.
+    /// Eight free frames where they do least harm: aligned neighbours in the smallest larger free
+    /// run, the highest of those; else the highest eight.
     pub(crate) fn choose(free: &FreeMap) -> Option<Self> {
         let runs =
             (0..FRAMES).step_by(MAP_FRAMES).rev().filter(|&start| free.is_run_free(start, 3));
@@ -168,8 +174,8 @@ impl Descriptors {
         Some(segment::find_index(self.segments, index)?.block_of(index).start())
     }
 
-    /// Where the block at `index` has its descriptors when it is split: in the array if that describes it; else inside, if the adopter wants them and the direct map
-    /// reaches the block.
+    /// Where the block at `index` has its descriptors when it is split: in the array if that
+    /// describes it; else inside, if the adopter wants them and the direct map reaches the block.
     pub(crate) fn form(&self, index: u32) -> MapForm {
         if !self.are_wanted {
             return MapForm::None;
@@ -188,7 +194,8 @@ impl Descriptors {
     }
 
     fn readers(&self, index: u32) -> &'static Readers {
-        // Blocks that are in use together lie together; the highest bits of this differ for neighbours.
+        // Blocks that are in use together lie together; the highest bits of this differ for
+        // neighbours.
         let slot = (u64::from(index.wrapping_mul(0x9e37_79b1)) * self.readers.len() as u64) >> 32;
         &self.readers[usize::try_from(slot).unwrap_or(0)]
     }
@@ -198,12 +205,14 @@ impl Descriptors {
         self.readers(index).enter()
     }
 
-    /// Waits for those who look at the block at `index`. Its state word was changed before, and the zone lock is held.
+    /// Waits for those who look at the block at `index`. Its state word was changed before, and the
+    /// zone lock is held.
     pub(crate) fn wait(&self, index: u32) {
         self.readers(index).wait(self.platform);
     }
 
-    /// Waits for all who look at any block. What describes the blocks in question was changed before, and they are the caller's.
+    /// Waits for all who look at any block. What describes the blocks in question was changed
+    /// before, and they are the caller's.
     pub(crate) fn wait_for_all(&self) {
         self.readers.iter().for_each(|readers| readers.wait(self.platform));
     }
@@ -219,12 +228,14 @@ impl Descriptors {
         let Some(block) = self.block_start(index) else { return };
         for frame in frames.iter() {
             let target = self.platform.direct(block.add(frame as u64).address());
-            // SAFETY: a managed frame below the direct limit that is free or about to be, so that nobody has it (invariants 1 and 21).
+            // SAFETY: a managed frame below the direct limit that is free or about to be, so that
+            // nobody has it (invariants 1 and 21).
             unsafe { target.write_bytes(byte, FRAME_BYTES) };
         }
     }
 
-    /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with descriptors, all zero; returns what the state word is to say.
+    /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with
+    /// descriptors, all zero; returns what the state word is to say.
     pub(crate) fn write(
         &self,
         lists: &mut FreeLists,
@@ -321,12 +332,14 @@ impl<'a> Map<'a> {
     fn at(&self, platform: &'static dyn Platform, frame: usize, slot: usize) -> &'a Page {
         let address = self.block.add(frame as u64).address() + (slot * size_of::<Page>()) as u64;
         let pointer = platform.direct(address).cast::<Page>();
-        // SAFETY: the frame holds descriptors as long as 'a lasts, which makes the reference valid; it is aligned as frames are, any content of the atomics that
-        // it consists of is a value, and nobody writes it but through them (invariants 1, 4, 21 and 22).
+        // SAFETY: the frame holds descriptors as long as 'a lasts, which makes the reference valid;
+        // it is aligned as frames are, any content of the atomics that it consists of is a value,
+        // and nobody writes it but through them (invariants 1, 4, 21 and 22).
         unsafe { pointer.as_ref() }
     }
 
-    /// Where a map that is scattered says what its other frames are: in the descriptor of the frame that describes itself.
+    /// Where a map that is scattered says what its other frames are: in the descriptor of the frame
+    /// that describes itself.
     fn names_others(&self) -> Option<&'a AtomicU64> {
         let Place::Inside { platform, named, .. } = self.place else { return None };
         Some(&self.at(platform, named, named % DESCRIBED).owner_words()[0])
@@ -351,8 +364,10 @@ impl<'a> Map<'a> {
         let (platform, named, scattered) = match self.place {
             Place::Inside { platform, named, scattered } => (platform, named, scattered),
             Place::Array(array) => {
-                // SAFETY: the array describes the block as long as 'a lasts, so that all its descriptors are present and initialised; they are aligned, any content
-                // of their atomics is a value, and nobody writes them but through those (invariants 4, 22 and 28).
+                // SAFETY: the array describes the block as long as 'a lasts, so that all its
+                // descriptors are present and initialised; they are aligned, any content of their
+                // atomics is a value, and nobody writes them but through those (invariants 4, 22
+                // and 28).
                 return Some(unsafe { array.at(self.block.add(offset as u64)).as_ref() });
             }
         };

@@ -1,8 +1,11 @@
 //! The page tier: 4 KiB to 1 MiB out of split blocks.
 //!
-//! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its free map. `room` finds a split block that has a run of an order; `tier` splits, takes,
-//! frees and makes whole again, under the zone lock, `halves` by short ways for what was taken whole, in pieces; `anywhere` is its search when placement is left to chance. `record` is what is kept of a page, where the
-//! adopter wants that, `array` and `inside` where it is kept, `fill` how it begins, and `held` what the tier does with that and with frames that are held back.
+//! `cache` holds what a CPU keeps for itself. A split block's free frames are the set bits of its
+//! free map. `room` finds a split block that has a run of an order; `tier` splits, takes, frees and
+//! makes whole again, under the zone lock, `halves` by short ways for what was taken whole, in
+//! pieces; `anywhere` is its search when placement is left to chance. `record` is what is kept of a
+//! page, where the adopter wants that, `array` and `inside` where it is kept, `fill` how it begins,
+//! and `held` what the tier does with that and with frames that are held back.
 
 mod anywhere;
 mod array;

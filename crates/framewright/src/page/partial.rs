@@ -1,7 +1,8 @@
 //! Blocks that are not managed whole: which of their frames are.
 //!
-//! A free map cannot tell an allocated frame from a hole or a reservation: both are not free. Blocks with such frames are few and known
-//! when bring-up ends, so their managed frames are written down then, and a free is held against them.
+//! A free map cannot tell an allocated frame from a hole or a reservation: both are not free.
+//! Blocks with such frames are few and known when bring-up ends, so their managed frames are
+//! written down then, and a free is held against them.
 
 use crate::block::FreeMap;
 
@@ -29,8 +30,8 @@ impl Partial {
     }
 }
 
-/// The first frame of `start..end` of a block that is not managed. `partials` are ascending; a block that is not among them is unknown, and
-/// then there is none.
+/// The first frame of `start..end` of a block that is not managed. `partials` are ascending; a
+/// block that is not among them is unknown, and then there is none.
 pub(crate) fn first_unmanaged(
     partials: &[Partial],
     index: u32,

@@ -7,17 +7,20 @@ use crate::sync::ReferenceCount;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGES_PER_BLOCK;
 
-/// What is kept of one page of a split block: 64 bytes, a cache line. 64 zero bytes are a page that is free, or nobody's yet.
+/// What is kept of one page of a split block: 64 bytes, a cache line. 64 zero bytes are a page that
+/// is free, or nobody's yet.
 ///
-/// Node, zone and migrate type are asked of the block, and freedom of its free map, so nothing here says them.
+/// Node, zone and migrate type are asked of the block, and freedom of its free map, so nothing here
+/// says them.
 ///
 /// ```text
 ///  0.. 3  reference count             8..15  flags, the owner's
 ///  4.. 7  part of which run          16..63  owner words: six of 64 bits, the owner's
 /// ```
 ///
-/// Flags and owner words belong to who has the page: the manager never looks at them, and clears them when the last reference is put. Who frees
-/// a page in another way leaves its descriptor zero, with [`clear`](Self::clear).
+/// Flags and owner words belong to who has the page: the manager never looks at them, and clears
+/// them when the last reference is put. Who frees a page in another way leaves its descriptor zero,
+/// with [`clear`](Self::clear).
 #[repr(C, align(64))]
 pub struct Page {
     references: ReferenceCount<AtomicU32>,
@@ -57,7 +60,8 @@ impl Page {
     /// 64-bit words that are the owner's.
     pub const OWNER_WORDS: usize = 6;
 
-    /// References at some moment: 0 is frozen or free, `u32::MAX` saturated. A tail has none: its head has.
+    /// References at some moment: 0 is frozen or free, `u32::MAX` saturated. A tail has none: its
+    /// head has.
     #[must_use]
     pub fn references(&self) -> u32 {
         self.references.get()

@@ -50,7 +50,8 @@ impl Room {
         self.occupied[migrate_type as usize] >> order & 1 == 0
     }
 
-    /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for each that is a member.
+    /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for
+    /// each that is a member.
     #[inline]
     pub(crate) fn lowest_members(
         &self,
@@ -106,8 +107,10 @@ impl Room {
         self.remove_members(migrate_type, order, neighbours(block, 1));
     }
 
-    /// Words that mean nothing, because no block of these types, neighbours in [`MigrateType::ALL`], has room: half a word for every second block when there are at least
-    /// two types. Empty when one has. Whoever writes there calls [`end_scratch`](Self::end_scratch).
+    /// Words that mean nothing, because no block of these types, neighbours in
+    /// [`MigrateType::ALL`], has room: half a word for every second block when there are at least
+    /// two types. Empty when one has. Whoever writes there calls
+    /// [`end_scratch`](Self::end_scratch).
     pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
         match types.first() {
             Some(&first) if types.iter().all(|&kind| self.occupied[kind as usize] == 0) => {

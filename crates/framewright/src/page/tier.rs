@@ -1,8 +1,9 @@
 //! Pages out of split blocks, under the zone lock.
 //!
-//! The set that a split block is in names an order that no free run of it exceeds: the logarithm of how many frames are free, so that the fullest
-//! blocks are asked first and a free looks at one word of the map. A search that finds nothing there says what is left, and from then on
-//! each free into the block looks for what it joined.
+//! The set that a split block is in names an order that no free run of it exceeds: the logarithm of
+//! how many frames are free, so that the fullest blocks are asked first and a free looks at one
+//! word of the map. A search that finds nothing there says what is left, and from then on each free
+//! into the block looks for what it joined.
 
 use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
@@ -44,7 +45,8 @@ pub(super) struct Found {
 /// How many blocks ahead of the one in use memory is asked for.
 const AHEAD: u32 = 4;
 
-/// Runs of one order in one word of a block's free map: the word's first frame in the block, and a bit for the first frame of each.
+/// Runs of one order in one word of a block's free map: the word's first frame in the block, and a
+/// bit for the first frame of each.
 #[derive(Clone, Copy)]
 pub(crate) struct WordRuns {
     pub(crate) index: u32,
@@ -61,10 +63,12 @@ pub(crate) struct Tier<'a> {
 }
 
 impl Tier<'_> {
-    /// Takes an aligned run of 2^`order` frames, order below 9. Returns the block's index and the run's first frame in it.
+    /// Takes an aligned run of 2^`order` frames, order below 9. Returns the block's index and the
+    /// run's first frame in it.
     ///
-    /// Split blocks of the own type come first, fullest first and lowest first among equals; then a whole block is split, of the own type or
-    /// of one that it may take from; last, a split block of another type gives up a run, and with it its type if half of it is free.
+    /// Split blocks of the own type come first, fullest first and lowest first among equals; then a
+    /// whole block is split, of the own type or of one that it may take from; last, a split block
+    /// of another type gives up a run, and with it its type if half of it is free.
     pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
         let (index, start) = self.find(order.get(), migrate_type)?;
         self.table.free_map(index).take_run(start, order.get());
@@ -72,8 +76,8 @@ impl Tier<'_> {
         Some((index, start))
     }
 
-    /// The same for many at once: every run of `order` (at most 5), but at most `limit`, in one word of a block's free map, one bit for the
-    /// first frame of each.
+    /// The same for many at once: every run of `order` (at most 5), but at most `limit`, in one
+    /// word of a block's free map, one bit for the first frame of each.
     pub(crate) fn take_word(
         &mut self,
         order: Order,
@@ -86,9 +90,10 @@ impl Tier<'_> {
         Some((index, first, runs))
     }
 
-    /// The same for up to `most` words, of as many blocks as it takes, each of which is given to `give` at once. Blocks are taken 64 at a time out of their set,
-    /// which then changes once for all that are used up. Reported memory is taken for the first word only, and where there is another way (`spares`) not even then: nobody
-    /// waits for the rest.
+    /// The same for up to `most` words, of as many blocks as it takes, each of which is given to
+    /// `give` at once. Blocks are taken 64 at a time out of their set, which then changes once for
+    /// all that are used up. Reported memory is taken for the first word only, and where there is
+    /// another way (`spares`) not even then: nobody waits for the rest.
     pub(crate) fn take_words(
         &mut self,
         order: Order,
@@ -163,8 +168,8 @@ impl Tier<'_> {
         }
     }
 
-    /// The same for runs of any order below 9: up to `out.len()` runs out of one block, whose first frames in it are written to `out`. Returns the block
-    /// and how many there are.
+    /// The same for runs of any order below 9: up to `out.len()` runs out of one block, whose first
+    /// frames in it are written to `out`. Returns the block and how many there are.
     pub(crate) fn take_runs(
         &mut self,
         order: Order,
@@ -219,8 +224,9 @@ impl Tier<'_> {
         None
     }
 
-    /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out to have less moves to a lower set, where only
-    /// freeing brings it up again, so that every correction was paid for by an earlier request.
+    /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
+    /// to have less moves to a lower set, where only freeing brings it up again, so that every
+    /// correction was paid for by an earlier request.
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.lists.placement.is_random() {
             return self.find_anywhere(order, migrate_type);
@@ -252,7 +258,8 @@ impl Tier<'_> {
             self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
             state = self.table.state(index);
         }
-        // The head's word from here on: the block's own entry may be one that was never cleared (invariant 5).
+        // The head's word from here on: the block's own entry may be one that was never cleared
+        // (invariant 5).
         let map = self.table.free_map(index);
         if !state.is(State::Split) || state.is_held_back() || !map.is_run_free(start, order.get()) {
             return false;
@@ -262,8 +269,9 @@ impl Tier<'_> {
         true
     }
 
-    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that hold descriptors, if they are inside: the last eight, or the first
-    /// where the last are `wanted`.
+    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that
+    /// hold descriptors, if they are inside: the last eight, or the first where the last are
+    /// `wanted`.
     fn split_free(&mut self, index: u32, migrate_type: MigrateType, wanted: Range<usize>) {
         self.lists.events.block_splits += 1;
         let map = self.table.free_map(index);
@@ -276,7 +284,8 @@ impl Tier<'_> {
             PAGES_PER_BLOCK,
         );
         if self.lists.taken.reported {
-            // Until the first free all that is free in it was reported, and is zero if the block was.
+            // Until the first free all that is free in it was reported, and is zero if the block
+            // was.
             state = state.with(BlockState::SWEPT);
             self.lists.marks.set_zero(index, self.lists.taken.zero);
         }
@@ -405,7 +414,8 @@ impl Tier<'_> {
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
-    /// The first frame of `range` of a split block that is with the hypervisor, which its free map does not tell from allocated ones.
+    /// The first frame of `range` of a split block that is with the hypervisor, which its free map
+    /// does not tell from allocated ones.
     #[inline]
     fn first_outside(&self, index: u32, state: BlockState, range: &Range<usize>) -> Option<usize> {
         if state.has(BlockState::REPORTING) {
@@ -415,8 +425,8 @@ impl Tier<'_> {
         }
     }
 
-    /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame `from`, of an order from `least` to `most`, both below 9. Returns its
-    /// first frame and order.
+    /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame
+    /// `from`, of an order from `least` to `most`, both below 9. Returns its first frame and order.
     pub(crate) fn lend_run(
         &mut self,
         index: u32,
@@ -441,7 +451,8 @@ impl Tier<'_> {
         Some((start, order))
     }
 
-    /// Takes a lent run back. The block stays swept if it was and the hypervisor has acknowledged the run.
+    /// Takes a lent run back. The block stays swept if it was and the hypervisor has acknowledged
+    /// the run.
     pub(crate) fn return_run(
         &mut self,
         segment: &Range<u32>,
@@ -464,7 +475,8 @@ impl Tier<'_> {
         }
     }
 
-    /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose only a part become split.
+    /// Frees frames of a block that [`check`](Self::check) found allocated; whole blocks that lose
+    /// only a part become split.
     pub(crate) fn free(&mut self, segment: &Range<u32>, index: u32, range: Range<usize>) {
         let Some((head, state)) = self.table.head_of(index) else { return };
         if state.is(State::Whole) {
@@ -486,7 +498,8 @@ impl Tier<'_> {
         }
     }
 
-    /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and the run allocated as far as can be told.
+    /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and
+    /// the run allocated as far as can be told.
     #[inline]
     pub(crate) fn free_run(
         &mut self,
@@ -539,7 +552,8 @@ impl Tier<'_> {
         allocated
     }
 
-    /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from frame `start`, which begins a word of the free map of a block whose entry may be read. All
+    /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from
+    /// frame `start`, which begins a word of the free map of a block whose entry may be read. All
     /// or none.
     #[inline]
     pub(crate) fn free_word(
@@ -572,7 +586,8 @@ impl Tier<'_> {
         true
     }
 
-    /// Counts the first frames that come back to a block with nothing special about it, less than all of it.
+    /// Counts the first frames that come back to a block with nothing special about it, less than
+    /// all of it.
     #[inline(never)]
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
@@ -597,7 +612,8 @@ impl Tier<'_> {
         }
         let state = self.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
-        // What a word's runs cover is looked at one by one in the few blocks that are not managed whole.
+        // What a word's runs cover is looked at one by one in the few blocks that are not managed
+        // whole.
         if !state.is(State::Split)
             || state.managed_pages() != PAGES_PER_BLOCK
             || state.has(BlockState::REPORTING)
@@ -614,7 +630,8 @@ impl Tier<'_> {
         true
     }
 
-    /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run they are part of.
+    /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run
+    /// they are part of.
     fn freed(
         &mut self,
         segment: &Range<u32>,
@@ -644,7 +661,8 @@ impl Tier<'_> {
         self.change(index, before, new.with_room(before.room().max(Some(reached))));
     }
 
-    /// A split block all of whose frames are free: one is kept split, because the next request often splits again; others become whole.
+    /// A split block all of whose frames are free: one is kept split, because the next request
+    /// often splits again; others become whole.
     pub(super) fn complete(&mut self, segment: &Range<u32>, index: u32) {
         if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;

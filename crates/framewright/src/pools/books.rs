@@ -1,6 +1,7 @@
 //! The counters of all pools and their free pages, and the rules that hold between them (SPEC 6.1).
 //!
-//! One lock is around all of it. Every change here leaves the rules true, so that they hold whenever the lock is free (invariant 38); [`Books::check`] recounts them.
+//! One lock is around all of it. Every change here leaves the rules true, so that they hold
+//! whenever the lock is free (invariant 38); [`Books::check`] recounts them.
 
 use super::list::FreeList;
 use super::{PoolSize, Shares, spread};
@@ -32,11 +33,13 @@ impl NodeCounts {
 pub struct PoolCounts {
     /// Over all nodes.
     pub all: NodeCounts,
-    /// Free pages that are promised to somebody: `resv_hugepages`. On which node is not known before they are used.
+    /// Free pages that are promised to somebody: `resv_hugepages`. On which node is not known
+    /// before they are used.
     pub reserved: u64,
     /// Most surplus pages that are allocated on demand: `nr_overcommit_hugepages`.
     pub overcommit: u64,
-    /// How many pages should stay, after the last resize as many as do: what `vm.nr_hugepages` says.
+    /// How many pages should stay, after the last resize as many as do: what `vm.nr_hugepages`
+    /// says.
     pub target: u64,
     /// Pages that had memory errors and left the pool for ever.
     pub leaked: u64,
@@ -115,10 +118,12 @@ pub(crate) struct Books {
     suspects: [Option<Suspect>; SUSPECTS],
 }
 
-/// Pages that [`Books::suspect`] remembers: more memory errors than there are while one pool is resized.
+/// Pages that [`Books::suspect`] remembers: more memory errors than there are while one pool is
+/// resized.
 const SUSPECTS: usize = 16;
 
-/// A page of a pool that had a memory error while it may have been on its way into the pool or out of it.
+/// A page of a pool that had a memory error while it may have been on its way into the pool or out
+/// of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
     pub(crate) size: PoolSize,
@@ -135,7 +140,8 @@ enum Cursor {
 }
 
 impl Books {
-    /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for each zone.
+    /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
+    /// each zone.
     pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [FreeList]) -> Self {
         Self {
             sizes: [SizeBook::default(); PoolSize::COUNT],
@@ -162,8 +168,9 @@ impl Books {
         &mut self.lists[slot * PoolSize::COUNT + size.index()]
     }
 
-    /// Free pages of a size and node that the hypervisor may be told of and have: as many as were promised to somebody stay, unreported, and none of a node with surplus pages goes,
-    /// for those leave the pool when they are freed.
+    /// Free pages of a size and node that the hypervisor may be told of and have: as many as were
+    /// promised to somebody stay, unreported, and none of a node with surplus pages goes, for those
+    /// leave the pool when they are freed.
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
         let fresh: u64 = self
             .lists
@@ -232,8 +239,9 @@ impl Books {
         counts.target = counts.target.saturating_sub(1 - surplus);
     }
 
-    /// Up to `most` free pages of a node leave the pool, with a resize to `count` pages: never one that is reserved, and none of a node that has but surplus ones.
-    /// The caller takes as many off the node's lists.
+    /// Up to `most` free pages of a node leave the pool, with a resize to `count` pages: never one
+    /// that is reserved, and none of a node that has but surplus ones. The caller takes as many off
+    /// the node's lists.
     pub(crate) fn drop_free(&mut self, size: PoolSize, node: NodeId, count: u64, most: u64) -> u64 {
         let pages = most.min(self.removable(size, count)).min(self.removable_of(size, node));
         self.change(size, node, |counts| {
@@ -256,7 +264,8 @@ impl Books {
         counts.free.min(counts.persistent())
     }
 
-    /// Whether a free page of a node can be demoted: not a reserved one, and none of a node that has but surplus ones.
+    /// Whether a free page of a node can be demoted: not a reserved one, and none of a node that
+    /// has but surplus ones.
     pub(crate) fn can_demote(&self, size: PoolSize, node: NodeId) -> bool {
         self.counts(size).available() != 0 && self.removable_of(size, node) != 0
     }
@@ -293,7 +302,8 @@ impl Books {
         true
     }
 
-    /// Free surplus pages of a node leave the pool, at most `most` and none that is reserved; says how many.
+    /// Free surplus pages of a node leave the pool, at most `most` and none that is reserved; says
+    /// how many.
     pub(crate) fn drop_surplus(&mut self, size: PoolSize, node: NodeId, most: u64) -> u64 {
         let counts = self.node(size, node);
         let pages = most.min(counts.free).min(counts.surplus).min(self.counts(size).available());
@@ -305,14 +315,16 @@ impl Books {
         pages
     }
 
-    /// Surplus pages become ones that stay, until `count` do, in turn over the nodes that are allowed.
+    /// Surplus pages become ones that stay, until `count` do, in turn over the nodes that are
+    /// allowed.
     pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
         let missing = count.saturating_sub(self.counts(size).all.persistent());
         let shares = self.deal(size, missing, nodes, Cursor::Allocate, |counts| counts.surplus);
         self.convert(size, &shares, |counts, pages| counts.surplus -= pages);
     }
 
-    /// Pages that stay become surplus ones, until only `count` stay: they leave the pool when they are freed. Overcommit does not matter.
+    /// Pages that stay become surplus ones, until only `count` stay: they leave the pool when they
+    /// are freed. Overcommit does not matter.
     pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
         let excess = self.counts(size).all.persistent().saturating_sub(count);
         let shares = self.deal(size, excess, nodes, Cursor::Free, |counts| counts.persistent());
@@ -376,8 +388,8 @@ impl Books {
         shares
     }
 
-    /// Notes a page with a memory error that is to be looked at again when no pages are on their way; false when
-    /// there are too many.
+    /// Notes a page with a memory error that is to be looked at again when no pages are on their
+    /// way; false when there are too many.
     pub(crate) fn suspect(&mut self, page: Suspect) -> bool {
         if self.suspects.contains(&Some(page)) {
             return true;
@@ -396,7 +408,8 @@ impl Books {
         self.sizes[size.index()].reused += u64::from(told);
     }
 
-    /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way, which alone lets target and pages differ.
+    /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way,
+    /// which alone lets target and pages differ.
     pub(crate) fn check(&self, size: PoolSize, resizing: bool) -> Result<(), PoolFault> {
         let counts = self.counts(size);
         let wrong = |node, counter, says, counted| {

@@ -1,11 +1,12 @@
 //! Pages of a pool in a row, linked through the entries of their blocks.
 //!
-//! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are changed by who has the lock of the books, or by who has a chain
-//! that is in no list. A page that somebody uses has a mark in place of its first link, which no index can be (invariant 37).
+//! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
+//! changed by who has the lock of the books, or by who has a chain that is in no list. A page that
+//! somebody uses has a mark in place of its first link, which no index can be (invariant 37).
 
 //!
-//! Pages that the hypervisor was told of and others are in different chains. Which one a page is in shows in
-//! its first link, so that it can be taken out wherever it stands without a walk.
+//! Pages that the hypervisor was told of and others are in different chains. Which one a page is in
+//! shows in its first link, so that it can be taken out wherever it stands without a walk.
 
 use crate::block::lists::NONE;
 use crate::block::table::BlockTable;
@@ -17,8 +18,8 @@ pub(crate) const RESTORE: u32 = 1;
 /// Flag of a page in use: the hypervisor has it, and its user is free page reporting.
 pub(crate) const LENT: u32 = 2;
 
-/// Flag in the first link of a page that was reported and has one before it in its chain. Beyond all indices:
-/// so many blocks would be the whole of 52 address bits.
+/// Flag in the first link of a page that was reported and has one before it in its chain. Beyond
+/// all indices: so many blocks would be the whole of 52 address bits.
 const TOLD: u32 = 1 << 31;
 
 /// Whether a first link is that of a page in use.
@@ -137,8 +138,9 @@ impl Chain {
         self.pages != 0 && (index == self.first || index == self.last)
     }
 
-    /// Takes off the first page that `good` accepts; those before it go to the end, so that they are not met
-    /// again soon. Looks at no more than `left` pages, and counts those that it looked at.
+    /// Takes off the first page that `good` accepts; those before it go to the end, so that they
+    /// are not met again soon. Looks at no more than `left` pages, and counts those that it looked
+    /// at.
     pub(crate) fn take_good(
         &mut self,
         table: &BlockTable,

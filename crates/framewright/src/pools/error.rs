@@ -11,13 +11,16 @@ pub enum PoolError {
     NoNode(NodeId),
     /// The text is not a number (`EINVAL`).
     NotANumber,
-    /// The size has no such thing: overcommit of 1 GiB pages, demotion of 2 MiB pages, or demotion to the same or a larger size (`EINVAL`).
+    /// The size has no such thing: overcommit of 1 GiB pages, demotion of 2 MiB pages, or demotion
+    /// to the same or a larger size (`EINVAL`).
     NotPossible(PoolSize),
-    /// There is no page to give: all free ones are reserved or on other nodes, and overcommit allows no more (`ENOMEM`).
+    /// There is no page to give: all free ones are reserved or on other nodes, and overcommit
+    /// allows no more (`ENOMEM`).
     NoPage(PoolSize),
     /// Nothing could be demoted (`EBUSY`).
     NothingToDemote,
-    /// Somebody else resizes a pool and this context may not wait, or is the one that resizes (`EBUSY`).
+    /// Somebody else resizes a pool and this context may not wait, or is the one that resizes
+    /// (`EBUSY`).
     Busy,
     /// There are fewer reservations than are to be given back.
     NotReserved {
@@ -26,7 +29,8 @@ pub enum PoolError {
         /// There are.
         reserved: u64,
     },
-    /// The frame is not the first of a page that was allocated from this pool: free already, of another size, or not a pool's.
+    /// The frame is not the first of a page that was allocated from this pool: free already, of
+    /// another size, or not a pool's.
     NotAllocated(Pfn),
 }
 
@@ -71,7 +75,8 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// A number of pages as it is written into one of Linux's files in `/sys`: decimal, perhaps with a plus sign before and one line end behind.
+/// A number of pages as it is written into one of Linux's files in `/sys`: decimal, perhaps with a
+/// plus sign before and one line end behind.
 ///
 /// # Errors
 /// [`PoolError::NotANumber`] for all else.

@@ -1,4 +1,5 @@
-//! The free pages of one size and zone: those that the hypervisor was not told of, and those that it was.
+//! The free pages of one size and zone: those that the hypervisor was not told of, and those that
+//! it was.
 
 use super::chain::{Chain, Inside, inside};
 use crate::block::table::BlockTable;
@@ -126,8 +127,8 @@ impl FreeList {
         Search { fresh: self.lot.fresh.pages, told: self.lot.told.pages }
     }
 
-    /// Takes off the first page that `good` accepts, fresh ones first; whether it was reported stands beside it.
-    /// A step of a search: looks at [`LOOKS_OF_A_HOLD`] pages at most.
+    /// Takes off the first page that `good` accepts, fresh ones first; whether it was reported
+    /// stands beside it. A step of a search: looks at [`LOOKS_OF_A_HOLD`] pages at most.
     pub(crate) fn take_good(
         &mut self,
         table: &BlockTable,
@@ -160,8 +161,9 @@ impl FreeList {
         index
     }
 
-    /// Takes out a page that nobody uses, in one step; false when it is in no list, but alone on its way. Not to
-    /// be asked for a page of a longer chain that is in no list, for that looks as if it were in one.
+    /// Takes out a page that nobody uses, in one step; false when it is in no list, but alone on
+    /// its way. Not to be asked for a page of a longer chain that is in no list, for that looks as
+    /// if it were in one.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) -> bool {
         let chain = match inside(table, index) {
             Inside::Told(false) => &mut self.lot.fresh,

@@ -1,8 +1,10 @@
-//! Huge-page pools: pages of 2 MiB and 1 GiB that are set aside, counted by node, and reserved before they are used (SPEC 6).
+//! Huge-page pools: pages of 2 MiB and 1 GiB that are set aside, counted by node, and reserved
+//! before they are used (SPEC 6).
 //!
-//! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`), free pages as chains through the block table (`chain`), two a list (`list`), the
-//! counters with their rules (`books`), and how numbers are dealt out over nodes (`spread`). What happens to memory is in `manager::pools`:
-//! [`Manager::pool`](crate::Manager::pool) is the way in.
+//! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`),
+//! free pages as chains through the block table (`chain`), two a list (`list`), the counters with
+//! their rules (`books`), and how numbers are dealt out over nodes (`spread`). What happens to
+//! memory is in `manager::pools`: [`Manager::pool`](crate::Manager::pool) is the way in.
 
 mod books;
 mod chain;
@@ -37,7 +39,8 @@ pub enum PoolSize {
     /// 2 MiB, the default size of Linux on x86-64.
     #[default]
     TwoMib = 0,
-    /// 1 GiB: *gigantic*. Its pool has no overcommit, for nobody could be given so large a page on demand.
+    /// 1 GiB: *gigantic*. Its pool has no overcommit, for nobody could be given so large a page on
+    /// demand.
     OneGib = 1,
 }
 

@@ -1,7 +1,7 @@
 //! Boot parameters of pools: Linux's names, forms and precedence (SPEC 6.2).
 //!
-//! What a word means depends on those before it: a size holds for the count that follows. So words are read in order, and what contradicts an
-//! earlier one is ignored and said.
+//! What a word means depends on those before it: a size holds for the count that follows. So words
+//! are read in order, and what contradicts an earlier one is ignored and said.
 
 use super::{NodeMask, PoolSize};
 use crate::parameters::{parse_bool, parse_size};
@@ -47,9 +47,11 @@ enum Current {
 /// What the command line says of huge pages. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct HugePageParameters {
-    /// `hugepage_alloc_threads=`: most threads that fill the pool of 2 MiB pages at boot, the caller among them. Else a quarter of the CPUs, at least one.
+    /// `hugepage_alloc_threads=`: most threads that fill the pool of 2 MiB pages at boot, the
+    /// caller among them. Else a quarter of the CPUs, at least one.
     pub alloc_threads: Option<u32>,
-    /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in the page array.
+    /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in
+    /// the page array.
     pub free_vmemmap: bool,
     requested: [Requested; PoolSize::COUNT],
     /// A count that was given before any size.
@@ -87,7 +89,8 @@ impl HugePageParameters {
         self.default_size.unwrap_or_default()
     }
 
-    /// What is wanted of one size. A count without a size goes to the default size, and before one that names it.
+    /// What is wanted of one size. A count without a size goes to the default size, and before one
+    /// that names it.
     #[must_use]
     pub fn requested(&self, size: PoolSize) -> Requested {
         if size == self.default_size() && self.implicit.pages != 0 {
@@ -373,7 +376,8 @@ mod tests {
         let (none, problems) =
             parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
         assert_eq!((none.free_vmemmap, problems), (false, 3));
-        // There are no areas that the pages could come from: said, and the pages are given all the same.
+        // There are no areas that the pages could come from: said, and the pages are given all the
+        // same.
         let (given, problems) =
             parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
         assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 2));

@@ -1,4 +1,5 @@
-//! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without doing it one by one.
+//! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without
+//! doing it one by one.
 
 use super::NodeMask;
 use crate::units::{MAX_NODES, NodeId};
@@ -6,8 +7,9 @@ use crate::units::{MAX_NODES, NodeId};
 /// How many for each node.
 pub(crate) type Shares = [u64; MAX_NODES];
 
-/// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more room; what nobody has room for stays ungiven. The result is the same
-/// as that of giving one page at a time. Returns the shares, what was given, and where the next page would go.
+/// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more
+/// room; what nobody has room for stays ungiven. The result is the same as that of giving one page
+/// at a time. Returns the shares, what was given, and where the next page would go.
 pub(crate) fn spread(
     total: u64,
     cursor: usize,

@@ -1,22 +1,27 @@
-//! How many threads a resize is worth: a pure function of numbers, for the manager and for who predicts what it does.
+//! How many threads a resize is worth: a pure function of numbers, for the manager and for who
+//! predicts what it does.
 
 use super::PoolSize;
 use crate::units::PAGES_PER_BLOCK;
 
-/// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper costs.
+/// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper
+/// costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
 /// The same where descriptors are made again, which takes some microseconds a block.
 pub(crate) const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
-/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`, at least 1. `with_maps`: descriptors are made again, or somebody else cares for
-/// them. Giving them up is little in a kernel, and in a process it is one call of the system, which several threads at once make no shorter.
+/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`,
+/// at least 1. `with_maps`: descriptors are made again, or somebody else cares for them. Giving
+/// them up is little in a kernel, and in a process it is one call of the system, which several
+/// threads at once make no shorter.
 #[must_use]
 pub fn resize_threads(size: PoolSize, pages: u64, nodes: u32, with_maps: bool, most: u32) -> u32 {
     let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
     let worth = if with_maps {
         blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
     } else {
-        // Nearly all is done with a zone's lock held, so that two threads on one node are slower than one.
+        // Nearly all is done with a zone's lock held, so that two threads on one node are slower
+        // than one.
         (blocks / BLOCKS_OF_A_THREAD).min(nodes.into())
     };
     most.min(u32::try_from(worth).unwrap_or(u32::MAX)).max(1)

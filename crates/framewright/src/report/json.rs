@@ -1,4 +1,5 @@
-//! The JSON object of `framewright boot --json`. All names and values are ASCII words and numbers, so nothing needs escaping.
+//! The JSON object of `framewright boot --json`. All names and values are ASCII words and numbers,
+//! so nothing needs escaping.
 
 use crate::manager::Manager;
 use crate::platform::Platform;
@@ -28,7 +29,8 @@ impl fmt::Display for Milliseconds {
     }
 }
 
-/// Writes the object, on one line, without the members that only the program around it knows (`log`, `qemu`).
+/// Writes the object, on one line, without the members that only the program around it knows
+/// (`log`, `qemu`).
 ///
 /// # Errors
 /// Those of `out`.

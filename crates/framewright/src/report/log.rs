@@ -86,8 +86,10 @@ pub struct Intake<'a> {
     pub parameters: &'a Parameters,
 }
 
-/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary. Memory that firmware did not
-/// name ([`EarlyAllocator::add_memory`](crate::early::EarlyAllocator::add_memory)) is in all lines but the early ranges.
+/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary.
+/// Memory that firmware did not name
+/// ([`EarlyAllocator::add_memory`](crate::early::EarlyAllocator::add_memory)) is in all lines but
+/// the early ranges.
 pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     zone_ranges(log, manager);
     early_node_ranges(log, input, manager);
@@ -177,7 +179,8 @@ fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64>
     Some(zones.map(crate::zone::Zone::managed_pages).sum()).filter(|&pages| pages != 0)
 }
 
-/// Logs how the memory that was withheld came up: a line for each node, and when all of it was there. Nothing when none was.
+/// Logs how the memory that was withheld came up: a line for each node, and when all of it was
+/// there. Nothing when none was.
 pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let mut slowest = None;
     for node in manager.deferred_nodes() {
@@ -299,8 +302,9 @@ fn early_node_ranges<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
     }
 }
 
-/// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are not memory, by the zone of
-/// the block's owner; and present frames that a shared block took from their zone.
+/// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are
+/// not memory, by the zone of the block's owner; and present frames that a shared block took from
+/// their zone.
 fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     for zone in manager.zones() {
         let blocks: u64 = zone.segments().iter().map(|segment| u64::from(segment.blocks)).sum();

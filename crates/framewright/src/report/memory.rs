@@ -1,5 +1,6 @@
-//! What is said when memory is short, in the form of Linux's `warn_alloc` and `show_mem` (mm/page_alloc.c,
-//! mm/show_mem.c): who wanted what and why there is none, then nodes, zones, free runs by size, and pools.
+//! What is said when memory is short, in the form of Linux's `warn_alloc` and `show_mem`
+//! (mm/page_alloc.c, mm/show_mem.c): who wanted what and why there is none, then nodes, zones, free
+//! runs by size, and pools.
 
 use crate::block::MigrateType;
 use crate::manager::{Manager, Request};
@@ -17,9 +18,9 @@ struct ShowMemory<'a, P: Platform>(&'a Manager<P>);
 /// A failed request as [`allocation_failure`] prints it.
 struct Failure<'a, P: Platform>(&'a Manager<P>, &'a Request);
 
-/// Where memory is, as text of several lines: of each zone what is free, its watermarks, and free runs by size with
-/// letters for the migrate types that they are of (`U`nmovable, `M`ovable, r`E`claimable, `H`ighatomic, `C`MA,
-/// `I`solated). Each writing of it looks anew.
+/// Where memory is, as text of several lines: of each zone what is free, its watermarks, and free
+/// runs by size with letters for the migrate types that they are of (`U`nmovable, `M`ovable,
+/// r`E`claimable, `H`ighatomic, `C`MA, `I`solated). Each writing of it looks anew.
 pub fn show_memory<P: Platform>(manager: &Manager<P>) -> impl fmt::Display + '_ {
     ShowMemory(manager)
 }

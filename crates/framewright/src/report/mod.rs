@@ -1,4 +1,5 @@
-//! What people and programs see of bring-up: the boot log in Linux's style and a JSON object, the same on every platform.
+//! What people and programs see of bring-up: the boot log in Linux's style and a JSON object, the
+//! same on every platform.
 
 mod json;
 mod log;

@@ -1,4 +1,5 @@
-//! What an adopter may want to log of free page reporting: why a device was refused, and what happened to one.
+//! What an adopter may want to log of free page reporting: why a device was refused, and what
+//! happened to one.
 
 use crate::units::{Order, PAGE_SIZE};
 use core::fmt;
@@ -8,7 +9,8 @@ use core::fmt;
 pub enum RegisterError {
     /// There is one already, or one was dropped while it had memory.
     Busy,
-    /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not promise to leave it there.
+    /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not
+    /// promise to leave it there.
     Content,
 }
 

@@ -1,8 +1,9 @@
 //! Free page reporting: a guest's free memory goes back to its host by itself (SPEC 5).
 //!
-//! [`Manager::register_reporting`](crate::Manager::register_reporting) takes a [`ReportDevice`] and gives a [`Reporter`], which the adopter polls: it takes free memory
-//! out of circulation, at most 64 MiB at a time, hands it to the device, and puts it back when the device has answered. Nothing runs by itself and nothing waits.
-//! What anybody may see and set meanwhile is in [`Reporting`].
+//! [`Manager::register_reporting`](crate::Manager::register_reporting) takes a [`ReportDevice`] and
+//! gives a [`Reporter`], which the adopter polls: it takes free memory out of circulation, at most
+//! 64 MiB at a time, hands it to the device, and puts it back when the device has answered. Nothing
+//! runs by itself and nothing waits. What anybody may see and set meanwhile is in [`Reporting`].
 //!
 //! ```
 //! # use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
@@ -29,12 +30,18 @@
 //!
 //! # What differs from Linux
 //!
-//! * Marks of what was reported stay with blocks through split and merge, so that nothing is reported twice while it is free ([`crate::block`]).
-//! * What was not reported is handed out first. A larger free block that was reported in part counts as not reported: pieces come out of its unreported part as long as
-//!   there is one, and only that part is reported later. Migrate types come first: a request takes reported memory of its own type before it takes from another.
-//! * Amounts count 2 MiB units, whatever the order: capacity, budget, and the 64 MiB that are out at most.
-//! * [`Pace::Adaptive`]: what stayed free for a tick is reported in the next, much at once; what comes and goes is left alone. [`Pace::Fixed`] is Linux's.
-//! * An error is followed by another attempt, later each time. A device that does not answer keeps what it has until it answers or was reset.
+//! * Marks of what was reported stay with blocks through split and merge, so that nothing is
+//!   reported twice while it is free ([`crate::block`]).
+//! * What was not reported is handed out first. A larger free block that was reported in part
+//!   counts as not reported: pieces come out of its unreported part as long as there is one, and
+//!   only that part is reported later. Migrate types come first: a request takes reported memory of
+//!   its own type before it takes from another.
+//! * Amounts count 2 MiB units, whatever the order: capacity, budget, and the 64 MiB that are out
+//!   at most.
+//! * [`Pace::Adaptive`]: what stayed free for a tick is reported in the next, much at once; what
+//!   comes and goes is left alone. [`Pace::Fixed`] is Linux's.
+//! * An error is followed by another attempt, later each time. A device that does not answer keeps
+//!   what it has until it answers or was reset.
 //! * Where the device promises zeros, memory that was not handed out since needs no clearing.
 
 mod device;

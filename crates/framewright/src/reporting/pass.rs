@@ -10,8 +10,9 @@ use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
 const BURST_CALLS: u64 = 16;
 /// Of what is free a pass at Linux's pace reports one part in so many, and an adaptive one at most.
 const SHARE: u64 = 16;
-/// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one call over in
-/// each (SPEC 5.3).
+/// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may
+/// report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one
+/// call over in each (SPEC 5.3).
 const CALLS_OVER: u64 = 2;
 
 /// What a device takes at once.
@@ -24,7 +25,8 @@ impl Capacity {
         Self(if capacity == 0 || capacity > MOST_PIECES { MOST_PIECES } else { capacity })
     }
 
-    /// Pages that one call may take out of circulation: so many pieces of the order, at least of 2 MiB, but not more than 64 MiB.
+    /// Pages that one call may take out of circulation: so many pieces of the order, at least of 2
+    /// MiB, but not more than 64 MiB.
     pub(super) fn pages(self, order: Order) -> u64 {
         let unit = order.get().clamp(BLOCK_ORDER, BLOCK_ORDER + 5);
         ((self.0 as u64) << unit).min(MOST_PIECES as u64 * PAGES_PER_BLOCK)
@@ -97,7 +99,8 @@ impl Pass {
         })
     }
 
-    /// Pages that may be out of a zone at once: a quarter of it, so that small zones, too, have more than that above their low mark while they are mostly free.
+    /// Pages that may be out of a zone at once: a quarter of it, so that small zones, too, have
+    /// more than that above their low mark while they are mostly free.
     fn most_of(&self, zone: &Zone) -> u64 {
         (zone.managed_pages() / 4).max(self.order.pages())
     }
@@ -116,7 +119,8 @@ impl Pass {
         }
     }
 
-    /// Lends free pages of the next pool that has any to report; none when all have had their share, or this one.
+    /// Lends free pages of the next pool that has any to report; none when all have had their
+    /// share, or this one.
     pub(super) fn lend<P: Platform>(&mut self, manager: &Manager<P>, capacity: Capacity) -> Loan {
         let number = self.pool;
         let call_pages = capacity.pages(self.order);

@@ -1,4 +1,5 @@
-//! The cycle: idle until something is worth a report, a pass after the delay, one submission at a time.
+//! The cycle: idle until something is worth a report, a pass after the delay, one submission at a
+//! time.
 
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
 use super::event::{Event, RegisterError};
@@ -25,7 +26,8 @@ const MOST_STEPS: u32 = 64;
 /// Events that are kept until somebody asks.
 const EVENTS: usize = 8;
 
-/// While nothing changes it looks less and less often: after so many looks half as often, and at least so often.
+/// While nothing changes it looks less and less often: after so many looks half as often, and at
+/// least so often.
 const PATIENT_LOOKS: u32 = 8;
 const LEAST_OFTEN: u32 = 2;
 
@@ -59,8 +61,9 @@ impl Drop for Registration<'_> {
 
 /// A registered device and what it is doing.
 ///
-/// One task owns it and polls it. Dropped while its device has memory, that memory stays out of circulation and no other device can be registered:
-/// [`close`](Self::close), poll until there is no next time, and [`unregister`](Self::unregister) instead.
+/// One task owns it and polls it. Dropped while its device has memory, that memory stays out of
+/// circulation and no other device can be registered: [`close`](Self::close), poll until there is
+/// no next time, and [`unregister`](Self::unregister) instead.
 pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     manager: &'a Manager<P>,
     registration: Registration<'a>,
@@ -84,7 +87,8 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     /// When to look again whether there is something to report, and how often that was in vain.
     look_due_ns: u64,
     vain_looks: u32,
-    /// What there was when a pass could report nothing: while it is the same, another could not either.
+    /// What there was when a pass could report nothing: while it is the same, another could not
+    /// either.
     hopeless: Option<u64>,
     flushes_begun: u64,
     events: [Option<Event>; EVENTS],
@@ -125,8 +129,8 @@ impl<P: Platform> Manager<P> {
         counters
     }
 
-    /// Registers the one device for free page reports. From the first on, marks of reported blocks are kept; they stay when a device goes, so that the next one goes on
-    /// where it stopped.
+    /// Registers the one device for free page reports. From the first on, marks of reported blocks
+    /// are kept; they stay when a device goes, so that the next one goes on where it stopped.
     ///
     /// # Errors
     /// See [`RegisterError`]; the device comes back with it.
@@ -193,8 +197,9 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
-    /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to come back: then, or as soon as the device has something to say.
-    /// Nothing when it is closed and done.
+    /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to
+    /// come back: then, or as soon as the device has something to say. Nothing when it is closed
+    /// and done.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         for _ in 0..MOST_STEPS {
             match self.step(now_ns) {
@@ -255,13 +260,15 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// The device, to see to its interrupts.
     ///
     /// # Safety
-    /// The device stays where it is: another in its place would answer for memory that this one has (invariant 35). Nothing of
-    /// [`ReportDevice`] is called on it: the answer to a submission is the reporter's to hear.
+    /// The device stays where it is: another in its place would answer for memory that this one has
+    /// (invariant 35). Nothing of [`ReportDevice`] is called on it: the answer to a submission is
+    /// the reporter's to hear.
     pub const unsafe fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Has the device reset by the next polls, until that is done: what it has is back then, not reported. For a device that is silent, or is about to be suspended.
+    /// Has the device reset by the next polls, until that is done: what it has is back then, not
+    /// reported. For a device that is silent, or is about to be suspended.
     pub const fn reset(&mut self) {
         self.resetting = true;
     }
@@ -375,7 +382,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         Next::Step
     }
 
-    /// Whether free pages of pools are reported: where that is wanted, and the device does not rely on what free memory holds.
+    /// Whether free pages of pools are reported: where that is wanted, and the device does not rely
+    /// on what free memory holds.
     fn reports_pools(&self) -> bool {
         self.reporting().has_pools()
             && matches!(self.device.content(), Content::Undefined | Content::Zero)
@@ -481,8 +489,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.range_count = count;
         // From here on the device may have the memory, also if it unwinds.
         self.registration.in_use = true;
-        // SAFETY: these frames are in the state *reporting* or in use by this loan: nobody's until the device has answered (invariant 35), and one
-        // submission is out at a time.
+        // SAFETY: these frames are in the state *reporting* or in use by this loan: nobody's until
+        // the device has answered (invariant 35), and one submission is out at a time.
         match unsafe { self.device.submit(&self.ranges[..count]) } {
             Ok(()) => {
                 self.out = Some((source, now_ns));

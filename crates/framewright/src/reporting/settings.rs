@@ -6,7 +6,8 @@ use crate::units::Order;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Pace {
-    /// What stayed free for a tick (a tenth of a second, or the delay if that is shorter) is reported in the next one.
+    /// What stayed free for a tick (a tenth of a second, or the delay if that is shorter) is
+    /// reported in the next one.
     #[default]
     Adaptive = 0,
     /// As Linux does it: a pass every delay, which reports a 16th of what is free and a little.
@@ -33,7 +34,8 @@ impl Pace {
 /// Parameters of reporting (`page_reporting.`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReportingParameters {
-    /// `page_reporting.page_reporting_order=`: the smallest order that is reported; unset: as the device says.
+    /// `page_reporting.page_reporting_order=`: the smallest order that is reported; unset: as the
+    /// device says.
     pub order: Option<Order>,
     /// `page_reporting.page_reporting_delay_ms=`.
     pub delay_ms: u32,

@@ -1,4 +1,5 @@
-//! What everybody may see and set while a [`Reporter`](super::Reporter) works: settings, requests to it, and counters.
+//! What everybody may see and set while a [`Reporter`](super::Reporter) works: settings, requests
+//! to it, and counters.
 //!
 //! All of it is single words that nothing else depends on, so that relaxed atomics do.
 //!
@@ -189,8 +190,11 @@ impl Reporting {
         self.pace.store(pace as u8, Ordering::Relaxed);
     }
 
-    /// Whether free pages of huge-page pools are reported as well: at first what `page_reporting.pools=` said. Not while the device relies on what free memory holds
-    /// ([`Content::Poison`](super::Content::Poison), [`Content::ZeroOrKept`](super::Content::ZeroOrKept)), for pages of pools hold what their last user wrote.
+    /// Whether free pages of huge-page pools are reported as well: at first what
+    /// `page_reporting.pools=` said. Not while the device relies on what free memory holds
+    /// ([`Content::Poison`](super::Content::Poison),
+    /// [`Content::ZeroOrKept`](super::Content::ZeroOrKept)), for pages of pools hold what their
+    /// last user wrote.
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.pools.load(Ordering::Relaxed)
@@ -217,8 +221,9 @@ impl Reporting {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Asks for a pass without budget, at the next poll: all that is free now and may be reported is. [`ReportingCounters::flushes`] counts the flushes that are done;
-    /// several that are wanted at once are done as one.
+    /// Asks for a pass without budget, at the next poll: all that is free now and may be reported
+    /// is. [`ReportingCounters::flushes`] counts the flushes that are done; several that are wanted
+    /// at once are done as one.
     pub fn flush(&self) {
         self.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,9 +1,11 @@
-//! One half of a barrier whose other half a drainer has all CPUs execute ([`Platform::cpu_barrier`](crate::Platform::cpu_barrier)).
+//! One half of a barrier whose other half a drainer has all CPUs execute
+//! ([`Platform::cpu_barrier`](crate::Platform::cpu_barrier)).
 //!
 //! Orders of memory: SeqCst, for the compiler or in a model; the partner is `Platform::cpu_barrier`
 //! of the drainer.
 
-/// Keeps a store before a load that follows. The compiler must not swap them; that the processor may is what the drainer's barrier is for.
+/// Keeps a store before a load that follows. The compiler must not swap them; that the processor
+/// may is what the drainer's barrier is for.
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn order_store_before_load() {

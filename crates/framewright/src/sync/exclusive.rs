@@ -1,4 +1,5 @@
-//! Data that one thread at a time may touch. In a kernel this is nothing at all; the model checkers' builds prove it.
+//! Data that one thread at a time may touch. In a kernel this is nothing at all; the model
+//! checkers' builds prove it.
 //!
 //! Orders of memory: Relaxed: shuttle has one order of everything.
 
@@ -17,7 +18,8 @@ pub(crate) struct Exclusive {
 }
 
 #[cfg(loom)]
-// SAFETY: the cell holds nothing; two threads in it at once is what the model reports (invariant 16).
+// SAFETY: the cell holds nothing; two threads in it at once is what the model reports (invariant
+// 16).
 unsafe impl Sync for Exclusive {}
 
 impl Exclusive {

@@ -26,5 +26,6 @@ pub use readers::{Readers, Reading};
 pub use references::{CountWord, NoReference, ReferenceCount};
 pub use spin::{SpinGuard, SpinLock};
 
-/// Atomics that stand in tables over raw memory: always the processor's own, because the model checkers' have another size.
+/// Atomics that stand in tables over raw memory: always the processor's own, because the model
+/// checkers' have another size.
 pub(crate) use core::sync::atomic as table_atomic;

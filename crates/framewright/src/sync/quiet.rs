@@ -1,11 +1,15 @@
-//! Whether anything was freed since caches were last drained, at the price of one load of a shared word in each operation.
+//! Whether anything was freed since caches were last drained, at the price of one load of a shared
+//! word in each operation.
 //!
-//! A drain marks its beginning before its barrier on all CPUs ([`Platform::cpu_barrier`](crate::Platform::cpu_barrier)); whoever then frees memory or
-//! fills a cache finds the mark and takes it away. An operation whose look at the mark came before its CPU's barrier is one that the drain sees: its
-//! memory is in a zone already, or its CPU is still inside its cache, for which the drain waits. So while the mark stands after the drain has
-//! ended, caches are empty, and what a search did not find is not there (invariant 18).
+//! A drain marks its beginning before its barrier on all CPUs
+//! ([`Platform::cpu_barrier`](crate::Platform::cpu_barrier)); whoever then frees memory or fills a
+//! cache finds the mark and takes it away. An operation whose look at the mark came before its
+//! CPU's barrier is one that the drain sees: its memory is in a zone already, or its CPU is still
+//! inside its cache, for which the drain waits. So while the mark stands after the drain has ended,
+//! caches are empty, and what a search did not find is not there (invariant 18).
 //!
-//! The same word says whether anything else has to be done besides an operation's work, so that all of it together is one branch.
+//! The same word says whether anything else has to be done besides an operation's work, so that all
+//! of it together is one branch.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
@@ -19,8 +23,8 @@ const BEGUN: u64 = 4;
 
 /// See the module documentation.
 ///
-/// Several may drain at a time. The mark and the number of the drain that made it are one word, so that nobody takes the mark
-/// of one drain for that of another.
+/// Several may drain at a time. The mark and the number of the drain that made it are one word, so
+/// that nobody takes the mark of one drain for that of another.
 pub struct Quiet {
     attention: AtomicU64,
     /// The latest drain that has ended.
@@ -28,7 +32,8 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Nothing was drained yet. With `watched`, [`wants_attention`](Self::wants_attention) is true for ever.
+    /// Nothing was drained yet. With `watched`, [`wants_attention`](Self::wants_attention) is true
+    /// for ever.
     #[must_use]
     pub fn new(watched: bool) -> Self {
         let attention = if watched { WATCHED } else { 0 };
@@ -39,12 +44,13 @@ impl Quiet {
     #[inline]
     #[must_use]
     pub fn wants_attention(&self) -> bool {
-        // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the module documentation. Who
-        // asks for the number instead acquires what he needs there.
+        // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the
+        // module documentation. Who asks for the number instead acquires what he needs there.
         self.attention.load(Ordering::Relaxed) & (QUIET | WATCHED) != 0
     }
 
-    /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the cache that it comes into.
+    /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the
+    /// cache that it comes into.
     #[inline]
     pub fn stir(&self) {
         // The mark is looked at once the memory is in its zone.
@@ -64,7 +70,8 @@ impl Quiet {
     pub fn begin_drain(&self) -> u64 {
         let marked = |old: u64| (old | QUIET) + BEGUN;
         let mut old = self.attention.load(Ordering::Relaxed);
-        // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible to those who free.
+        // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible
+        // to those who free.
         while let Err(now) = self.attention.compare_exchange_weak(
             old,
             marked(old),
@@ -78,17 +85,20 @@ impl Quiet {
 
     /// The drain of that number is over.
     pub fn end_drain(&self, number: u64) {
-        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in the zones. One that began
-        // later may have ended before.
+        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in
+        // the zones. One that began later may have ended before.
         self.ended.fetch_max(number, Ordering::Release);
     }
 
-    /// The number of the quiet: there is one when a drain has ended, no other has begun, and nothing was freed since it began.
+    /// The number of the quiet: there is one when a drain has ended, no other has begun, and
+    /// nothing was freed since it began.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
-        // Acquire pairs with the Release in `end_drain`. First, so that what is found next was so after that drain had ended.
+        // Acquire pairs with the Release in `end_drain`. First, so that what is found next was so
+        // after that drain had ended.
         let ended = self.ended.load(Ordering::Acquire);
-        // Relaxed: nothing is read because of it, and who knows of a free or of a later drain finds no older word.
+        // Relaxed: nothing is read because of it, and who knows of a free or of a later drain finds
+        // no older word.
         let attention = self.attention.load(Ordering::Relaxed);
         (attention & QUIET != 0 && attention / BEGUN == ended).then_some(ended)
     }

@@ -1,10 +1,13 @@
 //! Who reads what may go away, and who takes it away.
 //!
-//! Descriptors inside a block go when the block becomes whole, and a whole block's links are its count only while it is allocated. Who looks at
-//! either without the zone lock is *inside* meanwhile, with interrupts off and for a few instructions. Who takes them away, under the zone lock, first says so
-//! in the block's state word and then waits until nobody is inside (invariant 22). A reader that comes later sees the word.
+//! Descriptors inside a block go when the block becomes whole, and a whole block's links are its
+//! count only while it is allocated. Who looks at either without the zone lock is *inside*
+//! meanwhile, with interrupts off and for a few instructions. Who takes them away, under the zone
+//! lock, first says so in the block's state word and then waits until nobody is inside (invariant
+//! 22). A reader that comes later sees the word.
 //!
-//! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are as short.
+//! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are
+//! as short.
 
 use super::atomic::{AtomicU32, Ordering, fence};
 use crate::platform::Platform;
@@ -29,8 +32,9 @@ impl Readers {
         Self { inside: AtomicU32::new(0) }
     }
 
-    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken: who waits holds one. What says whether there is something to
-    /// read is loaded sequentially consistent afterwards.
+    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken: who
+    /// waits holds one. What says whether there is something to read is loaded sequentially
+    /// consistent afterwards.
     #[inline]
     pub fn enter(&self) -> Reading<'_> {
         // Either the word that is loaded next is the changed one, or `wait` sees this.

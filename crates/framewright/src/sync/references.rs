@@ -1,4 +1,5 @@
-//! Reference counts: from nothing only by who owns what is counted, to nothing once, and never over the edge.
+//! Reference counts: from nothing only by who owns what is counted, to nothing once, and never over
+//! the edge.
 //!
 //! | count | means |
 //! |---|---|
@@ -99,7 +100,8 @@ pub struct NoReference;
 /// See [`ReferenceCount::try_get`].
 #[inline]
 pub(crate) fn try_get<W: CountWord>(word: &W) -> bool {
-    // Acquire, here and below: pairs with the Release in `unfreeze`, through any number of changes between.
+    // Acquire, here and below: pairs with the Release in `unfreeze`, through any number of changes
+    // between.
     let mut count = word.load(Ordering::Acquire);
     loop {
         if count == 0 {

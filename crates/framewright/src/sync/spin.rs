@@ -1,7 +1,8 @@
 //! A spin lock that keeps interrupts off while held and backs off exponentially while waiting.
 //!
-//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22 (DESIGN 2): the waiter that polls less
-//! leaves the cache line with the owner, who then runs several sections in a row.
+//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22 (DESIGN 2): the
+//! waiter that polls less leaves the cache line with the owner, who then runs several sections in a
+//! row.
 
 #[cfg(loom)]
 use super::UnsafeCell;
@@ -12,15 +13,16 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
-/// Most turns of one wait before the lock is looked at again. The model checker tries every interleaving of every turn, and
-/// turns of waiting change nothing.
+/// Most turns of one wait before the lock is looked at again. The model checker tries every
+/// interleaving of every turn, and turns of waiting change nothing.
 const BACKOFF_LIMIT: u32 = if cfg!(loom) { 1 } else { 256 };
 
-/// Turns of the first wait for a lock that its owner wants again at once: some thirty times what such a section takes, so that the owner runs that many.
+/// Turns of the first wait for a lock that its owner wants again at once: some thirty times what
+/// such a section takes, so that the owner runs that many.
 const SHORT_SECTIONS_WAIT: u32 = if cfg!(loom) { 1 } else { 32 };
 
-/// A flag on cache lines of its own: those who look at it do not take away what the owner works on, which made two threads on one lock
-/// three times slower.
+/// A flag on cache lines of its own: those who look at it do not take away what the owner works on,
+/// which made two threads on one lock three times slower.
 #[repr(align(128))]
 struct Flag(AtomicBool);
 
@@ -64,7 +66,8 @@ impl<T> SpinLock<T> {
         self.lock_from(platform, 1)
     }
 
-    /// The same where the lock is mostly taken for sections of some nanoseconds, one after another: longer waits leave more of them to the owner, whose caches have what is guarded.
+    /// The same where the lock is mostly taken for sections of some nanoseconds, one after another:
+    /// longer waits leave more of them to the owner, whose caches have what is guarded.
     pub fn lock_between_short_sections<'a, P: Platform>(
         &'a self,
         platform: &'a P,
@@ -76,8 +79,8 @@ impl<T> SpinLock<T> {
     #[inline]
     fn lock_from<'a, P: Platform>(&'a self, platform: &'a P, mut wait: u32) -> SpinGuard<'a, T, P> {
         let irq = platform.irq_save();
-        // Acquire pairs with the Release store in SpinGuard::drop. Relaxed, also where the flag is looked at: who does not get
-        // the lock reads nothing.
+        // Acquire pairs with the Release store in SpinGuard::drop. Relaxed, also where the flag is
+        // looked at: who does not get the lock reads nothing.
         while self
             .locked
             .0
@@ -95,12 +98,13 @@ impl<T> SpinLock<T> {
         SpinGuard { lock: self, platform, irq, stays: PhantomData }
     }
 
-    /// The lock if it is open: for a short way that has a long one beside it, which need then not carry what waiting takes.
+    /// The lock if it is open: for a short way that has a long one beside it, which need then not
+    /// carry what waiting takes.
     #[inline]
     pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
         let irq = platform.irq_save();
-        // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release store in SpinGuard::drop.
-        // Relaxed: who does not get the lock reads nothing.
+        // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release
+        // store in SpinGuard::drop. Relaxed: who does not get the lock reads nothing.
         if self.locked.0.load(Ordering::Relaxed)
             || self
                 .locked
@@ -118,7 +122,8 @@ impl<T> SpinLock<T> {
 
 /// The lock is held and interrupts are off while this lives.
 ///
-/// It stays on the thread that took it: interrupts come on again where they went off. So it does not go to another thread,
+/// It stays on the thread that took it: interrupts come on again where they went off. So it does
+/// not go to another thread,
 ///
 /// ```compile_fail,E0277
 /// # use framewright::sync::{SpinGuard, SpinLock};
@@ -192,8 +197,8 @@ impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
     fn drop(&mut self) {
         // Release pairs with the Acquires of those who take it.
         self.lock.locked.0.store(false, Ordering::Release);
-        // SAFETY: saved when this guard was made, on this CPU; no lock is taken inside a lock, so that nothing is left to restore that was saved since
-        // (invariant 11).
+        // SAFETY: saved when this guard was made, on this CPU; no lock is taken inside a lock, so
+        // that nothing is left to restore that was saved since (invariant 11).
         unsafe { self.platform.irq_restore(self.irq) };
     }
 }

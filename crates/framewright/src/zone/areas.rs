@@ -11,13 +11,16 @@ pub const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Heads that are looked at before others may have the lock.
 const SLICE: u32 = 128;
 
-/// What is free in a zone as a buddy allocator would keep it: each frame in the largest aligned run that is free around it. Blocks of 2 MiB and more are
-/// those of the free lists; smaller runs are counted from the free maps of split blocks.
+/// What is free in a zone as a buddy allocator would keep it: each frame in the largest aligned run
+/// that is free around it. Blocks of 2 MiB and more are those of the free lists; smaller runs are
+/// counted from the free maps of split blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeAreas {
-    /// Free runs by migrate type, then by order. What is isolated and free is in the row of [`MigrateType::Isolate`].
+    /// Free runs by migrate type, then by order. What is isolated and free is in the row of
+    /// [`MigrateType::Isolate`].
     pub runs: [[u64; ORDERS]; MigrateType::COUNT],
-    /// Blocks of 2 MiB by migrate type, whatever is in them; blocks without any memory are not counted.
+    /// Blocks of 2 MiB by migrate type, whatever is in them; blocks without any memory are not
+    /// counted.
     pub blocks: [u64; MigrateType::COUNT],
 }
 
@@ -40,8 +43,8 @@ impl FreeAreas {
 }
 
 impl Zone {
-    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes long only for who asks; exact when nobody allocates
-    /// meanwhile.
+    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
+    /// long only for who asks; exact when nobody allocates meanwhile.
     pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
         self.free_areas_below(platform, Pfn(u64::MAX))
     }
@@ -104,8 +107,9 @@ impl Zone {
         end
     }
 
-    /// Frames in free blocks that are whole, without those that are isolated. Unlike [`free_areas`](Self::free_areas) this is one look at a counter, and a
-    /// split block all of whose pages are free does not count.
+    /// Frames in free blocks that are whole, without those that are isolated. Unlike
+    /// [`free_areas`](Self::free_areas) this is one look at a counter, and a split block all of
+    /// whose pages are free does not count.
     pub(crate) fn free_block_pages<P: Platform>(&self, platform: &P) -> u64 {
         let blocks = self.free_blocks(platform);
         blocks.iter().zip(BLOCK_ORDER..).map(|(&blocks, order)| u64::from(blocks) << order).sum()

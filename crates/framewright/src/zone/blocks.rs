@@ -1,4 +1,5 @@
-//! What every block of a zone is used for, from the first to the last: for who draws a map of memory.
+//! What every block of a zone is used for, from the first to the last: for who draws a map of
+//! memory.
 
 use super::Zone;
 use crate::block::table::blocks_of;
@@ -109,12 +110,14 @@ impl BlockRun {
 }
 
 impl Zone {
-    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a gap or an overlap inside a segment; neighbouring runs may be
-    /// alike. The lock is held for at most 128 heads at a time and never while `visit` works, which may be slow.
+    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
+    /// gap or an overlap inside a segment; neighbouring runs may be alike. The lock is held for at
+    /// most 128 heads at a time and never while `visit` works, which may be slow.
     ///
-    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one hold of the lock was true at one moment; between holds time
-    /// passes, so that memory which moves from one end of the zone to the other may be seen twice or not at all. When nobody does anything it is exact. What CPUs have
-    /// in their caches counts as used, as in all tables.
+    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one
+    /// hold of the lock was true at one moment; between holds time passes, so that memory which
+    /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
+    /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
     pub(crate) fn for_each_block_run<P: Platform>(
         &self,
         platform: &P,
@@ -133,7 +136,8 @@ impl Zone {
                             break;
                         }
                         let (next, what) = match self.table.head_of(index) {
-                            // A block that grew downwards meanwhile begins before what was seen already.
+                            // A block that grew downwards meanwhile begins before what was seen
+                            // already.
                             Some((head, state)) => (
                                 (head + blocks_of(state.order().max(Order::BLOCK)))
                                     .clamp(index + 1, end),

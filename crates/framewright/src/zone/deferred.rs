@@ -1,8 +1,11 @@
-//! Memory of a zone that is withheld until its part of the memory map is initialised (SPEC 2), and how it comes up.
+//! Memory of a zone that is withheld until its part of the memory map is initialised (SPEC 2), and
+//! how it comes up.
 //!
-//! Withheld blocks are heads in the state *deferred*, as large as they come. Who has claimed sections divides the heads that reach over their borders, under the lock;
-//! initialises what is then wholly his, outside of all locks; and frees it, under the lock again. What is not withheld (reserved blocks, blocks with
-//! holes) is stepped over: while a section is busy no head in it moves, because only what is withheld there could merge.
+//! Withheld blocks are heads in the state *deferred*, as large as they come. Who has claimed
+//! sections divides the heads that reach over their borders, under the lock; initialises what is
+//! then wholly his, outside of all locks; and frees it, under the lock again. What is not withheld
+//! (reserved blocks, blocks with holes) is stepped over: while a section is busy no head in it
+//! moves, because only what is withheld there could merge.
 //!
 //! Orders of memory: Relaxed: how much is withheld is a count; the memory itself is published under
 //! the zone lock.
@@ -24,14 +27,15 @@ impl Zone {
         &self.sections
     }
 
-    /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was never withheld.
+    /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was
+    /// never withheld.
     #[must_use]
     pub fn section_state(&self, number: u32) -> SectionState {
         self.sections.state(number)
     }
 
-    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has nothing else to do finds
-    /// some left. Returns how many pages that gave. Any context.
+    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has
+    /// nothing else to do finds some left. Returns how many pages that gave. Any context.
     pub(crate) fn bring_up_sections<P: Platform>(
         &self,
         platform: &P,
@@ -44,8 +48,8 @@ impl Zone {
             .sum()
     }
 
-    /// Brings up the lowest deferred sections that begin below `max` until that gave `pages` in whole sections; returns how many it gave: none when nothing is
-    /// left. Any context.
+    /// Brings up the lowest deferred sections that begin below `max` until that gave `pages` in
+    /// whole sections; returns how many it gave: none when nothing is left. Any context.
     pub(crate) fn grow<P: Platform>(&self, platform: &P, pages: u64, max: Pfn) -> u64 {
         let end = u32::try_from(max.0.div_ceil(SECTION_PAGES)).unwrap_or(u32::MAX);
         let mut given = 0;
@@ -59,9 +63,9 @@ impl Zone {
 
     /// Brings up the section that `claim` claims, if it does; how many pages that gave.
     ///
-    /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a section in its hands: whoever
-    /// waits for one waits for a CPU that is at work, not for a task (invariant 43). Linux has interrupts off meanwhile
-    /// (`deferred_grow_zone` in `mm/mm_init.c`).
+    /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a
+    /// section in its hands: whoever waits for one waits for a CPU that is at work, not for a task
+    /// (invariant 43). Linux has interrupts off meanwhile (`deferred_grow_zone` in `mm/mm_init.c`).
     fn bring_up_one<P: Platform>(
         &self,
         platform: &P,
@@ -70,7 +74,8 @@ impl Zone {
         pinned(platform, |_| claim().map(|section| self.bring_up_claimed(platform, section)))
     }
 
-    /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for the first time, and less code is faster then.
+    /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for
+    /// the first time, and less code is faster then.
     #[inline(never)]
     fn bring_up_claimed<P: Platform>(&self, platform: &P, section: u32) -> u64 {
         let mut pages = 0;
@@ -134,7 +139,8 @@ impl Zone {
         );
     }
 
-    /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of `blocks` in it that is not done; `with` says which order it has done from there on.
+    /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of
+    /// `blocks` in it that is not done; `with` says which order it has done from there on.
     #[inline(never)]
     fn for_each_withheld(
         &self,

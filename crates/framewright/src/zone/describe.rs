@@ -35,13 +35,15 @@ pub(crate) enum Counted<'a> {
 }
 
 impl Zone {
-    /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not withheld. Where they lie inside blocks, frames of blocks too small
-    /// to hold their own descriptors and one page more become reserved.
+    /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not
+    /// withheld. Where they lie inside blocks, frames of blocks too small to hold their own
+    /// descriptors and one page more become reserved.
     pub(crate) fn furnish_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             self.for_each_head(|index, start, state| {
-                // What is allocated already is the array, which describes itself as well, or a page without a map.
+                // What is allocated already is the array, which describes itself as well, or a page
+                // without a map.
                 let whole =
                     state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
                 let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
@@ -104,8 +106,8 @@ impl Zone {
         }
     }
 
-    /// Looks at what counts the frames of the block at `index`, with interrupts off and without the lock. `look` is short, takes no lock
-    /// and calls nobody. Nothing when nothing counts it.
+    /// Looks at what counts the frames of the block at `index`, with interrupts off and without the
+    /// lock. `look` is short, takes no lock and calls nobody. Nothing when nothing counts it.
     #[inline]
     pub(crate) fn look<R>(&self, index: u32, look: impl FnOnce(Counted<'_>) -> R) -> Option<R> {
         let descriptors = self.descriptors.as_ref()?;
@@ -128,8 +130,8 @@ impl Zone {
         Some(look(Counted::Page { map, free: self.table.free_map(index) }))
     }
 
-    /// Gives the block of `order` that is allocated whole, with its head at `index`, a count of one. The error says how many references it has already;
-    /// nothing when there is no such block.
+    /// Gives the block of `order` that is allocated whole, with its head at `index`, a count of
+    /// one. The error says how many references it has already; nothing when there is no such block.
     pub(crate) fn start_block_count<P: Platform>(
         &self,
         platform: &P,

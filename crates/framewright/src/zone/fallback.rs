@@ -3,8 +3,9 @@
 use crate::firmware::{Topology, UNREACHABLE_DISTANCE};
 use crate::units::{MAX_NODES, NodeId};
 
-/// All nodes with memory, nearest to `from` first, written to `order`; returns how many. Among equally far nodes those with fewer
-/// CPUs to share with come first, then the ones after `from` in cyclic order, so that nodes do not all lean on node 0. Nodes out of reach come last.
+/// All nodes with memory, nearest to `from` first, written to `order`; returns how many. Among
+/// equally far nodes those with fewer CPUs to share with come first, then the ones after `from` in
+/// cyclic order, so that nodes do not all lean on node 0. Nodes out of reach come last.
 pub fn fallback_order(
     topology: &Topology<'_>,
     from: NodeId,

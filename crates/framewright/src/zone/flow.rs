@@ -1,8 +1,10 @@
-//! How many pages left a zone and came back: counted at frees alone, and beside what each of them stores anyway.
+//! How many pages left a zone and came back: counted at frees alone, and beside what each of them
+//! stores anyway.
 //!
-//! What somebody has now and what came back make what was handed out, so that allocations count nothing. The caches
-//! of CPUs are somebody: a page that goes to and fro between a caller and its CPU's cache stays out of the zone.
-//! Up to eight pages of a block that wait for its descriptors count as come back, and as had until they are free.
+//! What somebody has now and what came back make what was handed out, so that allocations count
+//! nothing. The caches of CPUs are somebody: a page that goes to and fro between a caller and its
+//! CPU's cache stays out of the zone. Up to eight pages of a block that wait for its descriptors
+//! count as come back, and as had until they are free.
 
 use super::Zone;
 use crate::block::lists::FreeLists;
@@ -31,8 +33,9 @@ pub(super) fn unused_pages(lists: &FreeLists) -> u64 {
 }
 
 impl Zone {
-    /// Pages came back. With the lock of the lists, so that this is no locked instruction, on the line that
-    /// `publish` writes. Relaxed: the lock orders it, and who looks without the lock wants some number.
+    /// Pages came back. With the lock of the lists, so that this is no locked instruction, on the
+    /// line that `publish` writes. Relaxed: the lock orders it, and who looks without the lock
+    /// wants some number.
     #[inline]
     pub(super) fn note_freed(&self, pages: u64) {
         let freed = &self.changing.freed_pages;
@@ -44,7 +47,8 @@ impl Zone {
         self.note_freed(unused_pages(lists).saturating_sub(before));
     }
 
-    /// Pages that were handed out and came back. Exact at the zone; see the module documentation for caches.
+    /// Pages that were handed out and came back. Exact at the zone; see the module documentation
+    /// for caches.
     pub(crate) fn flow<P: Platform>(&self, platform: &P) -> ZoneFlow {
         let lists = self.changing.lists.lock(platform);
         let freed_pages = self.changing.freed_pages.load(Ordering::Relaxed);

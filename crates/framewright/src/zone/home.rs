@@ -1,7 +1,8 @@
-//! The frames of a zone that caches of CPUs keep: from the first to the last that can ever be handed out.
+//! The frames of a zone that caches of CPUs keep: from the first to the last that can ever be
+//! handed out.
 //!
-//! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is freed, whatever they are, so
-//! that with these two a free of such tables is refused at no cost.
+//! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is
+//! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
 use super::{Segment, Zone};
 use crate::block::table::blocks_of;
@@ -14,7 +15,8 @@ impl Zone {
         self.home
     }
 
-    /// Finds it, at the end of bring-up, while what is free in a block in pieces is all that is managed there.
+    /// Finds it, at the end of bring-up, while what is free in a block in pieces is all that is
+    /// managed there.
     pub(super) fn find_home(&mut self) {
         let first = self.segments.iter().find_map(|segment| self.first_of(segment));
         let last = self.segments.iter().rev().find_map(|segment| self.last_of(segment));
@@ -53,8 +55,8 @@ impl Zone {
         None
     }
 
-    /// The first and the last frame of a block that can be handed out, if any can. What is kept for the page array can, once
-    /// that is given back.
+    /// The first and the last frame of a block that can be handed out, if any can. What is kept for
+    /// the page array can, once that is given back.
     fn ends_of(&self, head: u32, state: BlockState) -> Option<(u64, u64)> {
         match state.state()? {
             State::Free | State::Deferred | State::Whole => {

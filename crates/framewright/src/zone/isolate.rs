@@ -1,7 +1,8 @@
 //! Taking blocks out of circulation, under the zone lock, a bounded number at a time.
 //!
-//! A free block that is isolated is in no list and merges with nothing; a block that is allocated or in pieces keeps its place, but what is freed of it stays
-//! (SPEC 3.3: the migrate type *isolate*; here it is a bit, so that the type of before is not lost).
+//! A free block that is isolated is in no list and merges with nothing; a block that is allocated
+//! or in pieces keeps its place, but what is freed of it stays (SPEC 3.3: the migrate type
+//! *isolate*; here it is a bit, so that the type of before is not lost).
 
 use super::flow::unused_pages;
 use super::{FreeError, Zone};
@@ -51,14 +52,16 @@ pub enum IsolateError {
     Isolated(Pfn),
     /// The block at this frame is not isolated.
     NotIsolated(Pfn),
-    /// The block with its head at this frame is larger than what lies of it in the range and cannot be divided: it has a reference count, or is a pool's.
+    /// The block with its head at this frame is larger than what lies of it in the range and cannot
+    /// be divided: it has a reference count, or is a pool's.
     Indivisible(Pfn),
     /// Not all of the range is free.
     InUse(IsolatedPages),
-    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or somebody is bringing up withheld memory of the range and
-    /// cannot be waited for.
+    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or somebody
+    /// is bringing up withheld memory of the range and cannot be waited for.
     CannotWait,
-    /// The memory had been written to while it was free (`page_poison=1`). It was filled again and is isolated still.
+    /// The memory had been written to while it was free (`page_poison=1`). It was filled again and
+    /// is isolated still.
     Damaged(Damage),
 }
 
@@ -104,8 +107,9 @@ pub(crate) enum Change {
 }
 
 impl Zone {
-    /// Changes the blocks at `range`, all or none. `segment` holds them; they are so few that the lock may be held meanwhile. Returns how many were changed: those with at
-    /// least one frame that is managed.
+    /// Changes the blocks at `range`, all or none. `segment` holds them; they are so few that the
+    /// lock may be held meanwhile. Returns how many were changed: those with at least one frame
+    /// that is managed.
     pub(crate) fn change<P: Platform>(
         &self,
         platform: &P,
@@ -162,7 +166,8 @@ impl Zone {
         Ok(changed)
     }
 
-    /// Changes the block that begins at `index`, cut out of what it is a part of, and says how many blocks of 2 MiB that are.
+    /// Changes the block that begins at `index`, cut out of what it is a part of, and says how many
+    /// blocks of 2 MiB that are.
     fn change_one(
         &self,
         lists: &mut FreeLists,
@@ -256,7 +261,8 @@ impl Zone {
         all
     }
 
-    /// Calls `look` for everything that has a part in `range`: where the part begins, the head, and its word.
+    /// Calls `look` for everything that has a part in `range`: where the part begins, the head, and
+    /// its word.
     fn heads(
         &self,
         range: &Range<u32>,
@@ -299,7 +305,8 @@ fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {
     range.start <= head && head + blocks_of(state.order()) <= range.end
 }
 
-/// The largest order at most `most` of a piece that begins at `index` and does not reach over `end`.
+/// The largest order at most `most` of a piece that begins at `index` and does not reach over
+/// `end`.
 pub(super) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
     let mut order = Order::BLOCK;
     while order < most

@@ -1,7 +1,9 @@
-//! The short way of blocks of 1 GiB, which no cache keeps: taken from the front of their list and put back there, when nothing else is to be thought of.
+//! The short way of blocks of 1 GiB, which no cache keeps: taken from the front of their list and
+//! put back there, when nothing else is to be thought of.
 //!
-//! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which is a part of what the usual way does. There is nothing to merge a block
-//! of the largest order with, and nothing to divide.
+//! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which
+//! is a part of what the usual way does. There is nothing to merge a block of the largest order
+//! with, and nothing to divide.
 //!
 //! Orders of memory: Relaxed: a counter, written under the zone lock.
 
@@ -16,8 +18,9 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn};
 
 impl Zone {
-    /// Takes the block of the largest order that is next in its list, if the zone stays above its low mark for the usual request. Nothing when that takes more than to unlink it, or when
-    /// the zone has several segments.
+    /// Takes the block of the largest order that is next in its list, if the zone stays above its
+    /// low mark for the usual request. Nothing when that takes more than to unlink it, or when the
+    /// zone has several segments.
     #[inline(always)]
     pub(crate) fn take_largest<P: Platform>(
         &self,
@@ -63,7 +66,8 @@ impl Zone {
         Some(segment.block_of(index).start())
     }
 
-    /// Gives back a block of the largest order. False, and nothing is changed, when it is not just that, or not of this zone, or when more is to be done than to link it.
+    /// Gives back a block of the largest order. False, and nothing is changed, when it is not just
+    /// that, or not of this zone, or when more is to be done than to link it.
     #[inline(always)]
     pub(crate) fn give_largest<P: Platform>(&self, platform: &P, start: Pfn) -> bool {
         let [segment] = self.segments else { return false };

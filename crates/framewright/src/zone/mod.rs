@@ -1,9 +1,11 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
-//! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills it at bring-up, `serve` allocates and
-//! frees, `settle` merges what was freed, `supply` fills and empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free blocks into random order, `describe` finds page descriptors and reference counts,
-//! `home` says what caches keep, `deferred` brings up what was withheld, `isolate` takes blocks out of circulation, `verify` recounts everything, `blocks` lists what
-//! each block is used for.
+//! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills
+//! it at bring-up, `serve` allocates and frees, `settle` merges what was freed, `supply` fills and
+//! empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free
+//! blocks into random order, `describe` finds page descriptors and reference counts, `home` says
+//! what caches keep, `deferred` brings up what was withheld, `isolate` takes blocks out of
+//! circulation, `verify` recounts everything, `blocks` lists what each block is used for.
 //!
 //! Orders of memory: Relaxed everywhere: counters are written under the zone lock, marks by who
 //! changes a parameter; who reads them without takes them for what they were at some moment.
@@ -60,7 +62,8 @@ use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 
-/// What CPUs change, on cache lines of its own, so that what they only read stays in all their caches.
+/// What CPUs change, on cache lines of its own, so that what they only read stays in all their
+/// caches.
 #[repr(C, align(128))]
 struct Changing {
     free_pages: AtomicU64,
@@ -82,7 +85,8 @@ struct Marks {
     reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
-/// One zone of one node. Counts are in pages and may be read at any time; they are exact when nobody allocates.
+/// One zone of one node. Counts are in pages and may be read at any time; they are exact when
+/// nobody allocates.
 pub struct Zone {
     id: ZoneId,
     span: PfnRange,
@@ -150,7 +154,8 @@ impl Zone {
         self.id
     }
 
-    /// From its first frame to its last, holes included: the node's frames within the kind's limits, as Linux counts them.
+    /// From its first frame to its last, holes included: the node's frames within the kind's
+    /// limits, as Linux counts them.
     #[must_use]
     pub const fn span(&self) -> PfnRange {
         self.span
@@ -203,7 +208,8 @@ impl Zone {
         self.changing.isolated_pages.load(Ordering::Relaxed)
     }
 
-    /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them until they are back.
+    /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them
+    /// until they are back.
     #[must_use]
     pub fn reporting_pages(&self) -> u64 {
         self.changing.reporting_pages.load(Ordering::Relaxed)
@@ -215,14 +221,16 @@ impl Zone {
         self.changing.reported_pages.load(Ordering::Relaxed)
     }
 
-    /// Frames of free blocks of 2 MiB and more that the hypervisor was not told of. Zero until the first device for reports is registered.
+    /// Frames of free blocks of 2 MiB and more that the hypervisor was not told of. Zero until the
+    /// first device for reports is registered.
     #[must_use]
     pub fn unreported_pages(&self) -> u64 {
         self.changing.unreported_pages.load(Ordering::Relaxed)
     }
 
-    /// Frames that are free. Where pages have descriptors, up to eight of them in each block that somebody allocated whole and freed in part wait until there are more, as
-    /// their descriptors would need just as many.
+    /// Frames that are free. Where pages have descriptors, up to eight of them in each block that
+    /// somebody allocated whole and freed in part wait until there are more, as their descriptors
+    /// would need just as many.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.changing.free_pages.load(Ordering::Relaxed)

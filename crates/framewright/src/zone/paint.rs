@@ -1,13 +1,16 @@
 //! Filling a zone at bring-up, while nobody else sees it.
 //!
-//! Memory is noted first, then every frame is painted, first those that are not free and then those that are, ascending each time. Whole blocks get heads, the largest that fit;
-//! blocks that are not uniform become split, with the free frames set in their free map.
+//! Memory is noted first, then every frame is painted, first those that are not free and then those
+//! that are, ascending each time. Whole blocks get heads, the largest that fit; blocks that are not
+//! uniform become split, with the free frames set in their free map.
 //!
-//! All frames go through the same few functions, which are not inlined and have few branches: a boot runs them a few times, so that what they cost is reading code for the first time; and of
-//! an emulator, translating it. Free frames come last, as by then nearly all of that code has run.
+//! All frames go through the same few functions, which are not inlined and have few branches: a
+//! boot runs them a few times, so that what they cost is reading code for the first time; and of an
+//! emulator, translating it. Free frames come last, as by then nearly all of that code has run.
 //!
-//! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group of a segment holds memory, for only short
-//! holes are bridged, and painting anything but an order-18 block makes the group ready.
+//! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group
+//! of a segment holds memory, for only short holes are bridged, and painting anything but an
+//! order-18 block makes the group ready.
 //!
 //! Orders of memory: Relaxed: nobody else knows the zone at bring-up.
 
@@ -27,7 +30,8 @@ use core::ops::Range;
 /// What frames are painted as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
-    /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so that blocks that begin with them may have free buddies.
+    /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
+    /// that blocks that begin with them may have free buddies.
     Free { touching: bool },
     /// Whole blocks that the manager keeps: of the page array, or for pools.
     Allocated,
@@ -35,7 +39,8 @@ pub(crate) enum Paint {
     Reserved,
 }
 
-/// The frames of a range that lie in blocks which it does not fill: before the first that it fills, and after the last.
+/// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
+/// and after the last.
 fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
     let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);
@@ -43,7 +48,8 @@ fn edges(range: PfnRange) -> [PfnRange; 2] {
 }
 
 impl Zone {
-    /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and the marks of reported ones.
+    /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and
+    /// the marks of reported ones.
     pub(crate) fn furnish(
         &mut self,
         span: PfnRange,
@@ -58,8 +64,8 @@ impl Zone {
         self.table = table;
     }
 
-    /// Counts a run as present. Frames in blocks that the run does not fill are counted in the block; all runs must be noted before
-    /// anything is painted.
+    /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
+    /// block; all runs must be noted before anything is painted.
     pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
         self.present_pages += run.range.pages();
         if run.stray {
@@ -74,7 +80,8 @@ impl Zone {
         }
     }
 
-    /// Paints frames of `run`, of which those that cannot be managed are reserved whatever they are to be.
+    /// Paints frames of `run`, of which those that cannot be managed are reserved whatever they are
+    /// to be.
     #[inline(never)]
     pub(crate) fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
@@ -99,7 +106,8 @@ impl Zone {
                 return self.paint_blocks(segment, blocks, state, false);
             }
         };
-        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is reserved come up at once.
+        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is
+        // reserved come up at once.
         let border = self.sections.first_block().clamp(blocks.start, blocks.end);
         self.paint_blocks(segment, blocks.start..border, State::Free, touching);
         if border < blocks.end {
@@ -117,8 +125,9 @@ impl Zone {
         self.changing.map_pages.store(map_pages, Ordering::Relaxed);
     }
 
-    /// Puts blocks in pieces into the sets of those with room, and writes down which frames of blocks that are not managed whole are, while all of those are free;
-    /// returns how many blocks there are, of which as many are noted as there is room.
+    /// Puts blocks in pieces into the sets of those with room, and writes down which frames of
+    /// blocks that are not managed whole are, while all of those are free; returns how many blocks
+    /// there are, of which as many are noted as there is room.
     pub(crate) fn record_partials(&mut self, room: &mut [Partial]) -> usize {
         let mut noted = 0;
         for segment in self.segments {
@@ -158,7 +167,8 @@ impl Zone {
         super::segment::find(self.segments, BlockNumber::containing(range.start))
     }
 
-    /// The entry of a block in pieces, made so when it is not: then nothing of it is free or managed, and `present_pages` are memory.
+    /// The entry of a block in pieces, made so when it is not: then nothing of it is free or
+    /// managed, and `present_pages` are memory.
     #[inline(never)]
     fn partial(&self, index: u32, present_pages: u64) -> &BlockEntry {
         self.table.make_ready(index, false);

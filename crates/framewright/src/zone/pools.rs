@@ -11,7 +11,8 @@ use crate::platform::Platform;
 use crate::pools::{Chain, Lot, first_link};
 use crate::units::{Order, Pfn, PfnRange};
 
-/// Free blocks that are taken under one hold of the lock, and runs that are given back: what is neighbouring counts once.
+/// Free blocks that are taken under one hold of the lock, and runs that are given back: what is
+/// neighbouring counts once.
 const RUNS_AT_ONCE: u32 = 32;
 /// Types whose free blocks a pool may have, in this order.
 const TYPES: [MigrateType; 3] =
@@ -28,8 +29,10 @@ impl Zone {
         self.run(index, 0, order)
     }
 
-    /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than there are when that takes long. The smallest free blocks come first, and
-    /// each is taken as a whole where it is not too large, so that what stays free is in large pieces. Blocks of at least `least` come before all smaller ones. `note` is told where they are.
+    /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than
+    /// there are when that takes long. The smallest free blocks come first, and each is taken as a
+    /// whole where it is not too large, so that what stays free is in large pieces. Blocks of at
+    /// least `least` come before all smaller ones. `note` is told where they are.
     pub(crate) fn take_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -67,7 +70,8 @@ impl Zone {
         lot
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if all of it was.
+    /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
+    /// all of it was.
     #[inline]
     fn make_lot(&self, index: u32, whole: Order, order: Order, reported: Option<&Moved>) -> Lot {
         let Some(reported) = reported else {
@@ -88,7 +92,8 @@ impl Zone {
         lot
     }
 
-    /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of it. Which of its blocks were reported stands beside it.
+    /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of
+    /// it. Which of its blocks were reported stands beside it.
     fn take_run(
         &self,
         lists: &mut FreeLists,
@@ -109,8 +114,8 @@ impl Zone {
         take(lists)
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones that were
-    /// reported, or that were not.
+    /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones
+    /// that were reported, or that were not.
     fn make_pool(&self, index: u32, whole: Order, order: Order, told: bool) -> Chain {
         if whole == Order::MAX && order < Order::MAX {
             self.table.make_ready(index, true);
@@ -134,8 +139,9 @@ impl Zone {
         Chain { first: index, last, pages: u64::from(blocks_of(whole) / step), told }
     }
 
-    /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones stay isolated, and ones with memory errors are nobody's from now on: they
-    /// stay allocated for ever. Returns how many those are. Those that were reported count as reported in the zone.
+    /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones
+    /// stay isolated, and ones with memory errors are nobody's from now on: they stay allocated for
+    /// ever. Returns how many those are. Those that were reported count as reported in the zone.
     pub(crate) fn release_from_pool<P: Platform>(
         &self,
         platform: &P,
@@ -159,7 +165,8 @@ impl Zone {
         leaked
     }
 
-    /// Gives the page at `first` back with those that follow it in the chain and in memory; returns the next of the chain.
+    /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
+    /// the next of the chain.
     fn release_run(
         &self,
         lists: &mut FreeLists,
@@ -221,8 +228,8 @@ impl Zone {
         self.table.set_state(index, now);
     }
 
-    /// Divides a page of a pool into pages of another, as ones that were reported or were not; nothing when it is
-    /// isolated or has a memory error.
+    /// Divides a page of a pool into pages of another, as ones that were reported or were not;
+    /// nothing when it is isolated or has a memory error.
     pub(crate) fn divide_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -236,7 +243,8 @@ impl Zone {
         plain.then(|| self.make_pool(index, order, smaller, told))
     }
 
-    /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was isolated meanwhile.
+    /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was
+    /// isolated meanwhile.
     pub(crate) fn adopt_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -247,12 +255,14 @@ impl Zone {
         let index = segment::find(self.segments, block)?.index_of(block);
         let _lists = self.changing.lists.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        // Its count, if it ever had one, ended before it was allocated. What is isolated no pool gets: freed it stays so.
+        // Its count, if it ever had one, ended before it was allocated. What is isolated no pool
+        // gets: freed it stays so.
         let plain = BlockState::head(State::Whole, order, state.migrate_type());
         (head == index && state == plain).then(|| self.make_pool(index, order, order, false))
     }
 
-    /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into pages of a pool.
+    /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into
+    /// pages of a pool.
     pub(crate) fn adopt_all_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -286,7 +296,8 @@ impl Zone {
         chain
     }
 
-    /// Makes a page of a pool an allocated block again, isolated if it was; not one with a memory error, which nobody is to free.
+    /// Makes a page of a pool an allocated block again, isolated if it was; not one with a memory
+    /// error, which nobody is to free.
     pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) -> bool {
         let _lists = self.changing.lists.lock(platform);
         let state = self.table.state(index);
@@ -318,7 +329,8 @@ impl Zone {
         fits
     }
 
-    /// Whether the free page at `index` may be handed out or divided: neither isolated nor with a memory error.
+    /// Whether the free page at `index` may be handed out or divided: neither isolated nor with a
+    /// memory error.
     pub(crate) fn is_good_in_pool(&self, index: u32) -> bool {
         !self.table.state(index).has(BlockState::ISOLATED | BlockState::POISONED)
     }

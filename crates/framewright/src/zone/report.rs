@@ -1,8 +1,10 @@
-//! Lending free memory to the hypervisor, under the zone lock: what is taken for a report, and how it comes back.
+//! Lending free memory to the hypervisor, under the zone lock: what is taken for a report, and how
+//! it comes back.
 //!
-//! A block that is out has a state of its own, is in no list and merges with nothing; a run of a split block is allocated to its free map. Nobody can get either, so the
-//! hypervisor may discard it until it says that it has done so. What is taken is never more than 64 MiB at once, and each hold of the lock looks at no more than
-//! [`MOST_VISITED`] entries.
+//! A block that is out has a state of its own, is in no list and merges with nothing; a run of a
+//! split block is allocated to its free map. Nobody can get either, so the hypervisor may discard
+//! it until it says that it has done so. What is taken is never more than 64 MiB at once, and each
+//! hold of the lock looks at no more than [`MOST_VISITED`] entries.
 //!
 //! Orders of memory: Relaxed: counters and marks, written under the zone lock.
 
@@ -153,13 +155,15 @@ impl Zone {
         self.unreported_pages() != 0 && self.settled(platform).coldest(order).is_some()
     }
 
-    /// Pages of reported blocks that were handed out again, and those of them that were although there was another choice.
+    /// Pages of reported blocks that were handed out again, and those of them that were although
+    /// there was another choice.
     pub(crate) fn reused_pages<P: Platform>(&self, platform: &P) -> (u64, u64) {
         self.changing.lists.lock(platform).marks.reused_pages()
     }
 
-    /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would be handed out last; then, where the order is below 9, runs of
-    /// split blocks from the cursor on. Nothing is taken that was reported already.
+    /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would
+    /// be handed out last; then, where the order is below 9, runs of split blocks from the cursor
+    /// on. Nothing is taken that was reported already.
     pub(crate) fn collect<P: Platform>(
         &self,
         platform: &P,
@@ -257,7 +261,8 @@ impl Zone {
                 continue;
             }
             if fresh {
-                // Before anything was reported: whatever is freed from now on ends it. What else is free in the block may hold anything.
+                // Before anything was reported: whatever is freed from now on ends it. What else is
+                // free in the block may hold anything.
                 self.table.set_state(head, state.with(BlockState::SWEPT));
                 lists.marks.set_zero(head, false);
             }
@@ -293,7 +298,8 @@ impl Zone {
         Collected::All
     }
 
-    /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of each, by its number.
+    /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of
+    /// each, by its number.
     pub(crate) fn give_back<P: Platform>(
         &self,
         platform: &P,
@@ -360,7 +366,8 @@ impl Zone {
                 self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
             } else {
                 let position = match returned {
-                    // Next to be handed out, so that what cannot be reported does not stand in the way of what can.
+                    // Next to be handed out, so that what cannot be reported does not stand in the
+                    // way of what can.
                     Returned::Refused => Position::Head,
                     Returned::Reported { .. } | Returned::Unasked => Position::Tail,
                 };
@@ -373,7 +380,8 @@ impl Zone {
         }
     }
 
-    /// Forgets which split blocks are swept, some entries at a time from `from` on: runs that were too small to be reported are not any more. Returns where to go on.
+    /// Forgets which split blocks are swept, some entries at a time from `from` on: runs that were
+    /// too small to be reported are not any more. Returns where to go on.
     pub(crate) fn forget_sweeps<P: Platform>(&self, platform: &P, from: u32) -> Option<u32> {
         let mut lists = self.changing.lists.lock(platform);
         let mut index = from;

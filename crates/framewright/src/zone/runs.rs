@@ -26,8 +26,9 @@ pub struct ZoneRuns<I> {
     settled: Option<(u64, ZoneId)>,
 }
 
-/// Cuts memory, given ascending and disjoint, at zone borders, and at the edges of blocks that several zones share: such a block belongs to the zone with most frames
-/// in it, the lower one on a tie (docs/architecture.md).
+/// Cuts memory, given ascending and disjoint, at zone borders, and at the edges of blocks that
+/// several zones share: such a block belongs to the zone with most frames in it, the lower one on a
+/// tie (docs/architecture.md).
 #[must_use]
 pub fn zone_runs<I: Iterator<Item = MemoryRun> + Clone>(mut runs: I) -> ZoneRuns<I> {
     let current = runs.next();
@@ -43,8 +44,8 @@ const fn block_start(pfn: u64) -> u64 {
 }
 
 impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
-    /// Whether the block of the current position holds frames of a second zone, and then who owns it. Zone kinds change at block
-    /// borders, so only the node can differ.
+    /// Whether the block of the current position holds frames of a second zone, and then who owns
+    /// it. Zone kinds change at block borders, so only the node can differ.
     fn owner_of_block(&self, current: MemoryRun) -> ZoneId {
         let start = current.range.start;
         let mine = zone_of(current, start);
@@ -57,7 +58,8 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         if self.rest.clone().next().is_none_or(|next| next.range.start.0 >= end) {
             return mine;
         }
-        // First arrival in this block: nothing before `start` lies in it, or it would have been settled then.
+        // First arrival in this block: nothing before `start` lies in it, or it would have been
+        // settled then.
         let block = PfnRange::new(start.0, end);
         let mut pages = [0_u16; crate::units::MAX_NODES];
         let runs = core::iter::once(current).chain(self.rest.clone());
@@ -85,7 +87,8 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
 impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
     type Item = ZoneRun;
 
-    // One copy for all loops: each walks few runs, and at boot most of what code costs is that it is new.
+    // One copy for all loops: each walks few runs, and at boot most of what code costs is that it
+    // is new.
     #[inline(never)]
     fn next(&mut self) -> Option<ZoneRun> {
         let current = self.current?;

@@ -34,7 +34,8 @@ pub enum FreeError {
     NotAllocated {
         /// First frame that is not.
         pfn: Pfn,
-        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a split block, [`State::Reserved`] for what the manager keeps for itself, and
+        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a
+        /// split block, [`State::Reserved`] for what the manager keeps for itself, and
         /// [`State::Offline`] for what left a pool with a memory error.
         state: Option<State>,
         /// Who had it and who freed it, with `page_owner=on` and unless it was never allocated.
@@ -47,7 +48,8 @@ pub enum FreeError {
         /// The order.
         order: Order,
     },
-    /// This frame is free and was never anything else (`page_owner=on`; without it this is [`NotAllocated`](Self::NotAllocated)).
+    /// This frame is free and was never anything else (`page_owner=on`; without it this is
+    /// [`NotAllocated`](Self::NotAllocated)).
     NeverAllocated(Pfn),
     /// The range holds more than the allocation that it begins in (`page_owner=on`).
     WrongSize {
@@ -142,7 +144,8 @@ impl Zone {
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be zero.
+    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be
+    /// zero.
     pub(crate) fn allocate<P: Platform>(
         &self,
         platform: &P,
@@ -163,7 +166,8 @@ impl Zone {
                 .allocate_below(platform, order, migrate_type, max)
                 .map(|taken| (taken, false));
         }
-        // What is loose is merged first: else it would stay in pieces while larger blocks are divided.
+        // What is loose is merged first: else it would stay in pieces while larger blocks are
+        // divided.
         let mut lists = if order > Order::BLOCK {
             self.settled(platform)
         } else {
@@ -176,7 +180,8 @@ impl Zone {
         self.run(index, offset, order).map(|taken| (taken, is_zero))
     }
 
-    /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages; returns how many.
+    /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages;
+    /// returns how many.
     pub(crate) fn allocate_bulk<P: Platform>(
         &self,
         platform: &P,
@@ -235,7 +240,8 @@ impl Zone {
         buddy::take(lists, &self.table, order, migrate_type).map(|index| (index, 0))
     }
 
-    /// Makes the block that is kept split whole, as a request for whole blocks does that finds none.
+    /// Makes the block that is kept split whole, as a request for whole blocks does that finds
+    /// none.
     pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
         let mut lists = self.settled(platform);
         self.release_spare(&mut lists);
@@ -248,7 +254,8 @@ impl Zone {
         self.publish(lists);
     }
 
-    /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a time.
+    /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a
+    /// time.
     fn allocate_below<P: Platform>(
         &self,
         platform: &P,
@@ -285,7 +292,8 @@ impl Zone {
         None
     }
 
-    /// Takes the lowest run of `order` in what `head` heads, if it is free and ends at or below `max`; returns its first frame in the block.
+    /// Takes the lowest run of `order` in what `head` heads, if it is free and ends at or below
+    /// `max`; returns its first frame in the block.
     fn take_below(
         &self,
         lists: &mut FreeLists,
@@ -342,7 +350,8 @@ impl Zone {
         } else {
             self.release_spare(&mut lists);
             let (head, state) = self.table.head_of(index)?;
-            // Free neighbours of one type are merged, so an aligned piece is free only if one free block holds it.
+            // Free neighbours of one type are merged, so an aligned piece is free only if one free
+            // block holds it.
             if !state.is(State::Free) || state.order() < order {
                 return None;
             }
@@ -352,7 +361,8 @@ impl Zone {
         self.run(index, offset, order)
     }
 
-    /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be what one call allocated.
+    /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be
+    /// what one call allocated.
     pub(crate) fn free<P: Platform>(
         &self,
         platform: &P,
@@ -418,7 +428,8 @@ impl Zone {
         }
     }
 
-    /// The usual case in one step: an aligned run of a split block, or just what one allocation gave. False, and nothing changed, for all else.
+    /// The usual case in one step: an aligned run of a split block, or just what one allocation
+    /// gave. False, and nothing changed, for all else.
     #[inline]
     pub(super) fn give_exactly(
         &self,
@@ -467,7 +478,8 @@ impl Zone {
         );
     }
 
-    /// Frees a block that is allocated whole and has its head at `index`; false when it is free already.
+    /// Frees a block that is allocated whole and has its head at `index`; false when it is free
+    /// already.
     #[inline]
     pub(super) fn give_whole_or_loosen(
         &self,
@@ -583,7 +595,8 @@ pub(super) fn offset_in_block(pfn: Pfn) -> usize {
     usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
 }
 
-/// The frames of `position..end` that lie in `position`'s block, as offsets in it, and where the next block begins.
+/// The frames of `position..end` that lie in `position`'s block, as offsets in it, and where the
+/// next block begins.
 fn part_of_block(position: Pfn, end: Pfn) -> (Range<usize>, Pfn) {
     let start = offset_in_block(position);
     let next = Pfn(position.0 - start as u64 + PAGES_PER_BLOCK).min(end);

@@ -5,14 +5,17 @@ use crate::block::lists::FreeLists;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
 
-/// Words of 64 blocks that are settled under one hold of the lock: each takes a microsecond at most.
+/// Words of 64 blocks that are settled under one hold of the lock: each takes a microsecond at
+/// most.
 const AT_ONCE: u32 = 16;
-/// Holds of the lock after which the rest is settled whatever that takes, so that others who free all the time cannot keep one here for ever.
+/// Holds of the lock after which the rest is settled whatever that takes, so that others who free
+/// all the time cannot keep one here for ever.
 const MOST_HOLDS: u32 = 1 << 16;
 
 impl Zone {
-    /// The lock, with no block loose ([`loose`](crate::block::loose)): free neighbours are merged and in the lists. Whoever looks for something in the tables, or wants more
-    /// than one block, takes it this way. What gets loose under the guard stays so.
+    /// The lock, with no block loose ([`loose`](crate::block::loose)): free neighbours are merged
+    /// and in the lists. Whoever looks for something in the tables, or wants more than one block,
+    /// takes it this way. What gets loose under the guard stays so.
     pub(super) fn settled<'a, P: Platform>(
         &'a self,
         platform: &'a P,

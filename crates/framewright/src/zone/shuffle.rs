@@ -15,8 +15,9 @@ const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, Migr
 /// Pairs of neighbours in a list that the statistic looks at.
 const LOOKED_AT: u32 = 1024;
 
-/// How shuffled the free blocks of 4 MiB of a zone are: of so many pairs that follow one another in the lists (of the first 1024), how many are neighbours in memory,
-/// in either direction. In order that is nearly all of them, and with the shuffle nearly none.
+/// How shuffled the free blocks of 4 MiB of a zone are: of so many pairs that follow one another in
+/// the lists (of the first 1024), how many are neighbours in memory, in either direction. In order
+/// that is nearly all of them, and with the shuffle nearly none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shuffled {
     /// Pairs that were looked at.
@@ -34,7 +35,8 @@ impl Zone {
         lists.chance = Chance::new(seed);
     }
 
-    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held meanwhile. False where it could not.
+    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held
+    /// meanwhile. False where it could not.
     pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
         if !self.shuffles {
             return false;
@@ -78,7 +80,8 @@ impl Zone {
         self.shuffles && order.get() > SHUFFLE_ORDER.get()
     }
 
-    /// Takes 2^`order` pages, above the order that is shuffled, that end at or below `max`: the lowest that are free, some places at a time.
+    /// Takes 2^`order` pages, above the order that is shuffled, that end at or below `max`: the
+    /// lowest that are free, some places at a time.
     #[cold]
     pub(super) fn allocate_gathered<P: Platform>(
         &self,

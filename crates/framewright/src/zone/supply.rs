@@ -17,7 +17,8 @@ use core::ops::Range;
 /// Pieces that a refill of blocks takes at most.
 const MOST_TAKEN: usize = 16;
 
-/// Allocated blocks of 2 MiB: for some groups of 64 neighbours the index of the first and a bit for each that was taken.
+/// Allocated blocks of 2 MiB: for some groups of 64 neighbours the index of the first and a bit for
+/// each that was taken.
 struct Taken {
     pieces: [(u32, u64); MOST_TAKEN],
     len: usize,
@@ -59,7 +60,8 @@ const WORDS_BELOW: u8 = 4;
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
 
 impl Zone {
-    /// Fills a cache whose words or stack for this order are used up and takes one run for the caller, some `most` runs in all and above `keep` free pages.
+    /// Fills a cache whose words or stack for this order are used up and takes one run for the
+    /// caller, some `most` runs in all and above `keep` free pages.
     pub(crate) fn refill<P: Platform>(
         &self,
         platform: &P,
@@ -156,7 +158,8 @@ impl Zone {
         Some(first)
     }
 
-    /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the smallest first. Nothing when there is none.
+    /// Takes up to `most` blocks: those that are loose, else free blocks as whole as they are, the
+    /// smallest first. Nothing when there is none.
     fn take_blocks(
         &self,
         lists: &mut FreeLists,
@@ -198,8 +201,9 @@ impl Zone {
         first
     }
 
-    /// Frees words of runs of one order below 9, or blocks of order 9, under one hold of the lock. Those that are not wholly as they should be go to
-    /// `refused`, unchanged and when the lock is open again.
+    /// Frees words of runs of one order below 9, or blocks of order 9, under one hold of the lock.
+    /// Those that are not wholly as they should be go to `refused`, unchanged and when the lock is
+    /// open again.
     pub(crate) fn free_batch<P: Platform>(
         &self,
         platform: &P,
@@ -207,7 +211,8 @@ impl Zone {
         order: Order,
         refused: &mut dyn FnMut(Runs),
     ) {
-        // Each kind has its own loop: what is decided once here would be decided for each entry there.
+        // Each kind has its own loop: what is decided once here would be decided for each entry
+        // there.
         let prefetched = |_: &FreeLists, _| {};
         if order.get() < WORDS_BELOW {
             self.free_each(
@@ -258,8 +263,9 @@ impl Zone {
         }
     }
 
-    /// Calls `give` with the lock, the segment and index of the first entry that is left, and all that are left; it says how many it gave back. `ahead` is called with the index of one that is
-    /// given soon.
+    /// Calls `give` with the lock, the segment and index of the first entry that is left, and all
+    /// that are left; it says how many it gave back. `ahead` is called with the index of one that
+    /// is given soon.
     #[inline]
     fn free_each<P: Platform>(
         &self,
@@ -313,7 +319,8 @@ impl Zone {
         }
     }
 
-    /// Writes the index of each entry's block to `indices`, where it has one and for words one that may be read, and asks for what freeing it will touch.
+    /// Writes the index of each entry's block to `indices`, where it has one and for words one that
+    /// may be read, and asks for what freeing it will touch.
     #[inline]
     fn find_blocks(&self, batch: &[Runs], order: Order, indices: &mut [u32]) {
         let mut near =
@@ -326,7 +333,8 @@ impl Zone {
                 near = segment.place();
             }
             let found = near.1.start + (block.0 - near.0.start.0);
-            // Of larger runs neighbours go back as one, so that it is asked once for many under the lock.
+            // Of larger runs neighbours go back as one, so that it is asked once for many under the
+            // lock.
             if order.get() >= WORDS_BELOW || self.table.is_ready(found) {
                 // Runs of one block follow one another.
                 if last.replace(found) != Some(found) {
@@ -354,7 +362,8 @@ impl Zone {
         self.give_runs(lists, segment, index, rest, HALF)
     }
 
-    /// Frees the first run of `rest`, and with it those that follow in the same block, or all of some neighbouring blocks; returns how many entries that were.
+    /// Frees the first run of `rest`, and with it those that follow in the same block, or all of
+    /// some neighbouring blocks; returns how many entries that were.
     fn give_runs(
         &self,
         lists: &mut FreeLists,
@@ -398,7 +407,8 @@ impl Zone {
         usize::from(self.tier(lists).free_run(segment, index, offset, order))
     }
 
-    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say [`LOOSE`], as the first's does.
+    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say
+    /// [`LOOSE`], as the first's does.
     #[inline]
     fn neighbours_of(&self, segment: &Range<u32>, index: u32, rest: &[Runs]) -> u32 {
         let most = most_neighbours(segment, index);

@@ -59,16 +59,20 @@ pub enum FaultKind {
     BadLink,
     /// A split block's free map and its counts differ.
     BadFreeMap,
-    /// A split block is not in the set that it says, or in one for too small an order, or the sets have other members.
+    /// A split block is not in the set that it says, or in one for too small an order, or the sets
+    /// have other members.
     BadRoom,
-    /// Descriptors lie in a frame that is free or not managed, or a block waits for them although there is room.
+    /// Descriptors lie in a frame that is free or not managed, or a block waits for them although
+    /// there is room.
     BadMap,
-    /// The descriptor of a free page is not zero: who freed it left something there, or somebody writes to it still.
+    /// The descriptor of a free page is not zero: who freed it left something there, or somebody
+    /// writes to it still.
     BadPage {
         /// The page.
         pfn: Pfn,
     },
-    /// A mark says of a block that is in use that it was reported or is zero, or a head, a list or a count says something else than the marks.
+    /// A mark says of a block that is in use that it was reported or is zero, or a head, a list or
+    /// a count says something else than the marks.
     BadMark,
     /// Two free buddies of one type were not merged.
     Unmerged,
@@ -115,7 +119,8 @@ impl fmt::Display for Fault {
 impl core::error::Error for Fault {}
 
 impl Zone {
-    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid: interrupts stay off meanwhile.
+    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid:
+    /// interrupts stay off meanwhile.
     ///
     /// # Errors
     /// The first [`Fault`] found.
@@ -308,7 +313,8 @@ impl Zone {
         }
     }
 
-    /// Checks the marks of what has its head at `index` and says how many of its blocks are reported and zero.
+    /// Checks the marks of what has its head at `index` and says how many of its blocks are
+    /// reported and zero.
     fn verify_marks(
         &self,
         lists: &FreeLists,
@@ -355,11 +361,13 @@ impl Zone {
                 seen += u64::from(blocks);
             }
         }
-        // Every free head is in a list: as many were seen in the table as in the lists, and each listed one is a head.
+        // Every free head is in a list: as many were seen in the table as in the lists, and each
+        // listed one is a head.
         if seen == listed_blocks { Ok(()) } else { Err(fault(FaultKind::BadLink)) }
     }
 
-    /// The lowest member of each set says that it is there, and there are as many members as blocks with room.
+    /// The lowest member of each set says that it is there, and there are as many members as blocks
+    /// with room.
     fn verify_room(&self, lists: &FreeLists, roomy_blocks: u64) -> Result<(), Fault> {
         let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadRoom };
         let mut members = 0;

@@ -3,8 +3,8 @@
 use super::kind::ZoneKind;
 use crate::units::PAGE_SIZE;
 
-/// How much of the zones above a lower zone keeps free of requests that could use them, unless somebody says otherwise: one frame in this many, by kind of
-/// the lower zone.
+/// How much of the zones above a lower zone keeps free of requests that could use them, unless
+/// somebody says otherwise: one frame in this many, by kind of the lower zone.
 pub const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
@@ -22,13 +22,15 @@ pub struct Watermarks {
     pub promo_pages: u64,
 }
 
-/// The default of `min_free_kbytes` for a machine of `managed_pages`: the square root of 16 times its KiB, between 128 and 262144.
+/// The default of `min_free_kbytes` for a machine of `managed_pages`: the square root of 16 times
+/// its KiB, between 128 and 262144.
 #[must_use]
 pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
     managed_pages.saturating_mul(KIB_PER_PAGE).saturating_mul(16).isqrt().clamp(128, 262_144)
 }
 
-/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of `min_free_kbytes` is proportional.
+/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of
+/// `min_free_kbytes` is proportional.
 #[must_use]
 pub fn watermarks(
     managed_pages: u64,
@@ -46,8 +48,9 @@ pub fn watermarks(
     Watermarks { min_pages, low_pages, high_pages, promo_pages: high_pages.saturating_add(gap) }
 }
 
-/// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind` keeps from it. `managed` are the node's
-/// zones; it keeps one frame in `ratio` of those above it, none when that is 0.
+/// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind`
+/// keeps from it. `managed` are the node's zones; it keeps one frame in `ratio` of those above it,
+/// none when that is 0.
 #[must_use]
 pub fn lowmem_reserve(
     kind: ZoneKind,

@@ -1,4 +1,5 @@
-//! Taking descriptors of blocks that are allocated whole out of use, and putting them back into use.
+//! Taking descriptors of blocks that are allocated whole out of use, and putting them back into
+//! use.
 
 use super::{Zone, segment};
 use crate::block::State;
@@ -7,7 +8,8 @@ use crate::map_space::{BlockNumber, BlockRange};
 use crate::platform::Platform;
 
 impl Zone {
-    /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole or in a pool and are described by the array. They are not described any more when this
+    /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole
+    /// or in a pool and are described by the array. They are not described any more when this
     /// returns, and nobody looks at their descriptors.
     pub(crate) fn withdraw<P: Platform>(
         &self,
@@ -35,7 +37,8 @@ impl Zone {
         found
     }
 
-    /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many. Who came to look at them before is to be waited for
+    /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many.
+    /// Who came to look at them before is to be waited for
     /// ([`wait_for_lookers`](Self::wait_for_lookers)).
     pub(crate) fn withdraw_owned(&self, blocks: BlockRange) -> u32 {
         let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
@@ -62,7 +65,8 @@ impl Zone {
             .is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
     }
 
-    /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and that the array could describe but does not.
+    /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and
+    /// that the array could describe but does not.
     pub(crate) fn withdrawn<P: Platform>(
         &self,
         platform: &P,
@@ -78,7 +82,8 @@ impl Zone {
         Some(BlockRange::new(start, end))
     }
 
-    /// Initialises descriptors of blocks that are allocated whole, whose part of the array is present, and puts them into use.
+    /// Initialises descriptors of blocks that are allocated whole, whose part of the array is
+    /// present, and puts them into use.
     pub(crate) fn describe_again(&self, blocks: BlockRange) {
         let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
         else {

@@ -50,8 +50,9 @@ pub fn bring_up_with(
     Ok(manager)
 }
 
-/// Brings up a machine and checks all invariants. Some files run tests of others once more: in `manager_inside` pages have descriptors in their blocks, in
-/// `manager_eager` and `manager_deferred` in an array.
+/// Brings up a machine and checks all invariants. Some files run tests of others once more: in
+/// `manager_inside` pages have descriptors in their blocks, in `manager_eager` and
+/// `manager_deferred` in an array.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
     bring_up_as_named(machine, &[]).expect("bring-up")
 }
@@ -82,7 +83,8 @@ pub fn has_array() -> bool {
     matches!(env!("CARGO_CRATE_NAME"), "manager_eager" | "manager_deferred")
 }
 
-/// The same with descriptors inside the blocks that are in pieces, where there is no array for them.
+/// The same with descriptors inside the blocks that are in pieces, where there is no array for
+/// them.
 pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
     if has_array() {
         return bring_up(machine);
@@ -97,7 +99,8 @@ pub fn with_pages(pages: Pages) -> Parameters {
     parameters
 }
 
-/// The same, never careful: for tests that count every page of the tables, or that free neighbours in one call, which page owners refuse.
+/// The same, never careful: for tests that count every page of the tables, or that free neighbours
+/// in one call, which page owners refuse.
 pub fn plain_with_pages(pages: Pages) -> Parameters {
     let mut parameters = Parameters::default();
     parameters.pages = pages;
@@ -133,14 +136,16 @@ pub fn in_use(manager: &Fake) -> u64 {
     manager.totals().allocated_pages - manager.cached_pages()
 }
 
-/// Pages that nobody has: free ones, and those that hold descriptors, of which there are as many as blocks in pieces.
+/// Pages that nobody has: free ones, and those that hold descriptors, of which there are as many as
+/// blocks in pieces.
 pub fn idle_pages(manager: &Fake) -> u64 {
     let totals = manager.totals();
     totals.free_pages + totals.map_pages
 }
 
-/// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by round and chance, `most` of them at a time, and checks all books now and then. Ends with nothing held and
-/// all that was free free again.
+/// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by
+/// round and chance, `most` of them at a time, and checks all books now and then. Ends with nothing
+/// held and all that was free free again.
 pub fn random_pieces(
     manager: &Fake,
     rounds: u32,

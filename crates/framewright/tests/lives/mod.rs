@@ -1,4 +1,5 @@
-//! What the lives of a memory consist of: the machine, the model of who has what, the steps, and the interrupt handler.
+//! What the lives of a memory consist of: the machine, the model of who has what, the steps, and
+//! the interrupt handler.
 
 mod handler;
 mod model;
@@ -20,8 +21,9 @@ use std::sync::Arc;
 /// The manager under test: its operations can be interrupted between any two instructions.
 pub type Stepped = Manager<SteppedMachine>;
 
-/// Of so many frames that the host has it writes into one: all of them would be most of the memory, and pages that the
-/// test's own host must find are what takes it long. The tables lie together, so that it finds them all the same.
+/// Of so many frames that the host has it writes into one: all of them would be most of the memory,
+/// and pages that the test's own host must find are what takes it long. The tables lie together, so
+/// that it finds them all the same.
 const WRITTEN: usize = 61;
 
 /// Debug aids of a life.
@@ -48,7 +50,8 @@ const fn mib(start: u64, end: u64) -> PhysRange {
     PhysRange::new(start << 20, end << 20)
 }
 
-/// Two nodes with whole GiBs, GiBs in pieces and holes, over the memory of `before` if there was a life before.
+/// Two nodes with whole GiBs, GiBs in pieces and holes, over the memory of `before` if there was a
+/// life before.
 pub fn machine(before: Option<&'static FakeMachine>) -> &'static FakeMachine {
     let builder = FakeMachine::builder()
         .ram(PhysRange::new(0x1000, 0x9_f000))

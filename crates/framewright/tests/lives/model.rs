@@ -6,7 +6,8 @@ use framewright_testkit::FakeMachine;
 /// What a run that somebody has is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Frames of `allocate` and its like; of this order where one call gave it and all of it is there.
+    /// Frames of `allocate` and its like; of this order where one call gave it and all of it is
+    /// there.
     Plain(Option<Order>),
     /// A counted run with so many references.
     Counted(u32),
@@ -94,7 +95,8 @@ impl Model {
     pub fn stamp(&self, range: PfnRange) {
         for frame in Self::stamped(range) {
             for offset in [0, 4088] {
-                // SAFETY: the frame was handed out just now, and the model has seen that nobody else has it.
+                // SAFETY: the frame was handed out just now, and the model has seen that nobody
+                // else has it.
                 unsafe { self.machine.store(frame.address() + offset, mix(frame.0 ^ offset)) };
             }
         }

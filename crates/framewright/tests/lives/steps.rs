@@ -1,4 +1,5 @@
-//! The steps of a life: every call of the manager's interface that takes or gives memory, or changes who may have it.
+//! The steps of a life: every call of the manager's interface that takes or gives memory, or
+//! changes who may have it.
 
 use super::model::{Kind, Run};
 use super::{Life, Stepped};
@@ -65,7 +66,8 @@ impl Life {
         if !self.random.one_in(6) {
             return operation(manager);
         }
-        // A stop after an instruction takes some microseconds. Most operations are over after a few hundred.
+        // A stop after an instruction takes some microseconds. Most operations are over after a few
+        // hundred.
         let far = if self.random.one_in(12) { 8 } else { 4 };
         let most = 1 << (4 + self.random.below(far) + 1);
         let instruction = 1 + self.random.below(most);

@@ -1,8 +1,10 @@
-//! A tiny machine for the model checkers: every execution brings it up anew, does a few things on a few CPUs, and accounts for every page.
+//! A tiny machine for the model checkers: every execution brings it up anew, does a few things on a
+//! few CPUs, and accounts for every page.
 //!
-//! A thread of the model is a CPU. Tables and caches lie in memory that all executions use one after the other, with what the last one left in it. Maps and lists are changed
-//! under the zone lock only, so that threads interleave at the lock, at the caches' ownership and at the counters that are read without the lock, however many
-//! frames a block has: blocks are of full size here.
+//! A thread of the model is a CPU. Tables and caches lie in memory that all executions use one
+//! after the other, with what the last one left in it. Maps and lists are changed under the zone
+//! lock only, so that threads interleave at the lock, at the caches' ownership and at the counters
+//! that are read without the lock, however many frames a block has: blocks are of full size here.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::block::MigrateType;
@@ -38,7 +40,8 @@ pub trait Owner {
 
 impl Owner for Model {
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError> {
-        // SAFETY: an execution owns all memory of its machine and touches none of it (invariant 42).
+        // SAFETY: an execution owns all memory of its machine and touches none of it (invariant
+        // 42).
         unsafe { self.free(range) }
     }
 
@@ -107,7 +110,8 @@ impl Memory {
 pub struct Machine {
     memory: Memory,
     shape: Shape,
-    /// A waiting CPU sleeps until some other has let something go: two that only yield to one another would do so for ever.
+    /// A waiting CPU sleeps until some other has let something go: two that only yield to one
+    /// another would do so for ever.
     #[cfg(loom)]
     bells: Vec<Notify>,
 }
@@ -146,8 +150,9 @@ fn this_cpu() -> u32 {
     CPU.with(Cell::get)
 }
 
-// SAFETY: the memory lives for ever, one execution at a time uses it, and it is seen at one offset; a thread is a CPU of its own number, and there are
-// no interrupts. The owner of a cache has a fence of its own in a model, so that one here is a barrier.
+// SAFETY: the memory lives for ever, one execution at a time uses it, and it is seen at one offset;
+// a thread is a CPU of its own number, and there are no interrupts. The owner of a cache has a
+// fence of its own in a model, so that one here is a barrier.
 unsafe impl Platform for Machine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let start = self.shape.start() << 12;
@@ -201,7 +206,8 @@ unsafe impl Platform for Machine {
     }
 }
 
-/// Brings the machine up, runs `body` on CPU 0, takes what it still holds, and accounts for every page.
+/// Brings the machine up, runs `body` on CPU 0, takes what it still holds, and accounts for every
+/// page.
 pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Vec<PfnRange>) {
     let machine = Box::into_raw(Box::new(Machine::new(memory, shape)));
     // SAFETY: it lives until the end of this function, and the manager is dropped before.
@@ -230,7 +236,8 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     drop(unsafe { Box::from_raw(machine) });
 }
 
-/// Threads of the model checker have stacks of 32 KiB, so what is large is built one after the other and put elsewhere.
+/// Threads of the model checker have stacks of 32 KiB, so what is large is built one after the
+/// other and put elsewhere.
 #[inline(never)]
 fn bring_up(platform: &'static Machine) -> Box<Model> {
     let mut ranges = [MapRange::EMPTY; 4];
@@ -261,7 +268,8 @@ fn parameters() -> Box<Parameters> {
     Box::new(Parameters::parse(line, &mut |problem| panic!("{problem}")))
 }
 
-/// Takes what bring-up left of the frames for tables out of the game; returns how many pages are free then.
+/// Takes what bring-up left of the frames for tables out of the game; returns how many pages are
+/// free then.
 fn set_aside(model: &Model) -> u64 {
     let end = START + model.platform().shape.blocks * 512;
     let mut left = [Pfn(0); 64];
@@ -349,7 +357,8 @@ pub fn on<T: Send + 'static>(
     })
 }
 
-/// Runs every order of events that the memory model allows, with at most `preemptions` of threads that could have gone on where that is given.
+/// Runs every order of events that the memory model allows, with at most `preemptions` of threads
+/// that could have gone on where that is given.
 #[cfg(loom)]
 pub fn explore(
     shape: Shape,

@@ -1,4 +1,5 @@
-//! What the tests of huge-page pools share: a machine with two nodes of memory and one without, and its numbers.
+//! What the tests of huge-page pools share: a machine with two nodes of memory and one without, and
+//! its numbers.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use crate::common::{self, Fake, gib, mib};

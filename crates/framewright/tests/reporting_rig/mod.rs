@@ -1,4 +1,5 @@
-//! What the tests of free page reporting share: a manager, a device that plays the host, and a clock.
+//! What the tests of free page reporting share: a manager, a device that plays the host, and a
+//! clock.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use super::common::{self, Fake, bring_up_with, check, mib, parameters};
@@ -23,7 +24,8 @@ pub struct Rig {
     pub now_ns: u64,
 }
 
-/// What a device must leave in memory so that this run can register it: careful runs poison free memory.
+/// What a device must leave in memory so that this run can register it: careful runs poison free
+/// memory.
 pub fn usual() -> Traits {
     let content = if common::is_careful() { Content::Poison } else { Content::Undefined };
     Traits { content, ..Traits::default() }

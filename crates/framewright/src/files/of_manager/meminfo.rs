@@ -31,7 +31,8 @@ pub(super) fn meminfo<P: Platform>(
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }
 
-/// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the largest reserve.
+/// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the
+/// largest reserve.
 fn kept_pages(zone: &Zone) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
     zone.watermarks().high_pages.saturating_add(reserve).min(zone.managed_pages())

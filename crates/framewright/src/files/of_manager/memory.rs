@@ -1,4 +1,5 @@
-//! `/sys/kernel/debug/framewright/memory`: what every part of memory is used for, as runs of 2 MiB blocks. Linux has no such file.
+//! `/sys/kernel/debug/framewright/memory`: what every part of memory is used for, as runs of 2 MiB
+//! blocks. Linux has no such file.
 //!
 //! ```text
 //! framewright memory 1 blocks 12288 cell 4     version, 2 MiB blocks in all zones, blocks in a cell (a power of two)
@@ -19,10 +20,13 @@
 //! | `I`, `D`, `L` | isolated, withheld until described, lent to the hypervisor for a report |
 //! | `H`, `?` | a hole, unknown |
 //!
-//! A cell with more than five uses has its orders put together: `F`, `R`, `W` and `P` without a number are any order, and the number behind `S` is that of all split blocks of the cell together.
+//! A cell with more than five uses has its orders put together: `F`, `R`, `W` and `P` without a
+//! number are any order, and the number behind `S` is that of all split blocks of the cell
+//! together.
 //!
-//! Machines of up to 8 GiB have a block in each cell; on larger ones cells are as large as it takes for there to be 4096 at most, so that the text stays below some 100 KB. Where all
-//! blocks of neighbouring cells have one use, they are one line.
+//! Machines of up to 8 GiB have a block in each cell; on larger ones cells are as large as it takes
+//! for there to be 4096 at most, so that the text stays below some 100 KB. Where all blocks of
+//! neighbouring cells have one use, they are one line.
 
 use super::super::FileError;
 use crate::manager::Manager;

@@ -1,4 +1,5 @@
-//! `/sys/devices/system/node`: which nodes there are, their CPUs and how far they are from one another.
+//! `/sys/devices/system/node`: which nodes there are, their CPUs and how far they are from one
+//! another.
 
 use super::super::{FileError, write_cpu_list};
 use super::{node, zones_of};

@@ -1,4 +1,5 @@
-//! `/proc/buddyinfo` and `/proc/pagetypeinfo` (SPEC 3.6): Linux's columns for orders 0 to 10, then those of the orders that only this manager has.
+//! `/proc/buddyinfo` and `/proc/pagetypeinfo` (SPEC 3.6): Linux's columns for orders 0 to 10, then
+//! those of the orders that only this manager has.
 
 use super::super::FileError;
 use super::zones_of;

@@ -1,4 +1,5 @@
-//! `/sys/module/page_reporting/parameters`, what is counted of free page reporting, and the shuffle beside it.
+//! `/sys/module/page_reporting/parameters`, what is counted of free page reporting, and the shuffle
+//! beside it.
 
 use super::super::{FileError, parse_bool, parse_number};
 use crate::manager::Manager;

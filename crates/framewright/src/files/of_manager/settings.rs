@@ -70,7 +70,8 @@ pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     Ok(())
 }
 
-/// 1 empties the caches of all CPUs, so that what they keep merges: all the compaction that there is without moving anything.
+/// 1 empties the caches of all CPUs, so that what they keep merges: all the compaction that there
+/// is without moving anything.
 pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
     if parse_number(text)? != 1 {
         return Err(FileError::Invalid);

@@ -1,11 +1,12 @@
 //! `/proc/vmstat` and each node's: Linux's names where it has one, ours in their style.
 //!
-//! What happens in the caches of CPUs is not counted, because that would cost each allocation and free a store: what
-//! is counted is what happens under a lock anyway and off the usual way. So `pgalloc_` and `pgfree` are the pages that
-//! left zones and came back, exactly, with refills of caches and what came back from them: a page that a cache hands out
-//! again before it goes back is in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and
-//! `nr_pcp_pages` of it is in caches. `numa_` names count pages, as Linux's documentation says of them. `pcp_` names tell
-//! of the caches.
+//! What happens in the caches of CPUs is not counted, because that would cost each allocation and
+//! free a store: what is counted is what happens under a lock anyway and off the usual way. So
+//! `pgalloc_` and `pgfree` are the pages that left zones and came back, exactly, with refills of
+//! caches and what came back from them: a page that a cache hands out again before it goes back is
+//! in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and `nr_pcp_pages`
+//! of it is in caches. `numa_` names count pages, as Linux's documentation says of them. `pcp_`
+//! names tell of the caches.
 
 use super::super::FileError;
 use super::{node, reporting, zones_of};
@@ -24,8 +25,8 @@ pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
 pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
 pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
-/// Pages of the page array that bring-up made, less what map reclaim gave back: with [`MAP_PAGES`] all that
-/// describes pages.
+/// Pages of the page array that bring-up made, less what map reclaim gave back: with [`MAP_PAGES`]
+/// all that describes pages.
 const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
 
 /// Pages that are withheld until their part of the memory map is initialised.

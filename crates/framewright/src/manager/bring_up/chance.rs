@@ -14,19 +14,21 @@ pub enum ShuffleSeed {
     Entropy,
     /// The clock, and an address: nobody repeats it, but it can be guessed.
     Clock,
-    /// An address. Where programs lie at one place it is the same at every boot, and so is the order.
+    /// An address. Where programs lie at one place it is the same at every boot, and so is the
+    /// order.
     Address,
 }
 
-/// What no two boots have in common, as far as the platform knows: its entropy and its clock, with an address. All of it goes in, so that
-/// one bad source takes nothing away from the others.
+/// What no two boots have in common, as far as the platform knows: its entropy and its clock, with
+/// an address. All of it goes in, so that one bad source takes nothing away from the others.
 fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
     let words = [entropy, clock].into_iter().flatten();
     let mixed = words.fold(address, |mixed, word| Chance::new(mixed).next() ^ word);
     Chance::new(mixed).next()
 }
 
-/// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first block on.
+/// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first
+/// block on.
 pub(super) fn begin_shuffling<P: Platform>(
     zones: &mut [Zone],
     parameters: &Parameters,

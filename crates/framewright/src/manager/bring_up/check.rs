@@ -44,8 +44,8 @@ impl fmt::Display for PlatformFault {
 
 /// Looks at a platform before anything is built on it.
 ///
-/// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without one is found at bring-up and not when
-/// memory becomes short.
+/// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without one is found
+/// at bring-up and not when memory becomes short.
 pub(super) fn check<P: Platform>(
     platform: &P,
     early: &EarlyAllocator<'_, P>,

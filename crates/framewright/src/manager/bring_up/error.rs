@@ -45,9 +45,9 @@ impl fmt::Display for BringUpError {
 
 impl core::error::Error for BringUpError {}
 
-/// Bring-up failed, and the early allocator is back, with all the memory that it had. It is small ([`EarlyAllocator`]), so
-/// that this is no burden for a small stack. Who has no use for it takes the error alone; `?` does, where
-/// a [`BringUpError`] is returned.
+/// Bring-up failed, and the early allocator is back, with all the memory that it had. It is small
+/// ([`EarlyAllocator`]), so that this is no burden for a small stack. Who has no use for it takes
+/// the error alone; `?` does, where a [`BringUpError`] is returned.
 pub struct BringUpFailed<'a, P: Platform> {
     /// Why.
     pub error: BringUpError,

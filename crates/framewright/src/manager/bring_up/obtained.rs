@@ -54,14 +54,17 @@ impl<P: Platform> Obtained<'_, '_, P> {
     }
 
     pub(super) fn give_back(&mut self, range: PhysRange) {
-        // It was allocated just now, so that this cannot fail; if it did, the range would stay reserved.
-        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody looks at them again.
+        // It was allocated just now, so that this cannot fail; if it did, the range would stay
+        // reserved.
+        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody
+        // looks at them again.
         let _ = unsafe { self.early.free(range) };
     }
 }
 
-/// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay out of low memory. With some they stay on
-/// their nodes, where CPUs are near to them, unless there are so many that each GiB counts.
+/// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay
+/// out of low memory. With some they stay on their nodes, where CPUs are near to them, unless there
+/// are so many that each GiB counts.
 pub(super) fn place_tables<P: Platform>(
     early: &mut EarlyAllocator<'_, P>,
     parameters: &Parameters,

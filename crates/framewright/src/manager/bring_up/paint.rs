@@ -1,4 +1,5 @@
-//! Painting: every frame of memory comes to its zone, in one pass over what is reserved or allocated and one over what is free.
+//! Painting: every frame of memory comes to its zone, in one pass over what is reserved or
+//! allocated and one over what is free.
 
 use super::Frame;
 use crate::early::{EarlyAllocator, MemoryRuns};
@@ -12,7 +13,8 @@ use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
 /// Zone and end of what was free before any memory.
 const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
 
-/// Walks memory and free memory together, both ascending, once for all memory that is not free and once for what is.
+/// Walks memory and free memory together, both ascending, once for all memory that is not free and
+/// once for what is.
 struct Painter<'a> {
     zones: &'a mut [Zone],
     slots: &'a [u16],
@@ -87,7 +89,8 @@ impl Painter<'_> {
     }
 }
 
-/// Paints all memory, hands the early allocator's over, and writes down what each zone must know of its blocks in pieces.
+/// Paints all memory, hands the early allocator's over, and writes down what each zone must know of
+/// its blocks in pieces.
 #[inline(never)]
 pub(super) fn paint<P: Platform>(
     early: &mut EarlyAllocator<'_, P>,
@@ -101,7 +104,8 @@ pub(super) fn paint<P: Platform>(
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
-    // From here on the early allocator allocates nothing more, so that its own arrays can be handed over with the rest.
+    // From here on the early allocator allocates nothing more, so that its own arrays can be handed
+    // over with the rest.
     let boot_pages = &frame.pools.boot_pages;
     for paints_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());

@@ -1,7 +1,9 @@
 //! Giving back the map of pages that the caller alone has: those on their way into a pool.
 //!
-//! What makes the general way dear is asking, block by block and under the zone lock, what a block is. Here that is known. So a section is taken out of use by one word, all readers are waited
-//! for once, a whole section leaves by one store, and all that a call sets free goes back after one flush: a second one only where a mapping of 2 MiB has to be split.
+//! What makes the general way dear is asking, block by block and under the zone lock, what a block
+//! is. Here that is known. So a section is taken out of use by one word, all readers are waited for
+//! once, a whole section leaves by one store, and all that a call sets free goes back after one
+//! flush: a second one only where a mapping of 2 MiB has to be split.
 
 use super::{MapChange, MapError, OwnFrames, Piece};
 use crate::manager::Manager;
@@ -10,16 +12,19 @@ use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::zone::Zone;
 
-/// Sections whose frames wait for one flush: what is held back at most is 1 GiB, while 64 GiB join a pool.
+/// Sections whose frames wait for one flush: what is held back at most is 1 GiB, while 64 GiB join
+/// a pool.
 const SECTIONS_OF_A_FLUSH: u32 = 512;
 
 impl<P: Platform> Manager<P> {
-    /// Gives back the map of whole blocks of one zone that nobody but the caller has or sees. Their frames of the array are free when this returns.
+    /// Gives back the map of whole blocks of one zone that nobody but the caller has or sees. Their
+    /// frames of the array are free when this returns.
     ///
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and is counted.
+    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
+    /// is counted.
     pub(in crate::manager) fn reclaim_map_of_own(
         &self,
         zone: &'static Zone,
@@ -62,7 +67,8 @@ impl<P: Platform> Manager<P> {
         Ok(change)
     }
 
-    /// Splits the mapping of a piece. Where there is no frame for that the piece is described again.
+    /// Splits the mapping of a piece. Where there is no frame for that the piece is described
+    /// again.
     fn prepare_owned(
         &self,
         space: &dyn MapSpace,

@@ -1,6 +1,7 @@
 //! Pools as the command line wants them, filled when all memory is there (SPEC 6.2, 6.6, 6.7).
 //!
-//! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel like the other. Where pages in pools are to have no map, bring-up takes most of them from the
+//! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel
+//! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! early allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
 use super::take::Moment;
@@ -46,23 +47,28 @@ pub struct BootFill {
     pub pools: [BootPool; PoolSize::COUNT],
     /// The default size.
     pub default_size: PoolSize,
-    /// A count for the default size that was not used ([`HugePageParameters::overridden_pages`](crate::pools::HugePageParameters::overridden_pages)).
+    /// A count for the default size that was not used
+    /// ([`HugePageParameters::overridden_pages`](crate::pools::HugePageParameters::overridden_pages)).
     pub overridden: Option<u64>,
-    /// A node that the command line names and the machine does not have: all of that parameter was ignored.
+    /// A node that the command line names and the machine does not have: all of that parameter was
+    /// ignored.
     pub absent_node: Option<NodeId>,
     /// How long it took.
     pub duration_ns: Option<u64>,
     /// Most threads that it could have: `hugepage_alloc_threads=`, or a quarter of the CPUs.
     pub threads: u32,
-    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one for 64 GiB, but where
-    /// somebody else cares for descriptors, which takes much longer, one for 128 MiB.
+    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one
+    /// for 64 GiB, but where somebody else cares for descriptors, which takes much longer, one for
+    /// 128 MiB.
     pub threads_of_use: u32,
-    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are none.
+    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are
+    /// none.
     pub threads_used: u32,
 }
 
 impl<P: Platform> Manager<P> {
-    /// Fills the pools as the command line says. To be called once, when all memory is available and before anybody uses it much; `helpers` may take part.
+    /// Fills the pools as the command line says. To be called once, when all memory is available
+    /// and before anybody uses it much; `helpers` may take part.
     pub fn fill_pools<H: Helpers + ?Sized>(
         &self,
         parameters: &Parameters,
@@ -109,7 +115,8 @@ impl<P: Platform> Manager<P> {
                 fill.absent_node = Some(absent);
                 continue;
             }
-            // Who resizes at this moment came too early; without pages the pool is as it would be without the parameter.
+            // Who resizes at this moment came too early; without pages the pool is as it would be
+            // without the parameter.
             let Ok(_resizing) = self.start_resizing() else { continue };
             let pool = &mut fill.pools[size.index()];
             pool.wanted = requested.pages;
@@ -150,7 +157,8 @@ impl<P: Platform> Manager<P> {
         fill
     }
 
-    /// Puts the pages that bring-up took for the pools into them, once. Returns how many, by size and node.
+    /// Puts the pages that bring-up took for the pools into them, once. Returns how many, by size
+    /// and node.
     fn adopt_boot_pages(&self) -> [Shares; PoolSize::COUNT] {
         let mut adopted = [[0; MAX_NODES]; PoolSize::COUNT];
         // Relaxed: bring-up is long over.
@@ -199,14 +207,16 @@ fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u6
     shares
 }
 
-/// Whether the command line fills pools with pages that need no map. Not while each page is watched: aids see allocations, which these are not.
+/// Whether the command line fills pools with pages that need no map. Not while each page is
+/// watched: aids see allocations, which these are not.
 pub(in super::super) fn may_have_no_map(parameters: &Parameters) -> bool {
     let words = &parameters.huge_pages;
     let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
     words.free_vmemmap && wanted && !Aids::of(parameters).watch()
 }
 
-/// Takes the pages of the command line from the early allocator, before the array gets its memory, as far as they leave enough. To be called where there will be an array.
+/// Takes the pages of the command line from the early allocator, before the array gets its memory,
+/// as far as they leave enough. To be called where there will be an array.
 #[inline(never)]
 pub(in super::super) fn choose_boot_pages<P: Platform>(
     early: &mut EarlyAllocator<'_, P>,

@@ -13,8 +13,9 @@ use crate::units::Order;
 use crate::zone::Zone;
 
 impl<P: Platform> Manager<P> {
-    /// Recounts the pools from their lists and from the tables, and checks the rules among their counters (SPEC 6.1). While nobody resizes, allocates or frees pages of
-    /// pools; the rules alone hold at any time.
+    /// Recounts the pools from their lists and from the tables, and checks the rules among their
+    /// counters (SPEC 6.1). While nobody resizes, allocates or frees pages of pools; the rules
+    /// alone hold at any time.
     ///
     /// # Errors
     /// The first [`PoolFault`] found.

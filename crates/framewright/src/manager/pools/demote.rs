@@ -1,7 +1,9 @@
 //! Demotion: 1 GiB pages become 2 MiB pages of the other pool (SPEC 6.8).
 //!
-//! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned arithmetic, and takes as many as it was asked for although fewer may be
-//! unreserved. Here a page is taken only while one is free that nobody was promised, and each is counted out of one pool before it is counted into the other.
+//! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
+//! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
+//! is taken only while one is free that nobody was promised, and each is counted out of one pool
+//! before it is counted into the other.
 
 use super::lend::alone;
 use super::take::Moment;
@@ -30,11 +32,13 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Writes `demote`: up to `pages` free pages that nobody was promised become pages of the smaller size, from all nodes in turn. Both targets change
-    /// with them. Says how many were demoted. 0 pages are demoted at once.
+    /// Writes `demote`: up to `pages` free pages that nobody was promised become pages of the
+    /// smaller size, from all nodes in turn. Both targets change with them. Says how many were
+    /// demoted. 0 pages are demoted at once.
     ///
     /// # Errors
-    /// [`PoolError::NotPossible`] for 2 MiB pages, [`PoolError::NothingToDemote`], [`PoolError::Busy`].
+    /// [`PoolError::NotPossible`] for 2 MiB pages, [`PoolError::NothingToDemote`],
+    /// [`PoolError::Busy`].
     pub fn demote(&self, pages: u64) -> Result<u64, PoolError> {
         self.demote_on(pages, NodeMask::ALL)
     }
@@ -69,7 +73,8 @@ impl<P: Platform> Pool<'_, P> {
                 demoted += 1;
             }
         }
-        // Nodes whose free pages are isolated or have errors gave less than their share: the others may have more.
+        // Nodes whose free pages are isolated or have errors gave less than their share: the others
+        // may have more.
         for node in nodes.nodes() {
             while demoted < pages && manager.demote_page(size, smaller, node) {
                 demoted += 1;
@@ -113,8 +118,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes a page out of a zone's list and the books that is good, free and not promised; whether it was reported
-    /// stands beside it.
+    /// Takes a page out of a zone's list and the books that is good, free and not promised; whether
+    /// it was reported stands beside it.
     fn take_for_demotion(&self, size: PoolSize, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
         let good = |index| zone.is_good_in_pool(index);
         let mut search = None;

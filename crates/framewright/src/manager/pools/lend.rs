@@ -20,9 +20,11 @@ pub(super) struct Place {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one that was promised ([`reserve`](Self::reserve)), and the promise is used
-    /// up: once the page is in its place, say so with [`commit`](Self::commit); a page that is freed before is promised again. Without, a page that nobody
-    /// was promised; where there is none, a surplus page as far as overcommit allows.
+    /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one
+    /// that was promised ([`reserve`](Self::reserve)), and the promise is used up: once the page is
+    /// in its place, say so with [`commit`](Self::commit); a page that is freed before is promised
+    /// again. Without, a page that nobody was promised; where there is none, a surplus page as far
+    /// as overcommit allows.
     ///
     /// # Errors
     /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
@@ -90,7 +92,8 @@ impl<P: Platform> Pool<'_, P> {
         Some(index)
     }
 
-    /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on does not get the promise back.
+    /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on
+    /// does not get the promise back.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
@@ -105,14 +108,16 @@ impl<P: Platform> Pool<'_, P> {
         Ok(())
     }
 
-    /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and nobody was promised this one: then it is free memory. Never fails for a page
-    /// that was allocated from this pool.
+    /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and
+    /// nobody was promised this one: then it is free memory. Never fails for a page that was
+    /// allocated from this pool.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
     ///
     /// # Safety
-    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the page, which [`allocate`](Self::allocate) returned, and nobody uses it any more.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the page, which
+    /// [`allocate`](Self::allocate) returned, and nobody uses it any more.
     pub unsafe fn free(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
         let (manager, size, zone) = (self.manager, self.size, place.zone);
@@ -160,7 +165,8 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Ends the use of a page with these flags; `told` says that all of it was reported just now. True when it leaves the pool: the caller gives it back to its zone.
+    /// Ends the use of a page with these flags; `told` says that all of it was reported just now.
+    /// True when it leaves the pool: the caller gives it back to its zone.
     pub(super) fn end_use(&self, size: PoolSize, place: &Place, flags: u32, told: bool) -> bool {
         self.end_use_locked(self.pools.books.lock(self.platform), size, place, flags, told)
     }
@@ -239,7 +245,8 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// One page of the first node that has one: first at hand, then with all that can be done about it.
+    /// One page of the first node that has one: first at hand, then with all that can be done about
+    /// it.
     pub(super) fn take_one(
         &self,
         size: PoolSize,

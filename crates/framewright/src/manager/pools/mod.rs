@@ -1,10 +1,14 @@
 //! Huge-page pools at work: [`Pool`], what people ask of one.
 //!
-//! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to users and takes them back, `promise` reserves, `demote` makes 2 MiB pages
-//! out of 1 GiB pages, `poison` takes pages with memory errors out, `moving` says when pages are on their way, `report` lends free pages to the hypervisor, `boot` fills pools as the command line says, `check` recounts. The rules and the counters are in `pools::books`.
+//! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to
+//! users and takes them back, `promise` reserves, `demote` makes 2 MiB pages out of 1 GiB pages,
+//! `poison` takes pages with memory errors out, `moving` says when pages are on their way, `report`
+//! lends free pages to the hypervisor, `boot` fills pools as the command line says, `check`
+//! recounts. The rules and the counters are in `pools::books`.
 //!
-//! One lock is around the books of all pools, as in Linux; it is never held while a zone's is (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`];
-//! users of pages do not wait for them.
+//! One lock is around the books of all pools, as in Linux; it is never held while a zone's is
+//! (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`]; users of
+//! pages do not wait for them.
 
 pub(super) mod boot;
 mod check;
@@ -136,7 +140,8 @@ impl<P: Platform> Drop for Resizing<'_, P> {
     }
 }
 
-/// The pool of one size. Any context that may take the manager's locks may read, allocate and free; see each method for where waiting matters.
+/// The pool of one size. Any context that may take the manager's locks may read, allocate and free;
+/// see each method for where waiting matters.
 pub struct Pool<'a, P: Platform> {
     manager: &'a Manager<P>,
     size: PoolSize,
@@ -157,7 +162,8 @@ impl<P: Platform> Manager<P> {
         Pool { manager: self, size }
     }
 
-    /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once [`fill_pools`](Self::fill_pools) was called; 2 MiB otherwise.
+    /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once
+    /// [`fill_pools`](Self::fill_pools) was called; 2 MiB otherwise.
     #[must_use]
     pub fn default_pool_size(&self) -> PoolSize {
         // Relaxed: written at boot.
@@ -200,8 +206,8 @@ impl<P: Platform> Manager<P> {
         let can_wait = self.platform.can_wait();
         let task = if can_wait { self.platform.current_task() } else { None };
         let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
-        // Acquire pairs with the Release when `Resizing` is dropped: resizes follow one another. Relaxed: a task knows its own
-        // number, and that of another decides nothing.
+        // Acquire pairs with the Release when `Resizing` is dropped: resizes follow one another.
+        // Relaxed: a task knows its own number, and that of another decides nothing.
         while let Err(owner) =
             self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
@@ -223,7 +229,8 @@ impl<P: Platform> Pool<'_, P> {
         self.size
     }
 
-    /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of `/proc/meminfo` show them.
+    /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
+    /// `/proc/meminfo` show them.
     pub fn counts(&self) -> PoolCounts {
         self.manager.pools.books.lock(self.manager.platform).counts(self.size)
     }
@@ -237,7 +244,8 @@ impl<P: Platform> Pool<'_, P> {
         Ok(self.manager.pools.books.lock(self.manager.platform).node(self.size, node))
     }
 
-    /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated. Those that there are stay.
+    /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated.
+    /// Those that there are stay.
     ///
     /// # Errors
     /// [`PoolError::NotPossible`] for 1 GiB pages.

@@ -1,7 +1,8 @@
 //! Pages of pools with memory errors (SPEC 6.9).
 //!
-//! Called where a machine check is handled: a bounded number of steps, whatever the pool's size. The chain of free
-//! pages is doubly linked, and a page's own links say which chain it stands in, so that it is taken out where it is.
+//! Called where a machine check is handled: a bounded number of steps, whatever the pool's size.
+//! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
+//! so that it is taken out where it is.
 
 use super::lend::{Place, alone};
 use super::{Manager, Pool};
@@ -15,18 +16,21 @@ use crate::units::Pfn;
 pub enum Poisoned {
     /// It was free and has left the pool. It is nobody's for ever.
     Left,
-    /// Nobody gets it any more, but it is still in the pool. In use: it leaves when it is freed. Free while pages of
-    /// a pool are on their way, as in a resize: it leaves when that ends. All free pages are promised to somebody:
-    /// it leaves when the pool shrinks.
+    /// Nobody gets it any more, but it is still in the pool. In use: it leaves when it is freed.
+    /// Free while pages of a pool are on their way, as in a resize: it leaves when that ends. All
+    /// free pages are promised to somebody: it leaves when the pool shrinks.
     Stays,
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one leaves the pool, so that one page less stays. Its memory is nobody's from then on,
-    /// all of it, as it is not known what else is wrong there. Takes the same few steps in a pool of any size.
+    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one
+    /// leaves the pool, so that one page less stays. Its memory is nobody's from then on, all of
+    /// it, as it is not known what else is wrong there. Takes the same few steps in a pool of any
+    /// size.
     ///
     /// # Errors
-    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or out at this moment.
+    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or
+    /// out at this moment.
     pub fn poison(&self, frame: Pfn) -> Result<Poisoned, PoolError> {
         let (manager, size) = (self.manager, self.size);
         let start = Pfn(frame.0 & !(size.frames() - 1));
@@ -54,8 +58,8 @@ impl<P: Platform> Pool<'_, P> {
         Ok(Poisoned::Left)
     }
 
-    /// Takes a page with a memory error out of the books and its list, if it is free there and not promised. While
-    /// no pages are on their way. The caller gives it back.
+    /// Takes a page with a memory error out of the books and its list, if it is free there and not
+    /// promised. While no pages are on their way. The caller gives it back.
     fn leave(&self, books: &mut Books, place: &Place) -> bool {
         let (size, zone) = (self.size, place.zone);
         let free = self.is_page(place) && self.flags(place).is_none();

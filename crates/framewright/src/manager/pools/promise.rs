@@ -6,13 +6,15 @@ use crate::platform::Platform;
 use crate::pools::{NodeMask, PoolError, PoolSize, Taken};
 use crate::units::NodeId;
 
-/// Surplus pages that are allocated between two looks at what is still missing, and given back together.
+/// Surplus pages that are allocated between two looks at what is still missing, and given back
+/// together.
 const PAGES_AT_ONCE: u64 = PAGES_OF_A_HOLD;
 
 impl<P: Platform> Pool<'_, P> {
-    /// Promises `pages` pages: free ones, and where those do not suffice, surplus ones that are allocated for it from `nodes`, as far as overcommit allows. All or nothing.
-    /// Refused, too, when `nodes` have fewer free pages than are promised now; which nodes the pages will come from is not known, so this holds for
-    /// this moment only.
+    /// Promises `pages` pages: free ones, and where those do not suffice, surplus ones that are
+    /// allocated for it from `nodes`, as far as overcommit allows. All or nothing. Refused, too,
+    /// when `nodes` have fewer free pages than are promised now; which nodes the pages will come
+    /// from is not known, so this holds for this moment only.
     ///
     /// # Errors
     /// [`PoolError::NoPage`].
@@ -26,7 +28,8 @@ impl<P: Platform> Pool<'_, P> {
                 let mut books = manager.pools.books.lock(manager.platform);
                 let counts = books.counts_mut(size);
                 let available = counts.available();
-                // Others may allocate what lies there while more is fetched: it is promised at once.
+                // Others may allocate what lies there while more is fetched: it is promised at
+                // once.
                 let now = available.min(pages - promised);
                 counts.reserved += now;
                 promised += now;
@@ -56,7 +59,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Takes back a promise. Surplus pages that lie free become free memory, as many as were promised at most, from all nodes alike.
+    /// Takes back a promise. Surplus pages that lie free become free memory, as many as were
+    /// promised at most, from all nodes alike.
     ///
     /// # Errors
     /// [`PoolError::NotReserved`].
@@ -117,7 +121,8 @@ impl<P: Platform> Manager<P> {
         added
     }
 
-    /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and nothing changed, when there are fewer promises.
+    /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and
+    /// nothing changed, when there are fewer promises.
     fn break_promise(&self, size: PoolSize, promised: u64, surplus: u64) -> bool {
         let nodes = self.nodes_with_memory(NodeMask::ALL);
         let shares = {

@@ -1,8 +1,11 @@
-//! Free pages of pools with the hypervisor: free page reporting is their user meanwhile, so that every rule of the books holds.
+//! Free pages of pools with the hypervisor: free page reporting is their user meanwhile, so that
+//! every rule of the books holds.
 //!
-//! As many pages as somebody was promised stay, unreported. Of the others at most half are lent at once, none that is isolated or has a memory error, and none of a node with surplus pages, for those leave
-//! when they are freed. What comes back is freed as by any user, and stands behind the pages that were not reported, which are handed out first. A page
-//! keeps its mark as long as it is free in its pool.
+//! As many pages as somebody was promised stay, unreported. Of the others at most half are lent at
+//! once, none that is isolated or has a memory error, and none of a node with surplus pages, for
+//! those leave when they are freed. What comes back is freed as by any user, and stands behind the
+//! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
+//! free in its pool.
 
 use super::lend::Place;
 use crate::block::lists::NONE;
@@ -19,7 +22,8 @@ pub(crate) struct Loan {
     /// Where they are.
     indices: [u32; MOST_PIECES],
     len: usize,
-    /// Of a single page that is told in parts: from where on, and how much of it at once. In frames.
+    /// Of a single page that is told in parts: from where on, and how much of it at once. In
+    /// frames.
     part: Option<(u64, u64)>,
 }
 
@@ -72,7 +76,8 @@ impl<P: Platform> Manager<P> {
         (0..self.pool_lists()).filter(fits).any(|number| self.pool_free_frames(number).1 != 0)
     }
 
-    /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1 GiB pages one, of which `most_frames` go out at once.
+    /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1
+    /// GiB pages one, of which `most_frames` go out at once.
     pub(crate) fn lend_pool_pages(
         &self,
         number: usize,
@@ -87,7 +92,8 @@ impl<P: Platform> Manager<P> {
         let most = most
             .min(books.lendable(size, node).div_ceil(2))
             .min(most_pages.min(MOST_PIECES) as u64);
-        // One step of a search: what is isolated goes to the end, so that the next call comes further.
+        // One step of a search: what is isolated goes to the end, so that the next call comes
+        // further.
         let mut search = books.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
@@ -133,7 +139,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes a loan back, which is empty afterwards; `told` says of each page whether all of it was reported.
+    /// Takes a loan back, which is empty afterwards; `told` says of each page whether all of it was
+    /// reported.
     pub(crate) fn return_loan(&self, loan: &mut Loan, told: &dyn Fn(usize) -> bool) {
         let pages = core::mem::replace(loan, Loan::EMPTY);
         let Some((size, slot, zone)) = self.pool_list(pages.number) else { return };

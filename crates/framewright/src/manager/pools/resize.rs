@@ -1,7 +1,9 @@
 //! Growing and shrinking a pool (SPEC 6.4).
 //!
-//! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn. Then each node's share is one part of a job, so that several threads work on their own
-//! nodes; a chunk is taken from the zones without anybody seeing it and published under one lock. A job of few pages is not a job at all.
+//! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn.
+//! Then each node's share is one part of a job, so that several threads work on their own nodes; a
+//! chunk is taken from the zones without anybody seeing it and published under one lock. A job of
+//! few pages is not a job at all.
 
 use super::{Manager, Pool};
 use crate::platform::Platform;
@@ -17,7 +19,8 @@ use framewright_jobs::{Helpers, Job, Part};
 
 /// Pages that are published together at most.
 const PAGES_AT_ONCE: u64 = 16384;
-/// Pages that are counted off a list under one hold of the lock: a miss of the cache each, where they are shuffled.
+/// Pages that are counted off a list under one hold of the lock: a miss of the cache each, where
+/// they are shuffled.
 pub(super) const PAGES_OF_A_HOLD: u64 = 256;
 /// Units of one node's part of a job; no node has so many pages.
 const PART_SHIFT: u32 = 40;
@@ -29,7 +32,8 @@ enum Way {
     Out,
 }
 
-/// What a resize led to. A pool that could not grow as far as was wanted is no error: what was reached is its target now (SPEC 6.4).
+/// What a resize led to. A pool that could not grow as far as was wanted is no error: what was
+/// reached is its target now (SPEC 6.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resized {
     /// Which pool.
@@ -64,10 +68,13 @@ impl fmt::Display for Resized {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such first, then memory is taken, from all nodes in turn. Shrinking takes free
-    /// pages that are not reserved; of those in use the excess becomes surplus, which leaves the pool when it is freed.
+    /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such
+    /// first, then memory is taken, from all nodes in turn. Shrinking takes free pages that are not
+    /// reserved; of those in use the excess becomes surplus, which leaves the pool when it is
+    /// freed.
     ///
-    /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take long; waits for other resizes.
+    /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take
+    /// long; waits for other resizes.
     ///
     /// # Errors
     /// [`PoolError::Busy`]. Too little memory is no error, see [`Resized`].
@@ -183,13 +190,15 @@ impl<P: Platform> Manager<P> {
                 open = all;
             }
         }
-        // Nobody has any left at hand: now with all that can be done about it, until that does not help either.
+        // Nobody has any left at hand: now with all that can be done about it, until that does not
+        // help either.
         for node in all.nodes() {
             left -= self.add_hard(size, node, left);
         }
     }
 
-    /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and nobody else.
+    /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and
+    /// nobody else.
     pub(super) fn fill_shares<H: Helpers + ?Sized>(
         &self,
         size: PoolSize,
@@ -211,7 +220,8 @@ impl<P: Platform> Manager<P> {
         counts.target = counts.all.persistent();
     }
 
-    /// Adds each node's share as far as there is memory at hand. Says how many pages came, and how many frames their descriptors gave back.
+    /// Adds each node's share as far as there is memory at hand. Says how many pages came, and how
+    /// many frames their descriptors gave back.
     fn add_shares<H: Helpers + ?Sized>(
         &self,
         size: PoolSize,
@@ -239,7 +249,8 @@ impl<P: Platform> Manager<P> {
         (got, returned.into_inner())
     }
 
-    /// Adds up to `most` pages of a node, with all that can be done where memory is short; says how many.
+    /// Adds up to `most` pages of a node, with all that can be done where memory is short; says how
+    /// many.
     fn add_hard(&self, size: PoolSize, node: NodeId, most: u64) -> u64 {
         let mut added = 0;
         while added < most {
@@ -292,13 +303,15 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as many as are handled together.
+    /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as
+    /// many as are handled together.
     fn remove_pages(&self, size: PoolSize, node: NodeId, count: u64, most: u64) -> Taken {
         let mut taken = Taken::NONE;
         while taken.pages() < most.min(PAGES_AT_ONCE) {
             let mut books = self.pools.books.lock(self.platform);
             let wanted = (most - taken.pages()).min(books.removable(size, count));
-            // All that a node has comes off at once. A part has to be counted off, link after link and with the lock held; and what is restored sets memory free for the rest.
+            // All that a node has comes off at once. A part has to be counted off, link after link
+            // and with the lock held; and what is restored sets memory free for the rest.
             let is_whole =
                 wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
@@ -363,7 +376,8 @@ impl<P: Platform> Manager<P> {
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);
         let job = if self.restores_maps(way) {
-            // All of it is outside of locks and what it takes is known, so that helpers come at once; chunks as small as that allows, so that all end together.
+            // All of it is outside of locks and what it takes is known, so that helpers come at
+            // once; chunks as small as that allows, so that all end together.
             let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
             job.align(least).min_chunk(least)
         } else {
@@ -383,8 +397,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Whether more is done for a block's descriptors than for the block: where they are made again, or somebody else cares for them. Giving them up is little in a kernel, and in a process it is one
-    /// call of the system, which several threads at once make no shorter.
+    /// Whether more is done for a block's descriptors than for the block: where they are made
+    /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
+    /// process it is one call of the system, which several threads at once make no shorter.
     fn is_much_for_maps(&self, way: Way) -> bool {
         self.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(way)
     }

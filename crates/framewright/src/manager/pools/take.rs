@@ -1,6 +1,7 @@
 //! Pages on their way from zones into pools and back. Nobody else sees them meanwhile.
 //!
-//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else whole runs are taken and given back under one hold of a zone's lock.
+//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
+//! whole runs are taken and given back under one hold of a zone's lock.
 
 use super::super::Manager;
 use super::super::Request;
@@ -24,27 +25,34 @@ const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
 
-/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees them.
+/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolBatch<'a> {
     /// Their size.
     pub size: PoolSize,
-    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have them. At most 32 runs.
+    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have
+    /// them. At most 32 runs.
     pub runs: &'a [PfnRange],
-    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors which were not built yet need not be (SPEC 7.6).
+    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors
+    /// which were not built yet need not be (SPEC 7.6).
     pub at_boot: bool,
 }
 
-/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock held, in the context of who resizes, reserves, allocates or frees, by several
-/// threads at once for different pages.
+/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock
+/// held, in the context of who resizes, reserves, allocates or frees, by several threads at once
+/// for different pages.
 ///
-/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it gives away descriptors by the numbers in the batch.
+/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it
+/// gives away descriptors by the numbers in the batch.
 pub trait PoolMaps: Sync {
-    /// The pages will be in the pool right after this. Says how many frames came back to the free memory, which makes a resize that was short go on. A page whose
-    /// descriptors cannot be given up stays as it is and joins the pool all the same.
+    /// The pages will be in the pool right after this. Says how many frames came back to the free
+    /// memory, which makes a resize that was short go on. A page whose descriptors cannot be given
+    /// up stays as it is and joins the pool all the same.
     ///
     /// # Safety
-    /// The caller owns all pages of the batch until this returns (invariant 42), and no reference to a descriptor of theirs is used any more.
+    /// The caller owns all pages of the batch until this returns (invariant 42), and no reference
+    /// to a descriptor of theirs is used any more.
     unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
 
     /// The pages will be free memory right after this. Cannot fail.
@@ -53,7 +61,8 @@ pub trait PoolMaps: Sync {
     /// The caller owns all pages of the batch until this returns (invariant 42).
     unsafe fn before_free(&self, batch: &PoolBatch<'_>);
 
-    /// The pages will be divided into smaller ones, which come to [`before_publish`](Self::before_publish) next.
+    /// The pages will be divided into smaller ones, which come to
+    /// [`before_publish`](Self::before_publish) next.
     ///
     /// # Safety
     /// As [`before_free`](Self::before_free).
@@ -72,21 +81,24 @@ pub(super) enum Moment {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up their part of the page array, where there is one (SPEC 7.7). Pages that are in a
-    /// pool stay as they are.
+    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
+    /// their part of the page array, where there is one (SPEC 7.7). Pages that are in a pool stay
+    /// as they are.
     pub fn set_optimize_vmemmap(&self, on: bool) {
         // Relaxed: a page that enters at this moment may go either way.
         self.pools.optimize.store(on, Ordering::Relaxed);
     }
 
-    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once [`fill_pools`](Self::fill_pools) was called.
+    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once
+    /// [`fill_pools`](Self::fill_pools) was called.
     #[must_use]
     pub fn optimize_vmemmap(&self) -> bool {
         self.pools.optimize.load(Ordering::Relaxed)
     }
 
-    /// The number of the group of users that may make shared memory of huge pages (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows of none, and gives pages to
-    /// whoever calls.
+    /// The number of the group of users that may make shared memory of huge pages
+    /// (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows
+    /// of none, and gives pages to whoever calls.
     #[must_use]
     pub fn huge_page_group(&self) -> u32 {
         u32::try_from(self.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
@@ -97,8 +109,9 @@ impl<P: Platform> Manager<P> {
         self.pools.shared_group.store(group.into(), Ordering::Relaxed);
     }
 
-    /// Whether pages that leave a pool get their part of the page array back first, as in Linux. Otherwise, and where memory for that is short, they get
-    /// their descriptors inside when they are split, which needs no memory and no flush.
+    /// Whether pages that leave a pool get their part of the page array back first, as in Linux.
+    /// Otherwise, and where memory for that is short, they get their descriptors inside when they
+    /// are split, which needs no memory and no flush.
     pub fn set_eager_restore(&self, on: bool) {
         self.pools.restore_eagerly.store(on, Ordering::Relaxed);
     }
@@ -115,14 +128,17 @@ impl<P: Platform> Manager<P> {
         self.pools.flushes.load(Ordering::Relaxed)
     }
 
-    /// Has somebody else care for the descriptors of pages in pools, in place of the manager itself; `None` for nobody else, as at first. Set it while no pool changes.
+    /// Has somebody else care for the descriptors of pages in pools, in place of the manager
+    /// itself; `None` for nobody else, as at first. Set it while no pool changes.
     pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolMaps>) {
         *self.pools.maps.lock(self.platform) = maps;
-        // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are read under their lock.
+        // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are
+        // read under their lock.
         self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
     }
 
-    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary requests.
+    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary
+    /// requests.
     pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
         if self.aids().watch() {
@@ -142,7 +158,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than were asked for.
+    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
+    /// were asked for.
     #[must_use]
     pub fn pool_takes(&self) -> (u64, u64) {
         let takes = &self.pools;
@@ -190,8 +207,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// How many gigantic pages all zones together can give at boot above a mark. A single zone may then be left with nothing: a node of whole
-    /// GiB has no page otherwise, and who wants memory there gets it from another node. Linux takes these pages before zones have marks
+    /// How many gigantic pages all zones together can give at boot above a mark. A single zone may
+    /// then be left with nothing: a node of whole GiB has no page otherwise, and who wants memory
+    /// there gets it from another node. Linux takes these pages before zones have marks
     /// (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
     fn spared_at_boot(&self, size: PoolSize, mark: Mark) -> Option<u64> {
         if !size.is_gigantic() || !self.pools.at_boot.load(Ordering::Relaxed) {
@@ -233,7 +251,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the reclaim hook is asked.
+    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the
+    /// reclaim hook is asked.
     pub(super) fn take_hard(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
         let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
@@ -302,15 +321,18 @@ impl<P: Platform> Manager<P> {
                     Chain { told: false, ..one },
                 );
             } else if let Some(frames) = frames {
-                // It was allocated as this one page; should an aid think otherwise, the page stays allocated.
-                // SAFETY: the page left its pool, where nobody had it, and is in no list: it is ours alone (invariants 37 and 42).
+                // It was allocated as this one page; should an aid think otherwise, the page stays
+                // allocated.
+                // SAFETY: the page left its pool, where nobody had it, and is in no list: it is
+                // ours alone (invariants 37 and 42).
                 leaked += u64::from(unsafe { self.free(frames) }.is_err());
             }
         }
         leaked
     }
 
-    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave back.
+    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave
+    /// back.
     pub(super) fn publish_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
         let returned = self.prepare_pages(size, node, taken);
         let mut books = self.pools.books.lock(self.platform);
@@ -346,8 +368,9 @@ impl<P: Platform> Manager<P> {
         self.node_zones(node).map(prepare).sum()
     }
 
-    /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay
-    /// as they are.
+    /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many
+    /// frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay as
+    /// they are.
     fn give_up_map(
         &self,
         zone: &'static Zone,
@@ -380,7 +403,8 @@ impl<P: Platform> Manager<P> {
         let mut returned = 0;
         let mut tell = |runs: &[PfnRange]| {
             let batch = PoolBatch { size, runs, at_boot };
-            // Pages on their way into a pool or out of it are in no list, and nobody but us has them or sees them (invariant 37).
+            // Pages on their way into a pool or out of it are in no list, and nobody but us has
+            // them or sees them (invariant 37).
             match (moment, maps) {
                 // SAFETY: as said (invariant 42).
                 (Moment::Publish, Some(maps)) => returned += unsafe { maps.before_publish(&batch) },
