@@ -13,7 +13,7 @@ fn boot(words: &[&str]) -> Value {
     // Deferred, unless the array would be too large for this host.
     let deferred = report["policy"] == "deferred";
     assert!(deferred || report["policy"] == "on-demand", "{}", report["policy"]);
-    assert_eq!(report["totals"]["memory_map_bytes"].as_u64() > Some(0), deferred);
+    assert_eq!(report["totals"]["vmemmap_bytes"].as_u64() > Some(0), deferred);
     assert_eq!(report["totals"]["deferred_pages"], 0);
     assert!(
         report["first_touch"]["bring_up_us"].as_f64() > Some(0.0)
@@ -221,7 +221,7 @@ fn policies_of_the_memory_map() {
     for policy in ["eager", "deferred"] {
         let report = boot(policy, &[]);
         // 64 bytes for each of 2^20 pages, in whole sections.
-        let bytes = report["totals"]["memory_map_bytes"].as_u64().expect("a number");
+        let bytes = report["totals"]["vmemmap_bytes"].as_u64().expect("a number");
         assert!((64 << 20..=72 << 20).contains(&bytes), "{bytes}");
         let nodes = report["deferred"].as_array().expect("a list").len();
         assert_eq!(nodes, if policy == "deferred" { 2 } else { 0 });
@@ -241,7 +241,7 @@ fn policies_of_the_memory_map() {
     );
     let report = boot("on-demand", &[]);
     assert_eq!(
-        (&report["totals"]["memory_map_bytes"], &report["deferred"]),
+        (&report["totals"]["vmemmap_bytes"], &report["deferred"]),
         (&0.into(), &Value::Array(Vec::new()))
     );
     assert!(report["totals"]["metadata_bytes"].as_u64() < Some(2 << 20));

@@ -199,7 +199,7 @@ fn traffic_ends_when_its_time_is_over() {
     let report = boot(&["--memory", "128M", "pages=none", "stress=1"]);
     let lines = log_lines(&report, "every page accounted for");
     let last = lines.first().expect("the line at the end");
-    // What was free before is free again; the rest of what is managed is the page array's.
+    // What was free before is free again; the rest of what is managed is the vmemmap's.
     let number =
         |text: &str| text.split(' ').filter_map(|word| word.parse::<u64>().ok()).next_back();
     let free = |line: &str| line.split_once(" of ").and_then(|(before, _)| number(before));

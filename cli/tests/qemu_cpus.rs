@@ -64,7 +64,7 @@ fn cpus_work_together(report: &Value, cpus: u64) {
     let flushes = numbers(line(report, "nr_tlb_remote_flush"));
     let [asked, received, of_everything, of_pages] = flushes[..4] else { panic!("{flushes:?}") };
     assert_eq!([asked, received, of_pages], [20 * cpus, 20 * cpus * (cpus - 1), 20 * cpus * cpus]);
-    // A CPU that slept while translations of the page array changed forgets everything once more
+    // A CPU that slept while translations of the vmemmap changed forgets everything once more
     // when it wakes.
     assert!((10 * cpus * cpus..=10 * cpus * cpus + cpus).contains(&of_everything), "{flushes:?}");
     let interrupts = numbers(line(report, "check: interrupts:"));

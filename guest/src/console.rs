@@ -7,9 +7,9 @@ use crate::platform::PLATFORM;
 use crate::smp;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use framewright::bootlog::BootLog;
 use framewright::platform::Platform;
-use framewright::report::BootLog;
-use framewright_x86::serial::Serial;
+use framewright_arch::serial::Serial;
 
 /// The first serial port of every PC.
 // SAFETY: it is there or nothing is, and nobody but this module uses it.
@@ -121,7 +121,7 @@ impl BootLog for Log {
 /// Logs one line.
 macro_rules! log {
     ($($argument:tt)*) => {
-        framewright::report::BootLog::line(&mut $crate::console::Log, format_args!($($argument)*))
+        framewright::bootlog::BootLog::line(&mut $crate::console::Log, format_args!($($argument)*))
     };
 }
 pub(crate) use log;

@@ -10,8 +10,8 @@ use crate::smp::{self, GuestHelpers, MAX_CPUS, TlbShootdown};
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::platform::Platform;
+use framewright_arch::vmemmap::{FlushRequest, FlushTlb, VirtualRange};
 use framewright_jobs::Job;
-use framewright_x86::page_array::{FlushRequest, FlushTlb, VirtualRange};
 
 /// Units of the job for each CPU.
 const UNITS: u64 = 8;

@@ -9,14 +9,14 @@
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
 use core::ptr::NonNull;
-use framewright::early::EarlyRequest;
 use framewright::firmware::MemoryMap;
+use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
-use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::registers::{page_table_root, set_page_table_root};
-use framewright_x86::page_table::{
+use framewright_arch::cpu::features::Features;
+use framewright_arch::cpu::registers::{page_table_root, set_page_table_root};
+use framewright_arch::page_table::{
     Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory,
 };
 
@@ -28,14 +28,17 @@ pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 /// How much is mapped before the limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
 
-/// Tables in memory from the early allocator.
+/// Tables in memory from the memblock allocator.
 struct EarlyTables<'a, 'b> {
     early: &'a mut EarlyMemory<'b>,
 }
 
 impl TableMemory for EarlyTables<'_, '_> {
     fn allocate(&mut self) -> Option<u64> {
-        self.early.allocate(&EarlyRequest::new(PAGE_SIZE, PAGE_SIZE)).ok().map(|frame| frame.start)
+        self.early
+            .allocate(&MemblockRequest::new(PAGE_SIZE, PAGE_SIZE))
+            .ok()
+            .map(|frame| frame.start)
     }
 
     fn read(&self, table: u64, index: usize) -> Entry {

@@ -2,11 +2,11 @@
 //!
 //! Orders of memory: Relaxed: counters.
 
-use crate::page_array;
 use crate::smp::{self, Counters};
+use crate::vmemmap;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
-use framewright::files::{File, FileError, Table};
+use framewright::procfs::{File, FileError, Table};
 
 /// The machine.
 pub struct Machine;
@@ -48,7 +48,7 @@ fn vmstat(out: &mut dyn Write) -> Result<(), FileError> {
         let sum: u64 = smp::all().map(|cpu| counter(&cpu.counters).load(Ordering::Relaxed)).sum();
         writeln!(out, "{name} {sum}")?;
     }
-    if let Some(array) = page_array::array() {
+    if let Some(array) = vmemmap::array() {
         array.counts().vmstat().try_for_each(|(name, value)| writeln!(out, "{name} {value}"))?;
     }
     Ok(())

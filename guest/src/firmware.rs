@@ -5,8 +5,8 @@ use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, PhysRange};
-use framewright_x86::acpi::{AcpiError, Tables, read_topology};
-use framewright_x86::pvh::StartInfo;
+use framewright_arch::acpi::{AcpiError, Tables, read_topology};
+use framewright_arch::pvh::StartInfo;
 
 /// Entries of the memory map that there is room for.
 pub const MAP_CAPACITY: usize = 1024;

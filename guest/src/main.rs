@@ -12,11 +12,9 @@ mod exit;
 mod faults;
 mod files;
 mod firmware;
+mod hvo_check;
 mod image;
-mod map_check;
-mod map_reclaim_check;
 mod options;
-mod page_array;
 mod platform;
 mod shell;
 mod smp;
@@ -25,6 +23,8 @@ mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
+mod vmemmap;
+mod vmemmap_check;
 mod watch;
 mod window;
 
@@ -37,14 +37,14 @@ use firmware::{
     AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved,
     copy_raw_map, divide, memory_map, physical, read_nodes,
 };
-use framewright::early::{EarlyError, EarlyStorage};
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
+use framewright::memblock::{MemblockError, MemblockStorage};
 use framewright::platform::Platform;
-use framewright::{BringUp, BringUpError, Manager, Parameters, report};
+use framewright::{BringUp, BringUpError, Manager, Parameters, bootlog};
+use framewright_arch::acpi::Tables;
+use framewright_arch::page_table::MapFault;
+use framewright_arch::pvh::{PvhError, StartInfo};
 use framewright_freestanding as _;
-use framewright_x86::acpi::Tables;
-use framewright_x86::page_table::MapFault;
-use framewright_x86::pvh::{PvhError, StartInfo};
 use options::Options;
 use platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use storage::Once;
@@ -62,7 +62,7 @@ static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAP
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> =
     Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
-static EARLY: Once<EarlyStorage> = Once::new(EarlyStorage::new());
+static EARLY: Once<MemblockStorage> = Once::new(MemblockStorage::new());
 
 /// Why memory cannot be brought up.
 enum BootError {
@@ -70,7 +70,7 @@ enum BootError {
     Start(PvhError),
     Map(MapError),
     TooManyReserved,
-    Early(EarlyError),
+    Early(MemblockError),
     DirectMap(MapFault),
     BringUp(BringUpError),
 }
@@ -142,12 +142,12 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             refused_words += 1;
         }
         // Boot lines carry words for others, as Linux's do.
-        _ => report::parameter_problem(&mut Log, problem),
+        _ => bootlog::parameter_problem(&mut Log, problem),
     });
     if refused_words > 0 {
         return Err(BootError::Words(refused_words));
     }
-    report::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
+    bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
 
     let started_ns = PLATFORM.now_ns();
     let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
@@ -165,7 +165,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (kernel_tables, mapped) =
         direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
-    let array = page_array::build(&mut early, map);
+    let array = vmemmap::build(&mut early, map);
     let started = smp::start(&kernel_tables, &mut early, left_out);
     let called_ns = PLATFORM.now_ns();
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
@@ -182,7 +182,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         };
         log!("{error}; going on {without}");
     }
-    report::topology(&mut Log, &topology);
+    bootlog::topology(&mut Log, &topology);
     started.finish();
     let since = |start: Option<u64>, end: Option<u64>| {
         start.zip(end).map_or(0, |(start, end)| (end - start) / 1000)
@@ -202,11 +202,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, called_ns),
         since(called_ns, up_ns),
     );
-    page_array::report(&array);
-    let intake = report::Intake { map, topology: &topology, parameters: &parameters };
-    report::bring_up(&mut Log, &intake, &manager);
-    report::deferred(&mut Log, &manager);
-    report::huge_pages(&mut Log, &pools);
+    vmemmap::report(&array);
+    let intake = bootlog::Intake { map, topology: &topology, parameters: &parameters };
+    bootlog::bring_up(&mut Log, &intake, &manager);
+    bootlog::deferred(&mut Log, &manager);
+    bootlog::huge_pages(&mut Log, &pools);
     // Who types has a command for it, and no wish to wait for millions of descriptors to be looked
     // at.
     if options.shell.is_none() {
@@ -281,7 +281,7 @@ fn finish(
     if options.json {
         // The serial port cannot fail.
         let _ = Console.write_str("@json ");
-        let _ = report::json(&mut Console, "qemu", manager);
+        let _ = bootlog::json(&mut Console, "qemu", manager);
         let _ = Console.write_str("\n");
     }
     shell::run(options, manager, driver);

@@ -1,12 +1,12 @@
 //! The guest's own words on the command line; the rest is for the manager.
 
 use crate::faults::Fault;
-use crate::map_check::MapSpaceTest;
 use crate::stress::{Length, Stress};
+use crate::vmemmap_check::VmemmapSpaceTest;
 use framewright::parameters::Problem;
 
 /// Bytes of the command line that are passed on.
-pub const CAPACITY: usize = framewright_x86::pvh::MAX_COMMAND_LINE_BYTES + 1;
+pub const CAPACITY: usize = framewright_arch::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// The names of the guest's words.
 const NAMES: [&str; 15] = [
@@ -53,7 +53,7 @@ pub struct Options<'a> {
     pub reporting: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing
     /// may be written.
-    pub map_space_test: Option<MapSpaceTest>,
+    pub map_space_test: Option<VmemmapSpaceTest>,
     /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
     pub storm_hz: Option<u64>,
     /// `fault_cpu=N`: which CPU fails.
@@ -134,7 +134,7 @@ pub fn split<'a, 'b>(
                     problem(Problem { word, reason: Some("stress= takes a number of seconds") })
                 }
             },
-            Some(("map_space_test", value)) => match MapSpaceTest::from_name(value) {
+            Some(("map_space_test", value)) => match VmemmapSpaceTest::from_name(value) {
                 Some(test) => options.map_space_test = Some(test),
                 None => problem(Problem { word, reason: Some("map_space_test= is 1 or write") }),
             },

@@ -4,19 +4,19 @@
 //! finds it higher finds the tables. Clock and kind of wait are Relaxed: settled on one CPU before
 //! others run.
 
-use crate::{page_array, smp};
+use crate::{smp, vmemmap};
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use framewright::early::EarlyAllocator;
-use framewright::map_space::MapSpace;
+use framewright::memblock::Memblock;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
-use framewright_x86::cpu::features::hypervisor_is;
-use framewright_x86::cpu::{entropy, interrupts, registers};
+use framewright::vmemmap_space::VmemmapSpace;
+use framewright_arch::cpu::features::hypervisor_is;
+use framewright_arch::cpu::{entropy, interrupts, registers};
 
-/// The early allocator of this guest.
-pub type EarlyMemory<'a> = EarlyAllocator<'a, GuestPlatform>;
+/// The memblock allocator of this guest.
+pub type EarlyMemory<'a> = Memblock<'a, GuestPlatform>;
 
 /// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on
 /// purpose: whoever takes a physical address for a pointer faults.
@@ -131,8 +131,8 @@ unsafe impl Platform for GuestPlatform {
         self.direct_limit.load(Ordering::Acquire)
     }
 
-    fn map_space(&self) -> Option<&dyn MapSpace> {
-        page_array::space()
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        vmemmap::space()
     }
 
     fn relax(&self) {

@@ -17,11 +17,11 @@ use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use framewright::Manager;
-use framewright::files::{FileSystem, Source};
 use framewright::platform::Platform;
+use framewright::procfs::{FileSystem, Source};
 use framewright::sync::SpinLock;
 use framewright_shell::{Editor, Event, Host, Run, Shell};
-use framewright_stress::Window;
+use framewright_workload::Window;
 
 /// Groups of runs that the shell can hold.
 const ROOM: usize = 2048;

@@ -15,7 +15,7 @@ use framewright::platform::Platform;
 use framewright::sync::SpinLock;
 use framewright::units::{PAGE_SIZE, PfnRange};
 use framewright::{Manager, Request};
-use framewright_stress::{Failure, Held, Shared, Tally, Worker};
+use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
 /// Runs that each CPU holds at most.
 const CAPACITY: usize = 512;

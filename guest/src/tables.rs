@@ -1,15 +1,15 @@
 //! Walks the page tables that are in use and compares them with what they should be.
 
 use crate::image;
-use crate::page_array::Array;
 use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
+use crate::vmemmap::Array;
 use core::fmt;
 use framewright::Manager;
 use framewright::firmware::MemoryMap;
-use framewright::map_space::MapSpace;
 use framewright::platform::Platform;
 use framewright::units::PhysRange;
-use framewright_x86::page_table::{Access, Entry, Mapping, TableMemory, Visitor, walk};
+use framewright::vmemmap_space::VmemmapSpace;
+use framewright_arch::page_table::{Access, Entry, Mapping, TableMemory, Visitor, walk};
 
 /// The tables as the CPU has them, to be read.
 pub struct InUse;
@@ -46,7 +46,7 @@ impl fmt::Display for Found {
         let mib = |bytes: u64| bytes >> 20;
         write!(
             f,
-            "tables as they should be: image {} pages, direct map {} MiB, page array {} MiB present and {} sections absent, {} pages of others",
+            "tables as they should be: image {} pages, direct map {} MiB, vmemmap {} MiB present and {} sections absent, {} pages of others",
             self.image_pages,
             mib(self.direct_bytes),
             mib(self.present_bytes),
@@ -216,7 +216,7 @@ pub fn inspect(
         ),
         (found.present_bytes == described, "the array has not what was populated"),
         (
-            found.present_bytes <= manager.memory_map_bytes(),
+            found.present_bytes <= manager.vmemmap_bytes(),
             "the array has more than the manager knows of",
         ),
         (check_absent_table(array), "the absent table is not what it was"),

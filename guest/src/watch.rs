@@ -3,10 +3,10 @@
 
 use crate::platform::PLATFORM;
 use core::fmt::{self, Write};
-use framewright::files::FileSystem;
 use framewright::platform::Platform;
+use framewright::procfs::FileSystem;
+use framewright_arch::serial::Serial;
 use framewright_shell::Requests;
-use framewright_x86::serial::Serial;
 
 /// The second serial port of a PC, if it has one.
 // SAFETY: it is there or nothing is, and nobody but this module uses it.

@@ -3,16 +3,16 @@
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::TlbShootdown;
 use core::ptr::NonNull;
-use framewright::map_space::FrameSource;
 use framewright::platform::Platform;
 use framewright::sync::SpinLock;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::FrameSource;
 use framewright::{Manager, Request};
-use framewright_stress::{Window, WindowError};
-use framewright_x86::address_space::{AddressSpace, SpaceError};
-use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::registers::page_table_root;
-use framewright_x86::page_table::PageSize;
+use framewright_arch::address_space::{AddressSpace, SpaceError};
+use framewright_arch::cpu::features::Features;
+use framewright_arch::cpu::registers::page_table_root;
+use framewright_arch::page_table::PageSize;
+use framewright_workload::{Window, WindowError};
 
 /// Where it begins; nothing else of this guest is there.
 const BASE: u64 = 0xffff_d000_0000_0000;

@@ -3,7 +3,7 @@
 //!
 //! It is a command of its own and no step of `test`, because it needs a nightly toolchain and the
 //! project is built with the stable one. What it cannot run are tests over mappings of the host
-//! (the fake machine, processes, page arrays), models, and assembly; the model checkers see other
+//! (the fake machine, processes, vmemmaps), models, and assembly; the model checkers see other
 //! orders of memory than it does.
 
 use crate::command::Run;
@@ -12,7 +12,7 @@ use crate::step::Tally;
 /// Which unit tests of which package; all where no filter is given.
 const TESTS: [(&str, &[&str]); 2] = [
     ("framewright-jobs", &[]),
-    ("framewright", &["sync::", "block::", "memory_map::sections", "page::", "units::"]),
+    ("framewright", &["sync::", "block::", "vmemmap::sections", "page::", "units::"]),
 ];
 
 /// What to do where there is no Miri.

@@ -164,7 +164,7 @@ fn misuse() -> Result<Passed, Failure> {
 }
 
 fn loom() -> Result<Passed, Failure> {
-    model_checker("loom", &["framewright", "framewright-jobs", "framewright-x86"])
+    model_checker("loom", &["framewright", "framewright-jobs", "framewright-arch"])
 }
 
 fn shuttle() -> Result<Passed, Failure> {

@@ -131,7 +131,7 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
     let line = what.parameters(scale.memory_bytes, threads);
     let mut session = Session::open(&machine, &line)?;
     if !session.has_page_array() {
-        return Err(Error::Failed("this host has too little memory for the page array".into()));
+        return Err(Error::Failed("this host has too little memory for the vmemmap".into()));
     }
     let mut samples = Vec::new();
     for repetition in 0..=scale.repetitions {

@@ -1,6 +1,6 @@
 //! The boot log of a machine in this process.
 
-use framewright::report::BootLog;
+use framewright::bootlog::BootLog;
 use std::fmt;
 use std::time::{Duration, Instant};
 

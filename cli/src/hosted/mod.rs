@@ -7,10 +7,10 @@ pub use log::{Lines, Silent};
 pub use reporting::with_reports;
 
 use crate::error::Error;
-use framewright::early::{EarlyAllocator, EarlyStorage};
+use framewright::bootlog::{self, BootLog};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
-use framewright::report::{self, BootLog};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
@@ -35,7 +35,7 @@ pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
-    /// Why the machine has no page array, though it should.
+    /// Why the machine has no vmemmap, though it should.
     no_array: Option<String>,
     /// What descriptors in the array begin as, where not as zero.
     template: Option<[u64; 7]>,
@@ -81,30 +81,30 @@ impl<'a> Session<'a> {
         Self { template, ..self }
     }
 
-    /// Drops the memory behind the page array, so that the next bring-up touches it first.
+    /// Drops the memory behind the vmemmap, so that the next bring-up touches it first.
     ///
     /// # Errors
     /// The system refuses.
     pub fn forget_page_array(&self) -> Result<(), Error> {
         // SAFETY: a session without a pass has no manager.
         unsafe { self.platform.discard_page_array() }
-            .map_err(|error| Error::Failed(format!("the page array cannot be dropped: {error}")))
+            .map_err(|error| Error::Failed(format!("the vmemmap cannot be dropped: {error}")))
     }
 
-    /// The memory of the page array that describes present memory, in pieces.
+    /// The memory of the vmemmap that describes present memory, in pieces.
     pub fn page_array_parts(&self) -> Vec<(NonNull<u8>, usize)> {
         self.platform.page_array_parts().collect()
     }
 
-    /// Fills the page array with 0xa5: backed by the system and full of old data.
+    /// Fills the vmemmap with 0xa5: backed by the system and full of old data.
     pub fn dirty_page_array(&self) {
         // SAFETY: a session without a pass has no manager.
         unsafe { self.platform.prefault_page_array(0xa5) };
     }
 
-    /// Whether it has a page array.
+    /// Whether it has a vmemmap.
     pub fn has_page_array(&self) -> bool {
-        self.platform.map_space().is_some()
+        self.platform.vmemmap_space().is_some()
     }
 
     /// Brings the machine up from nothing, from intake to the first allocation and on to the last
@@ -146,11 +146,12 @@ impl<'a> Session<'a> {
         let mut intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
         intake.parameters.page_template = self.template;
         let Intake { map, topology, parameters, .. } = &intake;
-        let mut regions = EarlyStorage::new();
+        let mut regions = MemblockStorage::new();
         // SAFETY: the session's memory holds nothing, and a session has one manager at a time
         // (invariant 1).
-        let early = unsafe { EarlyAllocator::new(self.platform, &mut regions, *map, topology) }
-            .map_err(|error| Error::Failed(format!("the early allocator cannot start: {error}")))?;
+        let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) }.map_err(
+            |error| Error::Failed(format!("the memblock allocator cannot start: {error}")),
+        )?;
         let manager = Manager::bring_up(early, &BringUp { parameters, started_ns })
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         if let Some(helpers) = helpers {
@@ -161,11 +162,11 @@ impl<'a> Session<'a> {
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
         }
-        report::bring_up(log, &report::Intake { map: *map, topology, parameters }, &manager);
-        report::deferred(log, &manager);
-        report::huge_pages(log, &pools);
+        bootlog::bring_up(log, &bootlog::Intake { map: *map, topology, parameters }, &manager);
+        bootlog::deferred(log, &manager);
+        bootlog::huge_pages(log, &pools);
         let mut text = String::new();
-        report::json(&mut text, "hosted", &manager)
+        bootlog::json(&mut text, "hosted", &manager)
             .map_err(|_| Error::Failed("the report cannot be written".into()))?;
         let report = serde_json::from_str(&text)
             .map_err(|error| Error::Failed(format!("the library's report is not JSON: {error}")))?;
@@ -198,7 +199,7 @@ impl<'a> Pass<'a> {
         self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Ends the manager and fills the memory of its tables and of the page array with 0xa5, so that
+    /// Ends the manager and fills the memory of its tables and of the vmemmap with 0xa5, so that
     /// the next bring-up finds it as on a machine that has been in use: backed by the system and
     /// full of old data.
     ///
@@ -214,14 +215,14 @@ impl<'a> Pass<'a> {
                 Error::Failed(format!("the tables cannot be overwritten: {error}"))
             })?;
         }
-        if manager.memory_map_bytes() != 0 {
+        if manager.vmemmap_bytes() != 0 {
             session.dirty_page_array();
         }
         Ok(session)
     }
 }
 
-/// Why a page array of so many bytes is more than this host should be asked for; nothing when it is
+/// Why a vmemmap of so many bytes is more than this host should be asked for; nothing when it is
 /// not.
 fn too_much(bytes: u64) -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -270,15 +271,15 @@ impl<'a> Intake<'a> {
         log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));
         log.line(format_args!("Command line: {command_line}"));
-        report::firmware_map(log, &machine.ranges);
+        bootlog::firmware_map(log, &machine.ranges);
         let parameters = Parameters::parse(command_line, &mut |problem| {
-            report::parameter_problem(&mut *log, problem)
+            bootlog::parameter_problem(&mut *log, problem)
         });
         if !parameters.numa {
             topology.flatten();
         }
         parameters.apply(&mut map).map_err(|error| refused(&error))?;
-        report::topology(log, &topology);
+        bootlog::topology(log, &topology);
         let map = map.finish().map_err(|error| refused(&error))?;
         Ok(Self { map, topology, parameters })
     }

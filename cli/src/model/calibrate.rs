@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::hosted::{Session, Silent};
 use crate::progress;
 use framewright::Request;
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
 use framewright::units::Order;
 use framewright_hosted::HostedHelpers;
 use framewright_jobs::{Helpers, Job};

@@ -9,7 +9,7 @@ use super::shape::Shape;
 use crate::bench::host;
 use crate::error::Error;
 use crate::progress;
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
 use serde_json::{Value, json};
 
 /// How much is done.
@@ -19,7 +19,7 @@ pub struct Scale {
     pub runs: usize,
     /// Memory of machines with all policies.
     pub memory_bytes: &'static [u64],
-    /// Memory of the machine with a page array whose pools are resized.
+    /// Memory of the machine with a vmemmap whose pools are resized.
     pub map_memory_bytes: u64,
 }
 

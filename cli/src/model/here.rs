@@ -7,7 +7,7 @@ use crate::bench::common::Spread;
 use crate::bench::host::thread_cpu_seconds;
 use crate::error::Error;
 use crate::hosted::{Pass, Session, Silent};
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
 use framewright_hosted::{HostedHelpers, Machine};
 use framewright_jobs::NoHelpers;
 use std::time::{Duration, Instant};
@@ -109,14 +109,14 @@ fn with_array(session: Session<'_>) -> Result<Session<'_>, Error> {
     if session.has_page_array() {
         return Ok(session);
     }
-    Err(Error::Failed("this host has too little memory for the page array".into()))
+    Err(Error::Failed("this host has too little memory for the vmemmap".into()))
 }
 
 /// A machine whose pools are resized.
 pub struct Pool<'a>(Pass<'a>);
 
 impl<'a> Pool<'a> {
-    /// Brings it up, with a page array or without.
+    /// Brings it up, with a vmemmap or without.
     ///
     /// # Errors
     /// As [`bring_up`].

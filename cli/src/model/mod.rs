@@ -20,7 +20,7 @@ use crate::file::{self, Kind};
 use crate::grid::{Grid, microseconds};
 use crate::progress;
 use costs::Costs;
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
 use framewright_hosted::Machine;
 use predict::{Maps, Resize};
 use serde_json::{Value, json};

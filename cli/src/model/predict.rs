@@ -3,7 +3,7 @@
 
 use super::costs::{Costs, Rate};
 use super::shape::{Node, Shape};
-use framewright::pools::{PoolSize, resize_threads};
+use framewright::hugetlb::{PoolSize, resize_threads};
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use framewright_jobs::plan::{Grid, chunk_units, threads_wanted};
 

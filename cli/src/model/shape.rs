@@ -5,8 +5,8 @@ use super::predict::SECTION_PAGES;
 use crate::error::Error;
 use crate::hosted::{Session, Silent};
 use framewright::Manager;
-use framewright::memory_map::deferred_sections;
 use framewright::units::{PAGE_SHIFT, PAGES_PER_BLOCK, PfnRange};
+use framewright::vmemmap::deferred_sections;
 use framewright_hosted::{HostedPlatform, Machine};
 use std::ops::Range;
 

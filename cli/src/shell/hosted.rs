@@ -10,7 +10,7 @@ use crate::hosted::{Lines, Session, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
-use framewright::files::{FileSystem, Source};
+use framewright::procfs::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Parameters, Platform};
 use framewright_hosted::{HostedHelpers, HostedPlatform};

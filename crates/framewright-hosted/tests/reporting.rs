@@ -1,7 +1,7 @@
 //! Free memory of a process goes back to the operating system, and what comes back is as promised.
 
-use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::reporting::{Content, ReportDevice, SubmitError};
 use framewright::units::{Order, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Platform, Request};
@@ -25,11 +25,10 @@ fn with_platform<T>(
     let mut claims = [MemoryAffinity::EMPTY; 8];
     let topology = Topology::new(&mut claims);
     let parameters = Parameters::default();
-    let mut storage = EarlyStorage::new();
+    let mut storage = MemblockStorage::new();
     // SAFETY: the platform's memory is there for this machine alone, and nothing lies in it
     // (invariant 1).
-    let early =
-        unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let early = unsafe { Memblock::new(platform, &mut storage, map, &topology) }.expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("bring-up");
     body(platform, manager)

@@ -1,7 +1,7 @@
 //! What the shell needs of the machine that it runs on, beyond the manager's platform.
 
 use core::fmt::{self, Write};
-use framewright_stress::Window;
+use framewright_workload::Window;
 
 /// The defaults are those of a machine with one CPU and nobody who interrupts.
 pub trait Host: Sync {

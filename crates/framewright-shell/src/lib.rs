@@ -8,7 +8,7 @@
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
-//! use framewright::files::{FileSystem, Source};
+//! use framewright::procfs::{FileSystem, Source};
 //! use framewright_shell::{Host, Run, Shell};
 //!
 //! struct OneCpu;

@@ -7,7 +7,7 @@ use crate::io::{Failed, Io, Text};
 use crate::words::{self, MOST_WORDS, Words};
 use crate::{LONGEST_LINE, Run};
 use core::fmt::Write;
-use framewright::files::FileSystem;
+use framewright::procfs::FileSystem;
 use framewright::{Manager, Platform};
 
 /// What a control file takes in one write, and so the most that `>` keeps.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Fake, Threads, machine};
-use framewright::files::{File, FileSystem, Source, Table, parse_number};
+use framewright::procfs::{File, FileSystem, Source, Table, parse_number};
 use framewright_shell::{Command, Failed, Io, LONGEST_LINE, Run, Shell};
 use framewright_testkit::Owner;
 use proptest::prelude::*;

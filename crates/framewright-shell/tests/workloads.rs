@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Fake, Threads, machine};
-use framewright::files::{FileSystem, Source};
+use framewright::hugetlb::PoolSize;
 use framewright::platform::Platform;
-use framewright::pools::PoolSize;
+use framewright::procfs::{FileSystem, Source};
 use framewright::units::PfnRange;
 use framewright_jobs::NoHelpers;
 use framewright_shell::{Run, Shell};

@@ -1,10 +1,10 @@
-//! The fake page tables as a subject of the contract of [`MapSpace`].
+//! The fake page tables as a subject of the contract of [`VmemmapSpace`].
 
 use crate::frames::FramePool;
 use crate::paging::{AccessFault, FakePaging};
-use framewright::map_space::{FrameSource, MapSpace};
 use framewright::units::{Order, PfnRange};
-pub use framewright_stress::map_space::{MapSpaceFixture, map_space_contract};
+use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
+pub use framewright_workload::vmemmap_space::{VmemmapSpaceFixture, vmemmap_space_contract};
 
 /// [`FakePaging`] over a pool of its own.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl FakeFixture {
 
 // SAFETY: the tables are a model, whose array nothing but `load` and `store` looks at, and its pool
 // checks what it takes back.
-unsafe impl MapSpaceFixture for FakeFixture {
-    fn space(&self) -> &dyn MapSpace {
+unsafe impl VmemmapSpaceFixture for FakeFixture {
+    fn space(&self) -> &dyn VmemmapSpace {
         &self.paging
     }
     fn frames(&self) -> impl FrameSource {

@@ -1,10 +1,10 @@
-//! Frames for a [`MapSpace`](framewright::map_space::MapSpace) under test: a pool, a ledger of who
+//! Frames for a [`VmemmapSpace`](framewright::vmemmap_space::VmemmapSpace) under test: a pool, a ledger of who
 //! has what, and failure on demand.
 
 use crate::machine::FakeMachine;
-use framewright::map_space::{FrameList, FrameSource};
 use framewright::units::{Order, Pfn, PfnRange};
-pub use framewright_stress::map_space::FaultyFrames;
+use framewright::vmemmap_space::{FrameList, FrameSource};
+pub use framewright_workload::vmemmap_space::FaultyFrames;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,9 +2,9 @@
 //!
 //! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used:
 //!   an address that is not usable memory, interrupts restored out of order, a CPU left pinned.
-//! * [`early_of`] and [`FakeMachine::early`] make early allocators over machines of tests.
-//! * [`FakePaging`] is the page array's address range on such a machine, with a TLB for each CPU
-//!   that catches use of a stale translation. [`map_space_contract`] is what every implementation
+//! * [`memblock_of`] and [`FakeMachine::early`] make memblock allocators over machines of tests.
+//! * [`FakePaging`] is the vmemmap's address range on such a machine, with a TLB for each CPU
+//!   that catches use of a stale translation. [`vmemmap_space_contract`] is what every implementation
 //!   of that range must pass.
 //! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on
 //!   demand.
@@ -24,10 +24,10 @@
 pub mod balloon;
 mod careful;
 pub mod contract;
-pub mod early;
 pub mod frames;
 pub mod helper_pool;
 pub mod machine;
+pub mod memblock;
 pub mod model;
 pub mod owner;
 pub mod paging;
@@ -36,12 +36,12 @@ pub mod stepped;
 pub mod traffic;
 
 pub use careful::{CAREFUL, careful};
-pub use contract::{MapSpaceFixture, map_space_contract};
-pub use early::early_of;
+pub use contract::{VmemmapSpaceFixture, vmemmap_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
-pub use framewright_stress as stress;
+pub use framewright_workload as stress;
 pub use helper_pool::HelperPool;
 pub use machine::{ArrayCounts, Builder, Calls, FakeArray, FakeMachine};
+pub use memblock::memblock_of;
 pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};
 pub use paging::{AccessFault, FakePaging, PagingCounts};

@@ -5,8 +5,8 @@
 //! that the rules of the manager's interface for those who own memory can change without every
 //! test.
 
+use framewright::hugetlb::PoolError;
 use framewright::manager::{MapChange, MapError, Pool};
-use framewright::pools::PoolError;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform, ReferenceError};
@@ -65,13 +65,13 @@ pub trait Owner {
     /// As there.
     fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError>;
 
-    /// `Manager::reclaim_map`.
+    /// `Manager::optimize_vmemmap`.
     ///
     /// # Errors
     /// As there.
     fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
 
-    /// `Manager::restore_map`.
+    /// `Manager::restore_vmemmap`.
     ///
     /// # Errors
     /// As there.
@@ -125,12 +125,12 @@ impl<P: Platform> Owner for Manager<P> {
 
     fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.reclaim_map(runs) }
+        unsafe { self.optimize_vmemmap(runs) }
     }
 
     fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.restore_map(runs) }
+        unsafe { self.restore_vmemmap(runs) }
     }
 }
 

@@ -6,8 +6,8 @@
 //! not inside the platform's own methods, which stand for single instructions of a real one.
 
 use crate::machine::FakeMachine;
-use framewright::map_space::MapSpace;
 use framewright::units::NodeId;
+use framewright::vmemmap_space::VmemmapSpace;
 use framewright::{IrqState, PinnedCpu, Platform};
 use std::arch::asm;
 use std::cell::Cell;
@@ -243,7 +243,7 @@ unsafe impl Platform for SteppedMachine {
         self.call(Platform::yield_now);
     }
 
-    fn map_space(&self) -> Option<&dyn MapSpace> {
-        self.call(Platform::map_space)
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        self.call(Platform::vmemmap_space)
     }
 }

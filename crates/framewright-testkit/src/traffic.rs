@@ -6,7 +6,7 @@ use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
 use framewright::zone::Counts;
 use framewright::{BringUp, Manager, Parameters, Platform};
-use framewright_stress::{Failure, Held, Shared, Tally, Worker};
+use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};

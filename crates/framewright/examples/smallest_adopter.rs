@@ -4,8 +4,8 @@
 //! One CPU, no interrupts, 32 MiB of RAM. Here a static array is the RAM; on hardware it is simply
 //! there.
 
-use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{Order, PAGE_SIZE, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
 use std::cell::UnsafeCell;
@@ -51,10 +51,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // What is in use already: say that the kernel's image fills the first MiB.
     let image = PhysRange::with_size(RAM_START, 1 << 20);
-    let mut storage = EarlyStorage::new();
+    let mut storage = MemblockStorage::new();
     // SAFETY: `RAM` beyond the image is used by nobody but who gets it from here.
-    let early =
-        unsafe { EarlyAllocator::with_reserved(&Board, &mut storage, map, &topology, &[image]) }?;
+    let early = unsafe { Memblock::with_reserved(&Board, &mut storage, map, &topology, &[image]) }?;
 
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };

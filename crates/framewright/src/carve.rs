@@ -1,4 +1,4 @@
-//! Slices over memory that the early allocator gave: the only place where raw metadata memory
+//! Slices over memory that the memblock allocator gave: the only place where raw metadata memory
 //! becomes typed.
 
 use crate::block::{BlockEntry, FreeMap};

@@ -10,7 +10,7 @@
 //! memory.
 //!
 //! ```
-//! use framewright::early::{EarlyAllocator, EarlyStorage};
+//! use framewright::memblock::{Memblock, MemblockStorage};
 //! use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 //! use framewright::units::{Order, PhysRange};
 //! use framewright::{Request, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
@@ -54,9 +54,9 @@
 //!
 //! // 3. Reserve what is in use already: the kernel's image, its stack, the initial RAM disk.
 //! let image = PhysRange::with_size(0x20_0000, 0x8_1234);
-//! let mut storage = EarlyStorage::new();
+//! let mut storage = MemblockStorage::new();
 //! // SAFETY: what the map calls usable and this does not reserve is memory that nobody else uses.
-//! let early = unsafe { EarlyAllocator::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
+//! let early = unsafe { Memblock::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
 //!
 //! // 4. Bring it up.
 //! let input = BringUp { parameters: &parameters, started_ns: None };
@@ -77,7 +77,7 @@
 //! anybody can write down a number: see [*Owning memory*](manager#owning-memory).
 //!
 //! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which
-//! have defaults for a kernel that has none of them yet. [`report`] writes the boot log that the
+//! have defaults for a kernel that has none of them yet. [`bootlog`] writes the boot log that the
 //! kernel developers of the field know.
 //!
 //! # If you have these already
@@ -91,16 +91,16 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`platform`], [`map_space`] | what an adopter implements |
+//! | [`platform`], [`vmemmap_space`] | what an adopter implements |
 //! | [`firmware`] | intake of memory maps and nodes |
-//! | [`early`] | the allocator before the allocator |
+//! | [`memblock`] | the allocator before the allocator |
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
 //! | [`zone`], [`block`] | what the manager is made of |
-//! | [`pools`] | huge-page pools |
+//! | [`hugetlb`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
-//! | [`report`] | boot log and JSON |
-//! | [`files`] | control files in the formats of `/proc` and `/sys` |
+//! | [`bootlog`] | boot log and JSON |
+//! | [`procfs`] | control files in the formats of `/proc` and `/sys` |
 //! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
@@ -114,21 +114,21 @@ extern crate std;
 
 pub mod adapters;
 pub mod block;
+pub mod bootlog;
 mod carve;
 pub mod debug;
-pub mod early;
-pub mod files;
 pub mod firmware;
 mod frames;
+pub mod hugetlb;
 pub mod manager;
-pub mod map_space;
-pub mod memory_map;
+pub mod memblock;
 mod page;
 pub mod parameters;
 pub mod platform;
-pub mod pools;
-pub mod report;
+pub mod procfs;
 pub mod reporting;
+pub mod vmemmap;
+pub mod vmemmap_space;
 // Public for the models and tests of this crate alone: what is in it keeps no promise to others.
 #[doc(hidden)]
 pub mod sync;

@@ -2,7 +2,7 @@
 //! which is to say so and go on.
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
-use crate::pools::HugePageParameters;
+use crate::hugetlb::HugePageParameters;
 use crate::reporting::{Pace, ReportingParameters};
 use crate::units::Order;
 use core::fmt;

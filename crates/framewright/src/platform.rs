@@ -1,7 +1,7 @@
 //! What the manager needs from the machine below it. See [`Platform`].
 
-use crate::map_space::MapSpace;
 use crate::units::NodeId;
+use crate::vmemmap_space::VmemmapSpace;
 use core::marker::PhantomData;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
@@ -79,7 +79,7 @@ pub struct IrqState(pub usize);
 ///
 /// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and
 /// `relax` from any context in which you call the manager, interrupt handlers included;
-/// `cpu_barrier`, `yield_now` and everything on [`MapSpace`] only where waiting is allowed, and not
+/// `cpu_barrier`, `yield_now` and everything on [`VmemmapSpace`] only where waiting is allowed, and not
 /// pinned, so that they may sleep.
 ///
 /// # Safety
@@ -204,8 +204,8 @@ pub unsafe trait Platform: Sync + 'static {
         self.relax();
     }
 
-    /// The page array's address range. `None`: pages live inside split blocks only.
-    fn map_space(&self) -> Option<&dyn MapSpace> {
+    /// The vmemmap's address range. `None`: pages live inside split blocks only.
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
         None
     }
 }

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{bring_up_with, gib, parameters};
+use framewright::bootlog::{self, BootLog};
 use framewright::manager::ShuffleSeed;
-use framewright::report::{self, BootLog};
 use framewright_testkit::{Builder, FakeMachine};
 use std::fmt;
 
@@ -22,12 +22,12 @@ fn boot(machine: Builder, line: &str) -> (Option<ShuffleSeed>, u64, Vec<String>)
     let parameters = parameters(line);
     let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
     let mut lines = Lines(Vec::new());
-    let intake = report::Intake {
+    let intake = bootlog::Intake {
         map: machine.map(),
         topology: machine.topology(),
         parameters: &parameters,
     };
-    report::bring_up(&mut lines, &intake, &manager);
+    bootlog::bring_up(&mut lines, &intake, &manager);
     lines.0.retain(|line| line.contains("shuffle"));
     (manager.shuffle_seed(), machine.calls().entropy, lines.0)
 }

@@ -1,13 +1,13 @@
-//! Bring-up takes the early allocator with all that it knows: the manager has the memory of one
+//! Bring-up takes the memblock allocator with all that it knows: the manager has the memory of one
 //! allocator, added memory and tables in it included, and a failure gives the allocator back.
 
 mod common;
 
 use common::{check, gib, mib};
-use framewright::early::{EarlyError, EarlyRequest};
+use framewright::memblock::{MemblockError, MemblockRequest};
 use framewright::units::{NodeId, PAGE_SIZE, Pfn, PhysRange};
 use framewright::{BringUp, BringUpError, BringUpFailed, Manager, Parameters};
-use framewright_testkit::{FakeMachine, early_of};
+use framewright_testkit::{FakeMachine, memblock_of};
 
 fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
@@ -28,7 +28,7 @@ fn memory_that_was_added_reaches_the_manager() {
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
     let mut early =
-        early_of(machine, firmware.map(), machine.topology(), &[]).expect("a small map");
+        memblock_of(machine, firmware.map(), machine.topology(), &[]).expect("a small map");
     // SAFETY: the machine has that memory, and nobody uses it.
     unsafe { early.add_memory(extra, node(1), false) }.expect("node 1 is declared");
     let manager = Manager::bring_up(early, &input).expect("bring-up");
@@ -52,7 +52,7 @@ fn memory_cannot_be_added_to_a_node_that_is_not_there() {
     let before = early.memory().to_vec();
     // SAFETY: it is refused.
     let refused = unsafe { early.add_memory(gib(1, 2), node(1), false) };
-    assert_eq!(refused, Err(EarlyError::UnknownNode { node: node(1), nodes: 1 }));
+    assert_eq!(refused, Err(MemblockError::UnknownNode { node: node(1), nodes: 1 }));
     assert!(refused.unwrap_err().to_string().contains("1 nodes"));
     assert_eq!(early.memory(), before);
 }
@@ -64,7 +64,7 @@ fn a_failed_bring_up_gives_the_allocator_back_for_another_try() {
     // All but one page is allocated.
     let all = PhysRange::new(mib(1, 64).start, mib(1, 64).end - PAGE_SIZE);
     early.reserve(PhysRange::new(0, mib(1, 2).start)).expect("room");
-    let request = EarlyRequest { zeroed: false, ..EarlyRequest::new(all.size(), PAGE_SIZE) };
+    let request = MemblockRequest { zeroed: false, ..MemblockRequest::new(all.size(), PAGE_SIZE) };
     let held = early.allocate(&request).expect("it is free");
     let before = early.reserved().to_vec();
     let parameters = Parameters::default();

@@ -5,10 +5,10 @@ mod common;
 
 use common::{Fake, bring_up, bring_up_reserving, check, gib, mib, order, part};
 use framewright::block::{MigrateType, State};
-use framewright::early::NodeChoice;
 use framewright::firmware::MemoryKind;
-use framewright::map_space::BlockNumber;
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{FreeError, ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::{AllocateError, Manager};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::machine::PATTERNS;

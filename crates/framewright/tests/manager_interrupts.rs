@@ -9,7 +9,7 @@ use common::{gib, mib, order};
 use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Request};
-use framewright_testkit::{FakeMachine, Owner, SteppedMachine, early_of};
+use framewright_testkit::{FakeMachine, Owner, SteppedMachine, memblock_of};
 
 type Stepped = Manager<SteppedMachine>;
 
@@ -47,7 +47,7 @@ const SMALL: PhysRange = mib(4096, 4096 + 320);
 fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let machine = SteppedMachine::new(FakeMachine::builder().ram(ram).cpus(cpus).build());
     let inner = machine.inner();
-    let early = early_of(machine, inner.map(), inner.topology(), &[]).expect("early");
+    let early = memblock_of(machine, inner.map(), inner.topology(), &[]).expect("early");
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))

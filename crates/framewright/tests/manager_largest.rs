@@ -7,8 +7,8 @@ mod reporting_rig;
 
 use common::{Fake, bring_up, bring_up_with, check, gib, mib, order, parameters, random_pieces};
 use framewright::block::MigrateType;
-use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};

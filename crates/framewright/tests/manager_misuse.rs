@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::block::{BlockState, MigrateType, State};
-use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::{AllocateError, ReferenceError, Request};
 use framewright_jobs::NoHelpers;
@@ -189,7 +189,7 @@ fn wholes(manager: &Fake) -> Vec<(u32, u32)> {
     found
 }
 
-/// The page array, and pages for pools until these have them, are allocated to nobody who could
+/// The vmemmap, and pages for pools until these have them, are allocated to nobody who could
 /// free them.
 #[test]
 fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {

@@ -10,9 +10,9 @@ use common::{
 };
 use framewright::block::{BlockState, MapForm, MigrateType, State};
 use framewright::firmware::MemoryKind;
-use framewright::map_space::BlockNumber;
 use framewright::parameters::Pages;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
 use framewright::{Page, PartOf, Platform, Request};
 use framewright_testkit::{FakeMachine, Owner};

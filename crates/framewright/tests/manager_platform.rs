@@ -6,7 +6,7 @@ use framewright::manager::PlatformFault;
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{BringUp, BringUpError, IrqState, Manager, Parameters, PinnedCpu, Platform};
-use framewright_testkit::{FakeMachine, early_of};
+use framewright_testkit::{FakeMachine, memblock_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -59,7 +59,7 @@ unsafe impl Platform for Wrong {
 fn bring_up(platform: &'static Wrong) -> Result<Manager<Wrong>, BringUpError> {
     let machine = platform.machine;
     let parameters = Parameters::default();
-    let early = early_of(platform, machine.map(), machine.topology(), &[]).expect("early");
+    let early = memblock_of(platform, machine.map(), machine.topology(), &[]).expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };
     Ok(Manager::bring_up(early, &input)?)
 }

@@ -7,11 +7,11 @@ mod common;
 mod pool_machine;
 
 use common::{Fake, bring_up, is_careful};
-use framewright::early::NodeChoice;
-use framewright::manager::{Poisoned, PoolBatch, PoolMaps};
-use framewright::map_space::{BlockNumber, BlockRange};
-use framewright::pools::{NodeMask, PoolSize};
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::manager::{Poisoned, PoolBatch, PoolVmemmap};
+use framewright::memblock::NodeChoice;
 use framewright::units::{Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, PoolOwner};
 use pool_machine::{GIB, TWO, check, machine, numbers};
@@ -124,7 +124,7 @@ impl Errors {
     }
 }
 
-impl PoolMaps for Errors {
+impl PoolVmemmap for Errors {
     unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
         self.strike(batch);
         0

@@ -6,9 +6,9 @@ mod common;
 mod pool_machine;
 
 use common::{Fake, bring_up, bring_up_with, gib, is_careful, parameters};
-use framewright::early::NodeChoice;
-use framewright::manager::{PoolBatch, PoolMaps};
-use framewright::pools::{NodeMask, PoolError, PoolSize};
+use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
+use framewright::manager::{PoolBatch, PoolVmemmap};
+use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
 use framewright::{Reclaim, Request, Shortage};
 use framewright_jobs::NoHelpers;
@@ -179,7 +179,7 @@ fn pages_of(batch: &PoolBatch<'_>) -> Vec<u64> {
     pages.collect()
 }
 
-impl PoolMaps for Maps {
+impl PoolVmemmap for Maps {
     unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
         let mut given_up = self.given_up.lock().expect("nobody panicked");
         for page in pages_of(batch) {

@@ -1,4 +1,4 @@
-//! Pools whose pages give up their part of the page array: what is saved, that freeing needs no
+//! Pools whose pages give up their part of the vmemmap: what is saved, that freeing needs no
 //! memory, eager restoring, demotion, boot, several threads.
 #![cfg(not(loom))]
 
@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fake, bring_up_with, gib, is_careful, parameters, settled};
 use framewright::Request;
-use framewright::early::NodeChoice;
-use framewright::pools::{NodeMask, PoolSize};
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::memblock::NodeChoice;
 use framewright::units::Order;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner, PoolOwner};
@@ -178,7 +178,7 @@ fn boot_says_whether_maps_are_given_up() {
         let (manager, _) = machine(4, line);
         let fill = manager.fill_pools(&parameters(line), &NoHelpers);
         assert_eq!((fill.pools[0].got, manager.reclaimed_map_blocks()), (10, reclaimed), "{line}");
-        assert_eq!(manager.optimize_vmemmap(), line.contains("vmemmap=on"));
+        assert_eq!(manager.optimizes_vmemmap(), line.contains("vmemmap=on"));
         check(&manager);
     }
 }

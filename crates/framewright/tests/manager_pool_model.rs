@@ -6,9 +6,9 @@ mod common;
 
 use common::{Fake, bring_up, gib, mib};
 use framewright::Request;
-use framewright::early::NodeChoice;
+use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
 use framewright::manager::Pool;
-use framewright::pools::{NodeMask, PoolError, PoolSize};
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, Owner, PoolOwner};

@@ -7,10 +7,10 @@ mod common;
 
 use common::{bring_up, gib};
 use framewright::Request;
-use framewright::early::NodeChoice;
-use framewright::map_space::{BlockNumber, BlockRange};
-use framewright::pools::{NodeMask, PoolError, PoolSize};
+use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,15 +7,15 @@ mod common;
 
 use common::{check, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::manager::{PoolBatch, PoolMaps};
-use framewright::map_space::{BlockNumber, BlockRange, MapSpace};
-use framewright::memory_map::SectionState;
+use framewright::hugetlb::PoolSize;
+use framewright::manager::{PoolBatch, PoolVmemmap};
 use framewright::parameters::{Pages, Policy};
-use framewright::pools::PoolSize;
 use framewright::units::{NodeId, Order, Pfn};
+use framewright::vmemmap::SectionState;
+use framewright::vmemmap_space::{BlockNumber, BlockRange, VmemmapSpace};
 use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner, early_of};
+use framewright_testkit::{FakeArray, FakeMachine, Owner, memblock_of};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -148,8 +148,8 @@ unsafe impl Platform for Preemptive {
         );
     }
 
-    fn map_space(&self) -> Option<&dyn MapSpace> {
-        self.machine.map_space()
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        self.machine.vmemmap_space()
     }
 }
 
@@ -160,7 +160,7 @@ fn bring_up(platform: &'static Preemptive, line: &str) -> &'static Manager<Preem
         // Every page that is free can be had.
         parameters.pages = Pages::None;
     }
-    let early = early_of(platform, machine.map(), machine.topology(), &[]).expect("early");
+    let early = memblock_of(platform, machine.map(), machine.topology(), &[]).expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
@@ -313,7 +313,7 @@ struct Slow {
     begun: AtomicBool,
 }
 
-impl PoolMaps for Slow {
+impl PoolVmemmap for Slow {
     unsafe fn before_publish(&self, _: &PoolBatch<'_>) -> u64 {
         let is_first = !self.begun.swap(true, Ordering::AcqRel);
         let mut turns = 0;

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::early::NodeChoice;
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::{Zone, ZoneKind};
 use framewright::{AllocateError, Reclaim, Request, Shortage};

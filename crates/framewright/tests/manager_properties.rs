@@ -5,11 +5,11 @@ mod common;
 
 use common::{Fake, bring_up_with, check, map_frames_of, order, parameters};
 use framewright::block::MigrateType;
-use framewright::early::NodeChoice;
 use framewright::firmware::MemoryKind;
-use framewright::map_space::BlockNumber;
+use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};

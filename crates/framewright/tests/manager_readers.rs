@@ -3,13 +3,13 @@
 #![cfg(not(loom))]
 
 use framewright::block::MigrateType;
-use framewright::map_space::BlockNumber;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::{
     BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request,
 };
-use framewright_testkit::{FakeMachine, Owner, early_of};
+use framewright_testkit::{FakeMachine, Owner, memblock_of};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,7 @@ fn bring_up() -> Manager<Gate> {
     let closed = || AtomicBool::new(false);
     let gate = Box::new(Gate { machine, stopped: closed(), opened: closed(), waited: closed() });
     let gate: &'static Gate = Box::leak(gate);
-    let early = early_of(gate, machine.map(), machine.topology(), &[]).expect("early");
+    let early = memblock_of(gate, machine.map(), machine.topology(), &[]).expect("early");
     let mut parameters = Parameters::default();
     parameters.pages = Pages::Inside;
     let input = BringUp { parameters: &parameters, started_ns: None };

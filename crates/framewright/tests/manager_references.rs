@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fake, bring_up, bring_up_described, check, gib, has_array, idle_pages, mib, order};
 use framewright::block::MigrateType;
-use framewright::map_space::BlockNumber;
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::{Page, PartOf, ReferenceError, Request};
 use framewright_testkit::model::ReferenceModel;
 use framewright_testkit::{FakeMachine, Owner};

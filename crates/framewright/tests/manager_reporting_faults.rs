@@ -8,9 +8,9 @@ mod reporting_rig;
 
 use common::{bring_up_with, check, parameters, part};
 use framewright::block::{MigrateType, State};
-use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::reporting::{Acknowledged, Content, Event, Pace, Phase, RegisterError};
 use framewright::units::{Order, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::{AllocateError, Request};
 use framewright_testkit::Owner;

@@ -7,9 +7,9 @@ mod reporting_rig;
 
 use common::check;
 use framewright::block::MigrateType;
-use framewright::map_space::{BlockNumber, BlockRange};
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::{Manager, Request};
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeMachine, Owner};

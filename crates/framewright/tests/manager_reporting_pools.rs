@@ -6,11 +6,11 @@ mod common;
 mod reporting_rig;
 
 use common::check;
-use framewright::early::NodeChoice;
-use framewright::map_space::{BlockNumber, BlockRange};
-use framewright::pools::{NodeMask, PoolError, PoolSize};
+use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
+use framewright::memblock::NodeChoice;
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::PfnRange;
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright_testkit::PoolOwner;
 use framewright_testkit::reporting::{Answer, Traits};
 use proptest::collection::vec;

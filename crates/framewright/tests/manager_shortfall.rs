@@ -5,11 +5,11 @@ mod common;
 
 use common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::early::NodeChoice;
 use framewright::manager::Shortfall;
+use framewright::memblock::NodeChoice;
 use framewright::units::NodeId;
 use framewright::zone::ZoneKind;
-use framewright::{AllocateError, Request, report};
+use framewright::{AllocateError, Request, bootlog};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -37,7 +37,7 @@ fn a_watermark_is_named_as_the_reason() {
     let why = manager.shortfall(&request).expect("is a request");
     let Shortfall::Watermark { free_pages: free, kept_pages } = why else { panic!("{why:?}") };
     assert!(free == free_pages && free > 100_000 && kept_pages > free, "{why}");
-    let text = report::allocation_failure(&manager, &request).to_string();
+    let text = bootlog::allocation_failure(&manager, &request).to_string();
     let first = text.lines().next().expect("a line");
     assert!(
         first.ends_with(&format!("{free} pages are free, and watermarks keep {kept_pages}")),
@@ -93,13 +93,13 @@ fn other_reasons_are_told_apart() {
 fn memory_is_shown_as_linux_shows_it() {
     let manager = bring_up(machine());
     manager
-        .pool(framewright::pools::PoolSize::TwoMib)
+        .pool(framewright::hugetlb::PoolSize::TwoMib)
         .resize(3, &NoHelpers)
         .expect("nobody else resizes");
     manager
         .allocate(&Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(0)) })
         .expect("is free");
-    let text = report::show_memory(&manager).to_string();
+    let text = bootlog::show_memory(&manager).to_string();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Mem-Info:");
     assert!(

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fake, bring_up_with, gib, mib, order, parameters};
 use framewright::block::MigrateType;
-use framewright::early::NodeChoice;
 use framewright::manager::Shortfall;
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, PfnRange};
 use framewright::zone::ZoneKind;
 use framewright::{AllocateError, Request};

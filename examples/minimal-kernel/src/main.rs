@@ -6,14 +6,14 @@
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
-use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
-use framewright_x86::cpu::port::Port;
-use framewright_x86::cpu::registers::{disable_interrupts, halt, restore_interrupts};
-use framewright_x86::pvh::StartInfo;
-use framewright_x86::serial::Serial;
+use framewright_arch::cpu::port::Port;
+use framewright_arch::cpu::registers::{disable_interrupts, halt, restore_interrupts};
+use framewright_arch::pvh::StartInfo;
+use framewright_arch::serial::Serial;
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
 
@@ -111,11 +111,10 @@ fn run(start_info: u64) -> Result<(), Refused> {
     // What is in use: the BIOS's data, this image with its stack, what the boot loader left.
     let low = PhysRange::new(0, 64 << 10);
     let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
-    let mut storage = EarlyStorage::new();
+    let mut storage = MemblockStorage::new();
     // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs
     // once.
-    let early =
-        unsafe { EarlyAllocator::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
+    let early = unsafe { Memblock::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     let before = manager.totals();

@@ -8,9 +8,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Manager;
 use framewright::units::{PAGE_SIZE, PhysRange};
+use framewright_arch::cpu::port::Port;
+use framewright_arch::page_table::MapFault;
 use framewright_balloon::pci::Registers;
-use framewright_x86::cpu::port::Port;
-use framewright_x86::page_table::MapFault;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
 
 const ADDRESS_PORT: u16 = 0xcf8;

@@ -6,8 +6,8 @@
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;
 use framewright::platform::Platform;
+use framewright_arch::awaited::Awaited;
 use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
-use framewright_x86::awaited::Awaited;
 
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
 static POSTS: [Post; MAX_CPUS - 1] = [const { Post::new() }; MAX_CPUS - 1];

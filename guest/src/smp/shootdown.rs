@@ -2,8 +2,8 @@
 
 use super::interrupts::{add, count};
 use super::{Cpu, CpuSet, call_on, cpu, others, this};
-use framewright_x86::cpu::registers::time_stamp;
-use framewright_x86::page_array::{FlushRequest, FlushTlb, LocalTlb};
+use framewright_arch::cpu::registers::time_stamp;
+use framewright_arch::vmemmap::{FlushRequest, FlushTlb, LocalTlb};
 
 /// The one way in which this guest drops translations on all CPUs. The counters are those of the
 /// CPUs.
@@ -54,7 +54,7 @@ impl Cpu {
 // in the middle of no access; a CPU that comes later begins with nothing remembered (`start`).
 // Stores made before are visible to them (invariant 29). One that is left asleep drops everything
 // that is not global in `catch_up`, before the first instruction of a handler or of what it does
-// next that could use the page array; until then it makes no access at all, and walks that it
+// next that could use the vmemmap; until then it makes no access at all, and walks that it
 // begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {

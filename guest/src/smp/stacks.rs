@@ -4,10 +4,10 @@
 use super::{MAX_CPUS, count};
 use crate::direct_map::{KernelTables, STACKS};
 use crate::platform::EarlyMemory;
-use framewright::early::{EarlyRequest, NodeChoice};
+use framewright::memblock::{MemblockRequest, NodeChoice};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
-use framewright_x86::cpu::segments::Segments;
-use framewright_x86::page_table::Access;
+use framewright_arch::cpu::segments::Segments;
+use framewright_arch::page_table::Access;
 
 /// From one CPU's stacks to the next.
 const STRIDE: u64 = 256 * 1024;
@@ -48,8 +48,10 @@ pub fn make(
 ) -> Option<Stacks> {
     let total = PARTS.iter().map(|(_, bytes)| bytes).sum::<u64>() + SEGMENTS_BYTES;
     // Cleared, because the segments begin as zeros.
-    let request =
-        EarlyRequest { node: NodeChoice::Preferred(node), ..EarlyRequest::new(total, PAGE_SIZE) };
+    let request = MemblockRequest {
+        node: NodeChoice::Preferred(node),
+        ..MemblockRequest::new(total, PAGE_SIZE)
+    };
     let memory = early.allocate(&request).ok()?;
     let mut physical = memory.start;
     let mut map = |address: u64, bytes: u64| {

@@ -13,15 +13,15 @@ use crate::direct_map::KernelTables;
 use crate::exceptions;
 use crate::platform::{EarlyMemory, PLATFORM};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use framewright::early::EarlyRequest;
+use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::PAGE_SIZE;
-use framewright_x86::cpu::features::Features;
-use framewright_x86::cpu::interrupts::TIMER;
-use framewright_x86::cpu::local_apic::LocalApic;
-use framewright_x86::cpu::registers::{halt, page_table_root, time_stamp};
-use framewright_x86::page_array::{FlushRequest, LocalTlb};
-use framewright_x86::page_table::MapFault;
+use framewright_arch::cpu::features::Features;
+use framewright_arch::cpu::interrupts::TIMER;
+use framewright_arch::cpu::local_apic::LocalApic;
+use framewright_arch::cpu::registers::{halt, page_table_root, time_stamp};
+use framewright_arch::page_table::MapFault;
+use framewright_arch::vmemmap::{FlushRequest, LocalTlb};
 
 /// The trampoline runs in real mode.
 const REAL_MODE_END: u64 = 1 << 20;
@@ -147,8 +147,10 @@ fn call(apic: &LocalApic, page: u8) {
 
 /// Copies the trampoline to a page below 1 MiB, which it keeps. Returns the number of the page.
 fn place_trampoline(early: &mut EarlyMemory<'_>) -> Option<u8> {
-    let request =
-        EarlyRequest { max_address: REAL_MODE_END, ..EarlyRequest::new(PAGE_SIZE, PAGE_SIZE) };
+    let request = MemblockRequest {
+        max_address: REAL_MODE_END,
+        ..MemblockRequest::new(PAGE_SIZE, PAGE_SIZE)
+    };
     let frame = early.allocate(&request).ok()?.start;
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     let length = end.addr() - start.addr();

@@ -163,9 +163,9 @@ text
 | folder | is | may know |
 |---|---|---|
 | `framewright/src/a.rs`, `b.rs` | units | nothing |
-| `framewright-x86` | tables | framewright |
+| `framewright-arch` | tables | framewright |
 | `framewright-hosted` (std) | process | framewright |
-| `guest/` | kernel | framewright, framewright-x86 |
+| `guest/` | kernel | framewright, framewright-arch |
 | `cli/` (std) | program | framewright-hosted |
 
 | `other` | table | framewright |
@@ -177,7 +177,7 @@ text
         assert_eq!(table.len(), 5);
         assert!(table["framewright"].crates.is_empty() && !table["framewright"].std);
         assert!(table["cli"].std && table["cli"].crates.contains("framewright"));
-        assert!(!table["cli"].crates.contains("framewright-x86"));
+        assert!(!table["cli"].crates.contains("framewright-arch"));
         assert_eq!(table["guest"].crates.len(), 2);
     }
 
@@ -194,6 +194,6 @@ text
     #[test]
     fn this_source_tree_has_its_law() {
         let text = fs::read_to_string(workspace::root().join(LAW)).expect("the document is there");
-        assert!(table(&text)["guest"].crates.contains("framewright-x86"));
+        assert!(table(&text)["guest"].crates.contains("framewright-arch"));
     }
 }

@@ -18,7 +18,7 @@ const ORDERS: [(&str, &[&str]); 5] = [
 const SOURCES: [&str; 6] = [
     "crates/framewright/src/",
     "crates/framewright-jobs/src/",
-    "crates/framewright-x86/src/",
+    "crates/framewright-arch/src/",
     "crates/framewright-balloon/src/",
     "crates/framewright-hosted/src/",
     "guest/src/",

@@ -12,8 +12,8 @@ use crate::hosted::{Session, Silent};
 use crate::progress;
 use framewright::Manager;
 use framewright::block::State;
-use framewright::map_space::{BlockNumber, BlockRange};
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
 use framewright_jobs::NoHelpers;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: writing 0, until all memory is free again and in \
 whole blocks of 1 GiB; the memory itself is not touched. Each row is the median of its runs, fill and empty in turn. backed: all tables were used before; \
 first touch: the first time in this process, where the system supplies the tables' memory page by page during the run. \
-threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the page array, which goes back to the system; \
+threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the vmemmap, which goes back to the system; \
 restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied. \
 serial: by all threads against by the caller alone, in turn; a fill of up to 64 pages is the mean of 64 there and in its own column. \
 madvise: giving back the same parts of the array, backed again, by one call for each run of neighbours, in turn with the fills";
@@ -46,7 +46,7 @@ const PAGES: [(PoolSize, &[u64]); 2] = [
     (PoolSize::OneGib, &[1, 8, 64, 500]),
 ];
 
-/// The same where pages have a part of the page array, on a machine of this size.
+/// The same where pages have a part of the vmemmap, on a machine of this size.
 const MAP_PAGES: [(PoolSize, &[u64]); 2] =
     [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
 const MAP_MEMORY_BYTES: u64 = 32 << 30;
@@ -55,7 +55,7 @@ const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
 /// What describes the pages of 2 MiB in the array.
 const MAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
 
-/// What happens to the pages' part of the page array.
+/// What happens to the pages' part of the vmemmap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reclaim {
     /// They keep it, or have none.

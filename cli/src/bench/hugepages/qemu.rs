@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::qemu::command::Accelerator;
 use crate::qemu::run::Watch;
 use crate::shell;
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -28,7 +28,7 @@ const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 /// Words that go with the numbers.
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the guest's clock, each row the median of its runs, fill and empty in turn, \
-one boot for each way of reclaim. The guest's memory was taken from the host before the guest began (-mem-prealloc). reclaim: pages in the pool give up their part of the page array, \
+one boot for each way of reclaim. The guest's memory was taken from the host before the guest began (-mem-prealloc). reclaim: pages in the pool give up their part of the vmemmap, \
 which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is \
 emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with reclaim against the fill without \
 before it";

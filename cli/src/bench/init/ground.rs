@@ -1,4 +1,4 @@
-//! The page array's own memory, to be filled plainly: what initialising the memory map is measured
+//! The vmemmap's own memory, to be filled plainly: what initialising the memory map is measured
 //! against, over the very same bytes.
 
 use super::super::host;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Memory to fill: the page array's own, so that the limit is measured over the very bytes that
+/// Memory to fill: the vmemmap's own, so that the limit is measured over the very bytes that
 /// bring-ups write.
 pub struct Ground {
     /// Starts and sizes, ascending.

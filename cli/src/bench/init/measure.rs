@@ -73,7 +73,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
         Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
             .with_template(group.template.then_some(TEMPLATE));
     if array.is_some() && !session.has_page_array() {
-        return Err(Error::Failed("this host has too little memory for the page array".into()));
+        return Err(Error::Failed("this host has too little memory for the vmemmap".into()));
     }
     // The first ones touch everything.
     let mut pages = vec![0; lines.len()];
@@ -178,7 +178,7 @@ fn plain(
 
 /// Pages whose descriptors were written: all that can be handed out.
 fn described(report: &Value) -> u64 {
-    if report["totals"]["memory_map_bytes"].as_u64() == Some(0) {
+    if report["totals"]["vmemmap_bytes"].as_u64() == Some(0) {
         return 0;
     }
     report["totals"]["managed_pages"].as_u64().unwrap_or(0)

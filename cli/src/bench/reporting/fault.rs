@@ -12,7 +12,7 @@ use crate::hosted::{Session, Silent, with_reports};
 use framewright::Manager;
 use framewright::units::{Order, PAGE_SIZE};
 use framewright_hosted::{Advice, HostedPlatform, Machine};
-use framewright_stress::{Pile, PileError};
+use framewright_workload::{Pile, PileError};
 use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The page array of a machine in a process: addresses for the descriptors of all its frames,
+//! The vmemmap of a machine in a process: addresses for the descriptors of all its frames,
 //! backed by the operating system.
 //!
 //! It takes no frames of the machine: a process cannot have its memory at two addresses without a
@@ -7,11 +7,11 @@
 
 use super::HostedError;
 use super::mapping::Mapping;
-use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
-    OutOfFrames, Unflushed,
-};
 use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
+use framewright::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
+    Unflushed, VmemmapSpace,
+};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ const SECTION_BYTES: u64 = BLOCK_BYTES * BLOCKS_PER_CALL as u64;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(super) struct PageArray {
+pub(super) struct Vmemmap {
     mapping: Mapping,
     bytes: u64,
     /// Whether fresh memory of the process, which is zero, may be taken for such.
@@ -34,7 +34,7 @@ pub(super) struct PageArray {
     leaving: Mutex<Vec<(u64, u64)>>,
 }
 
-impl PageArray {
+impl Vmemmap {
     /// Addresses for the descriptors of all frames below `end`; no memory yet.
     pub(super) fn reserve(
         end: u64,
@@ -104,7 +104,7 @@ impl PageArray {
     }
 }
 
-impl PageArray {
+impl Vmemmap {
     /// Drops the memory behind all of it.
     ///
     /// # Safety
@@ -118,7 +118,7 @@ impl PageArray {
 // SAFETY: the whole array is one mapping of its own, readable and writable all the time, and no
 // frame is ever taken, so none has to be given back; the system flushes translations of all threads
 // before madvise, in `flush`, returns (invariant 12).
-unsafe impl MapSpace for PageArray {
+unsafe impl VmemmapSpace for Vmemmap {
     fn base(&self) -> NonNull<u8> {
         // There is always a first byte.
         self.mapping.at(0).unwrap_or(NonNull::dangling())

@@ -17,14 +17,14 @@ mod resident;
 pub use error::HostedError;
 pub use layout::Layout;
 
-use array::PageArray;
+use array::Vmemmap;
 use barrier::Barrier;
 use cpus::Cpus;
 use entropy::entropy;
 use framewright::firmware::MemoryMap;
-use framewright::map_space::{BlockRange, MapSpace};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
+use framewright::vmemmap_space::{BlockRange, VmemmapSpace};
 pub(crate) use itself::Itself;
 use layout::Runs;
 use mapping::Mapping;
@@ -60,7 +60,7 @@ pub struct HostedPlatform {
     /// More CPUs than the host has: a busy wait must let the awaited thread run.
     crowded: bool,
     started: Instant,
-    array: Option<PageArray>,
+    array: Option<Vmemmap>,
 }
 
 /// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
@@ -173,7 +173,7 @@ impl HostedPlatform {
         self
     }
 
-    /// Gives the machine a page array ([`Platform::map_space`]): addresses of this process for 64
+    /// Gives the machine a vmemmap ([`Platform::vmemmap_space`]): addresses of this process for 64
     /// bytes a frame, backed when they are written. Unless `is_zeroed`, the manager takes them for
     /// memory of any content, as they are on a real machine. With `is_guarded` a touch of a part
     /// that is absent stops the process; that costs a call of the system for each section and makes
@@ -186,26 +186,26 @@ impl HostedPlatform {
         is_zeroed: bool,
         is_guarded: bool,
     ) -> Result<Self, HostedError> {
-        self.array = Some(PageArray::reserve(self.limit, is_zeroed, is_guarded)?);
+        self.array = Some(Vmemmap::reserve(self.limit, is_zeroed, is_guarded)?);
         Ok(self)
     }
 
-    /// Bytes of the page array that the operating system backs now; 0 without one.
+    /// Bytes of the vmemmap that the operating system backs now; 0 without one.
     ///
     /// # Errors
     /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
     pub fn page_array_resident_bytes(&self) -> Result<u64, HostedError> {
-        let bytes = self.array.as_ref().map_or(Ok(0), PageArray::resident_bytes);
+        let bytes = self.array.as_ref().map_or(Ok(0), Vmemmap::resident_bytes);
         bytes.map_err(|error| HostedError::CannotMeasure { error })
     }
 
-    /// Bytes of a page array for all present memory.
+    /// Bytes of a vmemmap for all present memory.
     #[must_use]
     pub fn page_array_bytes(&self) -> u64 {
         self.present.iter().map(|range| range.size() / PAGE_SIZE * 64).sum()
     }
 
-    /// Fills the part of the page array that describes present memory with `byte`, so that it is
+    /// Fills the part of the vmemmap that describes present memory with `byte`, so that it is
     /// backed and dirty.
     ///
     /// # Safety
@@ -218,7 +218,7 @@ impl HostedPlatform {
         }
     }
 
-    /// Where the parts of the page array lie that describe present memory, and how many bytes each
+    /// Where the parts of the vmemmap lie that describe present memory, and how many bytes each
     /// has, ascending and disjoint; none without one. Only who knows that no manager uses the array
     /// may touch them.
     pub fn page_array_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
@@ -238,7 +238,7 @@ impl HostedPlatform {
         })
     }
 
-    /// Gives the memory behind the page array back to the operating system; it reads as zero when
+    /// Gives the memory behind the vmemmap back to the operating system; it reads as zero when
     /// next touched.
     ///
     /// # Safety
@@ -533,8 +533,8 @@ unsafe impl Platform for HostedPlatform {
         entropy()
     }
 
-    fn map_space(&self) -> Option<&dyn MapSpace> {
-        self.array.as_ref().map(|array| array as &dyn MapSpace)
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        self.array.as_ref().map(|array| array as &dyn VmemmapSpace)
     }
 
     #[inline]

@@ -5,8 +5,8 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use framewright::Platform;
 use framewright::block::MigrateType;
-use framewright::files::parse_number;
 use framewright::parameters::parse_size;
+use framewright::procfs::parse_number;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn};
 use framewright::zone::ZoneKind;
 

@@ -10,7 +10,7 @@ use framewright::sync::SpinLock;
 use framewright::units::Order;
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Frames, Manager, Platform, Request};
-use framewright_stress::{Pile, PileError, Random};
+use framewright_workload::{Pile, PileError, Random};
 
 /// Runs that a CPU holds at most: they lie on its stack.
 const HELD: usize = 256;

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::sync::SpinLock;
 use framewright::units::Order;
-use framewright_stress::{Pile, PileError};
+use framewright_workload::{Pile, PileError};
 
 /// Pages of a mapping at most: 128 MiB, as there.
 const MAPPING_PAGES: u64 = 128 << 8;

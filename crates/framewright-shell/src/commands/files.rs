@@ -4,7 +4,7 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use framewright::Platform;
-use framewright::files::{FileError, Kind};
+use framewright::procfs::{FileError, Kind};
 
 pub(super) fn cat<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,

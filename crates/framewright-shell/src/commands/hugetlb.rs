@@ -7,11 +7,11 @@ use crate::shell::Shell;
 use crate::size::Counted;
 use core::fmt::Write;
 use framewright::Platform;
-use framewright::early::NodeChoice;
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::memblock::NodeChoice;
 use framewright::parameters::parse_size;
-use framewright::pools::{NodeMask, PoolSize};
 use framewright::units::NodeId;
-use framewright_stress::{Pile, PileError};
+use framewright_workload::{Pile, PileError};
 
 /// Bytes of a path of a pool's file.
 const LONGEST_PATH: usize = 96;

@@ -6,10 +6,10 @@ use crate::io::{Failed, Io};
 use crate::owned::give_back;
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
-use framewright::early::NodeChoice;
+use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
-use framewright::{AllocateError, Platform, Request, report};
+use framewright::{AllocateError, Platform, Request, bootlog};
 
 /// Runs between two looks whether somebody has had enough.
 const LOOK_EVERY: u64 = 1024;
@@ -152,7 +152,7 @@ pub(super) fn explain<P: Platform, H: Host>(
 ) {
     if matches!(error, AllocateError::OutOfMemory { .. }) {
         // When nobody takes complaints there is nobody to tell.
-        let _ = write!(io.errors, "{}", report::allocation_failure(shell.manager, request));
+        let _ = write!(io.errors, "{}", bootlog::allocation_failure(shell.manager, request));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::size::{Counted, Size};
 use framewright::sync::SpinLock;
 use framewright::units::Order;
 use framewright::{Manager, Platform, Request};
-use framewright_stress::{Failure, Held, Shared, Tally, Worker};
+use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
 /// Runs that a worker of `stress` holds at most: they lie on its stack.
 const STRESS_RUNS: usize = 128;

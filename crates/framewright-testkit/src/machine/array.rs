@@ -1,4 +1,4 @@
-//! A page array for a fake machine, at addresses that can really be read and written.
+//! A vmemmap for a fake machine, at addresses that can really be read and written.
 //!
 //! Present parts begin as junk, so that a descriptor which nobody initialised is found; absent
 //! parts read as zero and fault when they are written. The frames that the tables would name are
@@ -6,11 +6,11 @@
 
 use super::FakeMachine;
 use super::memory::{map, to_usize};
-use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
-    OutOfFrames, Unflushed,
-};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
+    Unflushed, VmemmapSpace,
+};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -71,7 +71,7 @@ impl FakeArray {
         Self::install_with(machine, true, false)
     }
 
-    /// The same; `takes_frames` and `is_zeroed` as [`MapSpace`] asks.
+    /// The same; `takes_frames` and `is_zeroed` as [`VmemmapSpace`] asks.
     pub fn install_with(
         machine: &'static FakeMachine,
         takes_frames: bool,
@@ -177,7 +177,7 @@ const fn run(start: Pfn, order: Order) -> PfnRange {
 // SAFETY: present sections are mapped for themselves alone, and a section that becomes absent is
 // mapped anew before its frames go into the Unflushed; the process has one set of translations,
 // which the system flushes (invariant 12).
-unsafe impl MapSpace for FakeArray {
+unsafe impl VmemmapSpace for FakeArray {
     fn base(&self) -> NonNull<u8> {
         self.base
     }

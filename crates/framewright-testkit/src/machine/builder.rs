@@ -203,7 +203,7 @@ impl Builder {
             direct_limit: AtomicU64::new(self.direct_limit),
             clock: self.clock_step_ns.map(|step_ns| Clock { now_ns: AtomicU64::new(0), step_ns }),
             counters: Counters::default(),
-            map_space: OnceLock::new(),
+            vmemmap_space: OnceLock::new(),
             knows_tasks: self.knows_tasks,
             entropy: self.entropy,
         }))

@@ -23,8 +23,8 @@ pub use memory::PATTERNS;
 
 use cpu::CpuSet;
 use framewright::firmware::{MemoryMap, Topology};
-use framewright::map_space::MapSpace;
 use framewright::units::{NodeId, Pfn, PhysRange};
+use framewright::vmemmap_space::VmemmapSpace;
 use framewright::{IrqState, PinnedCpu, Platform};
 use memory::Memory;
 use std::num::NonZeroU64;
@@ -91,7 +91,7 @@ pub struct FakeMachine {
     direct_limit: AtomicU64,
     clock: Option<Clock>,
     counters: Counters,
-    map_space: OnceLock<&'static dyn MapSpace>,
+    vmemmap_space: OnceLock<&'static dyn VmemmapSpace>,
     knows_tasks: bool,
     entropy: Option<u64>,
 }
@@ -196,12 +196,12 @@ impl FakeMachine {
         }
     }
 
-    /// Sets what [`Platform::map_space`] answers.
+    /// Sets what [`Platform::vmemmap_space`] answers.
     ///
     /// # Panics
     /// When it was set before.
-    pub fn set_map_space(&self, space: &'static dyn MapSpace) {
-        assert!(self.map_space.set(space).is_ok(), "the map space was set before");
+    pub fn set_map_space(&self, space: &'static dyn VmemmapSpace) {
+        assert!(self.vmemmap_space.set(space).is_ok(), "the map space was set before");
     }
 
     /// Whether `address` is in memory that the allocator may hand out, without counting as a use of
@@ -367,8 +367,8 @@ unsafe impl Platform for FakeMachine {
         std::thread::yield_now();
     }
 
-    fn map_space(&self) -> Option<&dyn MapSpace> {
-        self.map_space.get().copied()
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        self.vmemmap_space.get().copied()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Page tables in a fake machine's memory, and CPUs whose TLBs keep what they saw until they are
 //! flushed.
 //!
-//! [`FakePaging`] is a [`MapSpace`] with real tables in real frames: a section of the array is one
+//! [`FakePaging`] is a [`VmemmapSpace`] with real tables in real frames: a section of the array is one
 //! 2 MiB mapping, or a table of 512 entries, or absent as a whole through one table that all such
 //! sections share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of the CPU
 //! that they name, which is as stale as hardware may be: it caches every step of a walk and forgets
@@ -11,15 +11,15 @@
 mod table;
 mod tlb;
 
-pub use framewright_stress::map_space::AccessFault;
+pub use framewright_workload::vmemmap_space::AccessFault;
 
 use crate::frames::{FrameLedger, lock};
 use crate::machine::FakeMachine;
-use framewright::map_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, MapSpace,
-    OutOfFrames, Unflushed,
-};
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
+    Unflushed, VmemmapSpace,
+};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -385,7 +385,7 @@ fn is_whole(blocks: &std::ops::Range<u64>) -> bool {
 // replacing of a table put what they remove into the Unflushed; `flush` clears every TLB, cached
 // tables included, before it gives frames free; nothing is written before every frame is there
 // (invariant 12).
-unsafe impl MapSpace for FakePaging {
+unsafe impl VmemmapSpace for FakePaging {
     fn base(&self) -> NonNull<u8> {
         NonNull::without_provenance(NonZeroUsize::new(BASE).expect("not zero"))
     }

@@ -3,7 +3,7 @@
 use super::table::{Entry, Table};
 use crate::frames::FrameLedger;
 use crate::machine::FakeMachine;
-use framewright_stress::map_space::AccessFault;
+use framewright_workload::vmemmap_space::AccessFault;
 use std::collections::HashMap;
 
 /// An entry as it was when it was cached.

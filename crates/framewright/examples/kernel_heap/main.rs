@@ -4,8 +4,8 @@
 
 mod heap;
 
-use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
 use heap::BumpHeap;
 use std::alloc::Layout;
@@ -48,9 +48,9 @@ fn bring_up() -> Result<Manager<Board>, Box<dyn Error>> {
     builder.add(RAM_START, RAM_BYTES as u64, MemoryKind::Conventional)?;
     let map = builder.finish()?;
     let topology = Topology::new(&mut claims);
-    let mut storage = EarlyStorage::new();
+    let mut storage = MemblockStorage::new();
     // SAFETY: the map names the board's RAM, which nobody else uses; bring-up happens once.
-    let early = unsafe { EarlyAllocator::new(&Board, &mut storage, map, &topology) }?;
+    let early = unsafe { Memblock::new(&Board, &mut storage, map, &topology) }?;
     let input = BringUp { parameters: &Parameters::default(), started_ns: None };
     Ok(Manager::bring_up(early, &input).map_err(|failed| failed.error)?)
 }

@@ -1,6 +1,6 @@
 //! Segments: runs of blocks of one zone, and the directory that finds the one of a block.
 
-use crate::map_space::BlockNumber;
+use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
 /// Holes of up to this many blocks (128 MiB) do not end a segment: bridging one costs 5 KiB of

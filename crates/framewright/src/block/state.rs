@@ -24,8 +24,8 @@
 //! block is *swept* when what is free in it was reported; any free ends that. A free head is
 //! *reported* when each of its blocks is.
 
-use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use core::fmt;
 
 /// What a block is.
@@ -158,7 +158,7 @@ pub enum MapForm {
     /// Nowhere: the block is not split, or the adopter wants no descriptors.
     #[default]
     None = 0,
-    /// In the page array.
+    /// In the vmemmap.
     Array = 1,
     /// In eight of the block's own frames.
     Inside = 2,
@@ -199,7 +199,7 @@ impl BlockState {
     pub const COUNTED: u64 = 1 << 53;
     /// Bit, of a free head: all of its blocks were reported to the hypervisor.
     pub const REPORTED: u64 = 1 << 54;
-    /// Bit, of a block that is allocated whole: the manager has it, for the page array or for a
+    /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a
     /// pool, and nobody else frees it.
     pub const KEPT: u64 = 1 << 55;
     /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.

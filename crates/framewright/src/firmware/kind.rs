@@ -12,7 +12,7 @@ use core::fmt;
 pub enum MemoryKind {
     /// Ordinary usable memory (e820 type 1, EFI conventional memory).
     Conventional,
-    /// Usable memory that may be taken out later; under `movable_node` the early allocator keeps
+    /// Usable memory that may be taken out later; under `movable_node` the memblock allocator keeps
     /// away from it as long as it can.
     HotPluggable,
     /// Memory that a confidential guest must accept before its first use: present, not managed

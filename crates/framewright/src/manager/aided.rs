@@ -7,7 +7,7 @@
 //!
 //! Orders of memory: Relaxed: a serial number stands alone.
 
-use super::bring_up::{BringUpError, Obtained};
+use super::init::{BringUpError, Obtained};
 use super::{AllocateError, Manager};
 use crate::block::State;
 use crate::carve::{Carver, room};
@@ -15,11 +15,11 @@ use crate::debug::{
     Aids, Allocation, Damage, Event, Filled, Misuse, Owners, PLACES, POISON, PageHistory,
     PageRecord, Place, Places, fill, first_other,
 };
-use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Segment};
 use core::ops::Range;
 use core::ptr;

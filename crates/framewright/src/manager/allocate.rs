@@ -4,11 +4,11 @@ use super::Manager;
 use super::pressure::ORDINARY;
 use crate::block::MigrateType;
 use crate::debug::Damage;
-use crate::early::NodeChoice;
 use crate::frames;
-use crate::map_space::{BlockNumber, MAP_PAGES_PER_BLOCK};
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::vmemmap_space::{BlockNumber, MAP_PAGES_PER_BLOCK};
 use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
 use core::panic::Location;
 use core::{fmt, iter};
@@ -134,7 +134,7 @@ impl Search {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
     /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`] says
-    /// which of these it is, and [`report::allocation_failure`](crate::report::allocation_failure)
+    /// which of these it is, and [`report::allocation_failure`](crate::bootlog::allocation_failure)
     /// writes a message with all zones.
     OutOfMemory {
         /// What was wanted.
@@ -508,7 +508,7 @@ impl<P: Platform> Manager<P> {
     /// allocations of one zone. With `page_owner=on` neighbours that were allocated at different
     /// lines are taken for a wrong size.
     ///
-    /// The manager's own tables, the page array as bring-up made it, and what is kept for pools are
+    /// The manager's own tables, the vmemmap as bring-up made it, and what is kept for pools are
     /// not allocated. Frames that the array took later, when its parts were given back or restored,
     /// are its own allocations like anybody's. What is in the cache of a CPU, because it was freed
     /// before, is taken for allocated but by builds with debug assertions, as in
@@ -542,7 +542,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// The same for frames that bring-up may have kept for the page array.
+    /// The same for frames that bring-up may have kept for the vmemmap.
     pub(super) fn free_kept(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
         zone.end_keeping(self.platform, segment, range);

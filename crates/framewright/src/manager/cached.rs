@@ -5,14 +5,14 @@
 //! handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
 use super::allocate::{Mark, Search, usable_type};
-use super::memory_map::Growth;
+use super::vmemmap::Growth;
 use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::{Platform, pinned};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
 
@@ -227,7 +227,7 @@ impl<P: Platform> Manager<P> {
     ///   frames of another zone than the calling CPU keeps frames of, which includes what is no
     ///   memory and tables that bring-up placed at an end of that zone.
     /// * With debug assertions also every other frame that is free, was never allocated, is a table
-    ///   or of the page array, or was freed before and is in the cache of this CPU, or in that of
+    ///   or of the vmemmap, or was freed before and is in the cache of this CPU, or in that of
     ///   another where these can be waited for ([`Platform::can_wait`]). What others do with the
     ///   same frame at the same moment may hide it.
     /// * With `page_owner=on`, in every build, whatever that record does not call allocated, in

@@ -7,11 +7,11 @@
 
 use super::Manager;
 use crate::debug::Place;
-use crate::map_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
-use crate::memory_map::SectionState;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange};
+use crate::vmemmap::SectionState;
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
 use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
 use core::panic::Location;

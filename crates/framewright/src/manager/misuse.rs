@@ -83,26 +83,26 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.reclaim_map(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.optimize_vmemmap(&[PfnRange::new(512, 1024)]); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.restore_map(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.restore_vmemmap(&[PfnRange::new(512, 1024)]); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
-//! use framewright::manager::{PoolBatch, PoolMaps};
-//! fn take_away(maps: &dyn PoolMaps, batch: &PoolBatch<'_>) { maps.before_publish(batch); }
+//! use framewright::manager::{PoolBatch, PoolVmemmap};
+//! fn take_away(maps: &dyn PoolVmemmap, batch: &PoolBatch<'_>) { maps.before_publish(batch); }
 //! ```
 //! ```
-//! use framewright::manager::{Pool, PoolBatch, PoolMaps};
+//! use framewright::manager::{Pool, PoolBatch, PoolVmemmap};
 //! use framewright::{Manager, Platform, units::{Pfn, PfnRange}};
-//! unsafe fn take_away<P: Platform>(manager: &Manager<P>, pool: &Pool<'_, P>, maps: &dyn PoolMaps, batch: &PoolBatch<'_>) {
+//! unsafe fn take_away<P: Platform>(manager: &Manager<P>, pool: &Pool<'_, P>, maps: &dyn PoolVmemmap, batch: &PoolBatch<'_>) {
 //!     unsafe {
 //!         let _ = pool.free(Pfn(512));
-//!         let _ = manager.reclaim_map(&[PfnRange::new(512, 1024)]);
-//!         let _ = manager.restore_map(&[PfnRange::new(512, 1024)]);
+//!         let _ = manager.optimize_vmemmap(&[PfnRange::new(512, 1024)]);
+//!         let _ = manager.restore_vmemmap(&[PfnRange::new(512, 1024)]);
 //!         maps.before_publish(batch);
 //!     }
 //! }
@@ -129,33 +129,33 @@
 //! }
 //! ```
 //!
-//! Taking parts of the page array away, or frames out of tables that still name them:
+//! Taking parts of the vmemmap away, or frames out of tables that still name them:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
-//! use framewright::map_space::{BlockRange, MapSpace, Unflushed};
-//! fn evict(space: &dyn MapSpace, unflushed: &mut Unflushed) { let _ = space.evict(BlockRange::new(1, 2), unflushed); }
+//! use framewright::vmemmap_space::{BlockRange, VmemmapSpace, Unflushed};
+//! fn evict(space: &dyn VmemmapSpace, unflushed: &mut Unflushed) { let _ = space.evict(BlockRange::new(1, 2), unflushed); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
-//! use framewright::map_space::{FrameList, MapSpace, Unflushed};
-//! fn flush(space: &dyn MapSpace, unflushed: Unflushed) -> FrameList { space.flush(unflushed) }
+//! use framewright::vmemmap_space::{FrameList, VmemmapSpace, Unflushed};
+//! fn flush(space: &dyn VmemmapSpace, unflushed: Unflushed) -> FrameList { space.flush(unflushed) }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
-//! use framewright::map_space::{BlockRange, FrameSource, MapSpace, Unflushed};
-//! fn populate(space: &dyn MapSpace, frames: &mut dyn FrameSource, unflushed: &mut Unflushed) {
+//! use framewright::vmemmap_space::{BlockRange, FrameSource, VmemmapSpace, Unflushed};
+//! fn populate(space: &dyn VmemmapSpace, frames: &mut dyn FrameSource, unflushed: &mut Unflushed) {
 //!     let _ = space.populate(BlockRange::new(1, 2), frames, unflushed);
 //! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
-//! use framewright::{map_space::FrameSource, units::{Order, Pfn}};
+//! use framewright::{vmemmap_space::FrameSource, units::{Order, Pfn}};
 //! fn put_back(frames: &mut dyn FrameSource) { frames.put_back(Pfn(512), Order::BLOCK); }
 //! ```
 //! ```
-//! use framewright::{map_space::{BlockRange, FrameSource, MapSpace, Unflushed}, units::{Order, Pfn}};
-//! unsafe fn change(space: &dyn MapSpace, frames: &mut dyn FrameSource, mut unflushed: Unflushed) {
+//! use framewright::{vmemmap_space::{BlockRange, FrameSource, VmemmapSpace, Unflushed}, units::{Order, Pfn}};
+//! unsafe fn change(space: &dyn VmemmapSpace, frames: &mut dyn FrameSource, mut unflushed: Unflushed) {
 //!     unsafe {
 //!         let _ = space.evict(BlockRange::new(1, 2), &mut unflushed);
 //!         let _ = space.populate(BlockRange::new(1, 2), frames, &mut unflushed);

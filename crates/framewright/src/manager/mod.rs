@@ -1,8 +1,8 @@
 //! The manager: all memory of a machine behind one front door.
 //!
-//! [`Manager::bring_up`] builds it from the early allocator's free memory (`plan` measures,
-//! `bring_up` fills); `allocate` serves requests across zones and nodes; `memory_map` brings up
-//! what was withheld, `map_reclaim` gives the map of huge pages back; `pages` finds descriptors and
+//! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`plan` measures,
+//! `bring_up` fills); `allocate` serves requests across zones and nodes; `vmemmap` brings up
+//! what was withheld, `hvo` gives the map of huge pages back; `pages` finds descriptors and
 //! `references` counts references to what was allocated; `pools` keeps huge pages. It holds no
 //! pointer that its user must keep alive: everything lies in memory that it reserved.
 //!
@@ -19,8 +19,8 @@
 //!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](Manager::put),
 //!   [`put_testzero`](Manager::put_testzero), [`free_frozen`](Manager::free_frozen),
 //!   [`freeze`](Manager::freeze), [`unfreeze`](Manager::unfreeze),
-//!   [`start_references`](Manager::start_references), [`reclaim_map`](Manager::reclaim_map),
-//!   [`restore_map`](Manager::restore_map), [`Pool::free`], and those of the
+//!   [`start_references`](Manager::start_references), [`optimize_vmemmap`](Manager::optimize_vmemmap),
+//!   [`restore_vmemmap`](Manager::restore_vmemmap), [`Pool::free`], and those of the
 //!   [adapters](crate::adapters).
 //!
 //! The contract is one for all of them. **The caller owns every frame that it names**: this manager
@@ -39,55 +39,55 @@
 
 mod aided;
 mod allocate;
-mod bring_up;
 mod cached;
+mod hugetlb;
+mod hvo;
+mod init;
 mod isolate;
-mod map_reclaim;
-mod memory_map;
 mod misuse;
 mod node_clock;
 mod numa;
 mod owned;
 mod pages;
 mod plan;
-mod pools;
 mod pressure;
 mod references;
 mod settings;
 mod shortfall;
+mod vmemmap;
 mod zone_view;
 
 pub use allocate::{AllocateError, Request};
-pub use bring_up::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
 pub use cached::CpuCacheInfo;
-pub use map_reclaim::{MapChange, MapError};
-pub use memory_map::DeferredNode;
+pub(crate) use hugetlb::Loan;
+pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolVmemmap, Resized};
+pub use hvo::{MapChange, MapError};
+pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
 pub use numa::NumaCounts;
 pub use owned::Frames;
-pub(crate) use pools::Loan;
-pub use pools::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolMaps, Resized};
 pub use pressure::{PressureEvents, Reclaim, Shortage};
 pub use references::ReferenceError;
 pub use settings::{Settings, SettingsError};
 pub use shortfall::Shortfall;
+pub use vmemmap::DeferredNode;
 pub use zone_view::ZoneView;
 
 use self::isolate::Isolations;
 use crate::block::{BlockEntry, BlockState};
-use crate::map_space::BlockNumber;
-use crate::memory_map::MapFallback;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::reporting::Reporting;
 use crate::sync::SpinLock;
 use crate::units::{NodeId, PfnRange};
+use crate::vmemmap::MapFallback;
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
-use map_reclaim::SectionLocks;
-use memory_map::MapPolicy;
-use pools::Pools;
+use hugetlb::Pools;
+use hvo::SectionLocks;
 use pressure::Pressure;
 use settings::Tunables;
+use vmemmap::MapPolicy;
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ pub struct Node {
     pub fallback: &'static [NodeId],
     /// How far each node is, in the units of ACPI, where 10 is the node itself.
     pub distances: &'static [u8],
-    /// How long it took to make its free memory available: from the early allocator's ranges to
+    /// How long it took to make its free memory available: from the memblock allocator's ranges to
     /// blocks in the free lists of its zones. This is to the policy *on demand* what initialising a
     /// node's deferred pages is to others.
     pub init_ns: Option<u64>,
@@ -148,7 +148,7 @@ pub struct Manager<P: Platform> {
     tunables: SpinLock<Tunables>,
     settings: Settings,
     reporting: Reporting,
-    memory_map: MapPolicy,
+    vmemmap: MapPolicy,
     section_locks: SectionLocks,
     pools: Pools,
     shuffle_seed: Option<ShuffleSeed>,
@@ -185,7 +185,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
-    /// the page array, and itself. Tables are counted whole, also the parts that were never
+    /// the vmemmap, and itself. Tables are counted whole, also the parts that were never
     /// touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals)
     /// has their frames.
     #[must_use]

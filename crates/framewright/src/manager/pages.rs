@@ -1,10 +1,10 @@
 //! Page descriptors, as the adopter reaches them.
 
 use super::Manager;
-use crate::map_space::BlockNumber;
 use crate::page::Page;
 use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Segment, Zone};
 
 impl<P: Platform> Manager<P> {

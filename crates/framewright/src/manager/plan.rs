@@ -7,10 +7,10 @@ use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
-use crate::map_space::BlockNumber;
 use crate::page::words_for;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
 use crate::zone::{ZoneId, ZoneRun, zone_runs};
 

@@ -13,7 +13,7 @@ use super::allocate::{Mark, Search};
 use super::numa::Numa;
 use super::{Manager, Request};
 use crate::block::MigrateType;
-use crate::early::NodeChoice;
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Quiet, SpinLock};

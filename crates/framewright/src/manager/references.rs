@@ -17,12 +17,12 @@
 //! others already.
 
 use super::Manager;
-use crate::map_space::BlockNumber;
 use crate::page::{Map, Page, PartOf};
 use crate::platform::Platform;
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counted, FreeError};
 use core::fmt;
 

@@ -10,8 +10,8 @@ use super::inside::{MAP_FRAMES, MapFrames};
 use super::tier::Tier;
 use crate::block::lists::NONE;
 use crate::block::{BlockState, MapForm, State};
-use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::units::{Order, PAGES_PER_BLOCK};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use core::ops::Range;
 
 impl Tier<'_> {

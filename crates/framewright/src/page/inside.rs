@@ -21,11 +21,11 @@ use crate::block::lists::FreeLists;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MapForm, Segment, State, segment};
 use crate::debug::POISON;
-use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Readers, Reading};
 use crate::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use core::marker::PhantomData;
 use core::ops::Range;
 

@@ -4,9 +4,9 @@
 use super::Zone;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, State};
-use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};
+use crate::vmemmap_space::BlockNumber;
 
 /// Heads that are looked at before others may have the lock.
 const SLICE: usize = 128;

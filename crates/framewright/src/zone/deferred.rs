@@ -14,11 +14,11 @@ use super::{Segment, Zone};
 use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, MigrateType, State, buddy};
-use crate::map_space::{BLOCKS_PER_CALL, BlockNumber};
-use crate::memory_map::{DeferredInit, SECTION_PAGES, SectionState, Sections};
 use crate::platform::{Platform, pinned};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::vmemmap::{DeferredInit, SECTION_PAGES, SectionState, Sections};
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
 use core::ops::Range;
 
 impl Zone {

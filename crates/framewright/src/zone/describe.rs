@@ -6,13 +6,13 @@
 use super::Zone;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MapForm, State};
-use crate::map_space::MAP_PAGES_PER_BLOCK;
-use crate::memory_map::BootPages;
 use crate::page::{Descriptors, MAP_FRAMES, Map, Page, Tier};
 use crate::platform::Platform;
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
+use crate::vmemmap::BootPages;
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 
 /// What counts references to a frame, as long as the one who looks is inside.
 pub(crate) enum Counted<'a> {

@@ -56,7 +56,7 @@ impl Zone {
     }
 
     /// The first and the last frame of a block that can be handed out, if any can. What is kept for
-    /// the page array can, once that is given back.
+    /// the vmemmap can, once that is given back.
     fn ends_of(&self, head: u32, state: BlockState) -> Option<(u64, u64)> {
         match state.state()? {
             State::Free | State::Deferred | State::Whole => {

@@ -10,9 +10,9 @@ use crate::block::lists::{FreeLists, Position};
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, Segment, State, buddy};
 use crate::debug::Damage;
-use crate::map_space::BlockRange;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::vmemmap_space::BlockRange;
 use core::fmt;
 use core::ops::{AddAssign, Range};
 

@@ -11,11 +11,11 @@ use super::segment::Segment;
 use super::{Zone, ZoneKind};
 use crate::block::MigrateType;
 use crate::block::lists::FreeLists;
-use crate::map_space::BlockNumber;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn};
+use crate::vmemmap_space::BlockNumber;
 
 impl Zone {
     /// Takes the block of the largest order that is next in its list, if the zone stays above its

@@ -17,12 +17,12 @@ mod describe;
 pub(crate) mod fallback;
 mod flow;
 mod home;
+mod hugetlb;
 mod isolate;
 mod kind;
 mod largest;
 pub(crate) mod paint;
-mod pools;
-mod report;
+mod reporting;
 mod runs;
 mod serve;
 mod settle;
@@ -41,7 +41,7 @@ pub use flow::ZoneFlow;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
-pub(crate) use report::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
+pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use serve::FreeError;
 pub use shuffle::Shuffled;
@@ -55,12 +55,12 @@ pub use crate::block::lists::ZoneEvents;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
 use crate::debug::Placement;
-use crate::memory_map::{DeferredInit, Sections};
 use crate::page::{Array, Descriptors, Partial};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
+use crate::vmemmap::{DeferredInit, Sections};
 
 /// What CPUs change, on cache lines of its own, so that what they only read stays in all their
 /// caches.

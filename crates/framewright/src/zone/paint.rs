@@ -21,10 +21,10 @@ use crate::block::marks::Marks;
 use crate::block::table::{BlockEntry, BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
-use crate::map_space::BlockNumber;
 use crate::page::{Partial, Room, Tier};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
 /// What frames are painted as.
@@ -33,7 +33,7 @@ pub(crate) enum Paint {
     /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
     /// that blocks that begin with them may have free buddies.
     Free { touching: bool },
-    /// Whole blocks that the manager keeps: of the page array, or for pools.
+    /// Whole blocks that the manager keeps: of the vmemmap, or for pools.
     Allocated,
     /// Nobody's.
     Reserved,

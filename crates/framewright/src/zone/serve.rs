@@ -10,11 +10,11 @@ use crate::block::shuffle::gather;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::debug::PageHistory;
-use crate::map_space::BlockNumber;
 use crate::page::{Refused, Tier};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use core::fmt;
 use core::ops::Range;
 
@@ -402,7 +402,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Frames of the page array are about to be freed: the blocks they lie in are kept no more.
+    /// Frames of the vmemmap are about to be freed: the blocks they lie in are kept no more.
     pub(crate) fn end_keeping<P: Platform>(
         &self,
         platform: &P,

@@ -8,10 +8,10 @@ use crate::block::bit_sets::neighbours;
 use crate::block::lists::{FreeLists, NONE};
 use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
-use crate::map_space::BlockNumber;
 use crate::page::{CpuCache, HALF, MOST_RETURNED, MOST_RUNS, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
 /// Pieces that a refill of blocks takes at most.

@@ -4,10 +4,10 @@ use super::{Zone, ZoneId, segment};
 use crate::block::lists::{FreeLists, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
-use crate::map_space::MAP_PAGES_PER_BLOCK;
 use crate::page::{MapFrames, ORDERS, first_unmanaged};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use core::fmt;
 use core::ops::AddAssign;
 

@@ -4,8 +4,8 @@
 use super::{Zone, segment};
 use crate::block::State;
 use crate::block::table::blocks_of;
-use crate::map_space::{BlockNumber, BlockRange};
 use crate::platform::Platform;
+use crate::vmemmap_space::{BlockNumber, BlockRange};
 
 impl Zone {
     /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole

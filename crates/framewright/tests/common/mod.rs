@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::block::MigrateType;
-use framewright::map_space::BlockNumber;
 use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
 use framewright_testkit::{FakeArray, FakeMachine, Owner};

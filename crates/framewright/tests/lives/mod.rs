@@ -7,14 +7,14 @@ mod steps;
 
 use crate::lives::handler::Handler;
 use crate::lives::model::Model;
-use framewright::map_space::BlockRange;
 use framewright::reporting::Reporter;
 use framewright::units::PhysRange;
+use framewright::vmemmap_space::BlockRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::{Answer, FakeHost, FakeReportDevice, Traits};
 use framewright_testkit::stress::Random;
-use framewright_testkit::{FakeArray, FakeMachine, SteppedMachine, early_of};
+use framewright_testkit::{FakeArray, FakeMachine, SteppedMachine, memblock_of};
 use model::Run;
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl Life {
         let stepped = SteppedMachine::new(machine);
         let line = format!("{line}{}", aids.line());
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));
-        let early = early_of(stepped, machine.map(), machine.topology(), &[]).expect("early");
+        let early = memblock_of(stepped, machine.map(), machine.topology(), &[]).expect("early");
         let input = BringUp { parameters: &parameters, started_ns: None };
         let manager: &'static Stepped = Box::leak(Box::new(
             Manager::bring_up(early, &input).unwrap_or_else(|error| panic!("{error}")),
@@ -181,7 +181,7 @@ impl Life {
         self.check();
         let totals = self.manager.totals();
         assert_eq!(self.model.owned_pages(), 0);
-        // What the array took of the early allocator is reserved, the rest the manager's.
+        // What the array took of the memblock allocator is reserved, the rest the manager's.
         let map_pages = self.array.map_or(0, |array| array.counts().frames);
         let nobodys = totals.allocated_pages - self.lost_pages;
         assert!(nobodys <= map_pages, "{nobodys} pages that nobody has, {map_pages} of the array");

@@ -12,7 +12,7 @@ pub enum Kind {
     /// A counted run with so many references.
     Counted(u32),
     /// A huge page of a pool.
-    Pool(framewright::pools::PoolSize),
+    Pool(framewright::hugetlb::PoolSize),
 }
 
 /// Frames that the test has.

@@ -5,10 +5,10 @@ use super::model::{Kind, Run};
 use super::{Life, Stepped};
 use framewright::Request;
 use framewright::block::MigrateType;
-use framewright::early::NodeChoice;
-use framewright::map_space::{BlockNumber, BlockRange};
-use framewright::pools::PoolSize;
+use framewright::hugetlb::PoolSize;
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::ZoneKind;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::Answer;
@@ -308,7 +308,7 @@ impl Life {
         let size = self.size();
         let pool = self.manager.pool(size);
         let pages = 1 + self.random.below(4);
-        if pool.reserve(pages, framewright::pools::NodeMask::ALL).is_ok() {
+        if pool.reserve(pages, framewright::hugetlb::NodeMask::ALL).is_ok() {
             let taken = pool.allocate(NodeChoice::Any, true).expect("it is promised");
             if self.random.one_in(2) {
                 pool.commit(taken.start).expect("it is ours");

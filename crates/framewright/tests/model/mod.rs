@@ -8,8 +8,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::block::MigrateType;
-use framewright::early::{EarlyAllocator, EarlyStorage};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
@@ -253,10 +253,9 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
         topology.add_cpu(NodeId::ZERO).expect("few CPUs");
     }
     let parameters = parameters();
-    let mut storage = Box::new(EarlyStorage::new());
+    let mut storage = Box::new(MemblockStorage::new());
     // SAFETY: the memory is the model's, and the manager of the execution before is gone.
-    let early =
-        unsafe { EarlyAllocator::new(platform, &mut storage, map, &topology) }.expect("early");
+    let early = unsafe { Memblock::new(platform, &mut storage, map, &topology) }.expect("early");
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::new(Manager::bring_up(early, &input).expect("bring-up"))
 }

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use crate::common::{self, Fake, gib, mib};
+use framewright::hugetlb::PoolSize;
 use framewright::manager::Pool;
-use framewright::pools::PoolSize;
 use framewright::units::NodeId;
 use framewright_testkit::FakeMachine;
 

@@ -1,0 +1,21 @@
+//! Page tables in the memory of a machine that is made up.
+
+use framewright_arch::page_table::{Entry, TableMemory};
+use framewright_testkit::FakeMachine;
+
+/// The machine's memory as tables.
+#[derive(Clone, Copy)]
+pub struct Memory(pub &'static FakeMachine);
+
+impl TableMemory for Memory {
+    fn allocate(&mut self) -> Option<u64> {
+        None
+    }
+    fn read(&self, table: u64, index: usize) -> Entry {
+        Entry(self.0.load(table + 8 * index as u64))
+    }
+    fn write(&mut self, table: u64, index: usize, entry: Entry) {
+        // SAFETY: tests write only to a root table, which is theirs.
+        unsafe { self.0.store(table + 8 * index as u64, entry.0) };
+    }
+}

@@ -1,0 +1,288 @@
+//! Any number of allocations without room for a list: the list lies in the allocations themselves.
+
+mod shown;
+
+use crate::random::mix;
+use crate::stamp::{clear, word};
+use crate::window::WindowError;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use framewright::block::MigrateType;
+use framewright::hugetlb::{PoolError, PoolSize};
+use framewright::memblock::NodeChoice;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::zone::FreeError;
+use framewright::{AllocateError, Manager, Platform, Request};
+
+/// Places in the first page of a run: where the next run is, and a word that belongs to that.
+const NEXT: u64 = 0;
+const SEAL: u64 = 1;
+/// Place of the stamp in every page.
+const STAMP: u64 = 511;
+
+/// Why a [`Pile`] did not do what it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PileError {
+    /// There is no memory for another run.
+    Memory(AllocateError),
+    /// The pool has no page, or does not take one back.
+    Pool(PoolError),
+    /// A run was not taken back.
+    Free(FreeError),
+    /// A frame does not hold what was written there: somebody else has it too. The runs behind it
+    /// are lost.
+    Damaged(Pfn),
+    /// A run could not be shown.
+    Window(WindowError),
+    /// So many frames of page tables did not come back when nothing was shown any more.
+    Tables(u64),
+}
+
+impl fmt::Display for PileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(error) => error.fmt(f),
+            Self::Pool(error) => error.fmt(f),
+            Self::Free(error) => error.fmt(f),
+            Self::Damaged(pfn) => write!(
+                f,
+                "pfn {pfn} does not hold what was written there: somebody else has it too"
+            ),
+            Self::Window(error) => error.fmt(f),
+            Self::Tables(frames) => {
+                write!(f, "page tables of a window that shows nothing still have {frames} frames")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PileError {}
+
+/// Where runs come from.
+enum Spring<'a, P: Platform> {
+    Zones(&'a Manager<P>, Request),
+    /// By way of the CPU's cache.
+    Near(&'a Manager<P>, Order),
+    /// Pages that were promised to this pile's owner.
+    Pool(&'a Manager<P>, PoolSize, NodeChoice),
+}
+
+/// A stack of allocations of one size, each page of which is written to. What is left in it is
+/// given back when it is dropped.
+pub struct Pile<'a, P: Platform> {
+    spring: Spring<'a, P>,
+    /// The run on top; its first word names the next, plus one.
+    top: Option<Pfn>,
+    runs: u64,
+    /// Runs are filled with zeros first.
+    clears: bool,
+}
+
+impl<'a, P: Platform> Pile<'a, P> {
+    /// An empty pile of runs that are allocated as `request` says.
+    #[must_use]
+    pub fn new(manager: &'a Manager<P>, request: Request) -> Self {
+        // What is not in the direct map cannot be written to.
+        let request = Request {
+            max_address: request.max_address.min(manager.platform().direct_limit()),
+            ..request
+        };
+        Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
+    }
+
+    /// An empty pile of runs of an order from near the caller, by the short way of
+    /// [`Manager::allocate_order`].
+    #[must_use]
+    pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
+        Self { spring: Spring::Near(manager, order), top: None, runs: 0, clears: false }
+    }
+
+    /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve)
+    /// and of which no more are taken.
+    #[must_use]
+    pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
+        Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0, clears: false }
+    }
+
+    /// The same, and each run is filled with zeros before anything else is written to it, as a
+    /// kernel does for a program.
+    #[must_use]
+    pub const fn clearing(mut self) -> Self {
+        self.clears = true;
+        self
+    }
+
+    /// How many runs are in it.
+    #[must_use]
+    pub const fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Pages of each run.
+    #[must_use]
+    pub fn pages_of_run(&self) -> u64 {
+        match &self.spring {
+            Spring::Zones(_, request) => request.pages,
+            Spring::Near(_, order) => order.pages(),
+            Spring::Pool(_, size, _) => size.frames(),
+        }
+    }
+
+    fn platform(&self) -> &'a P {
+        match self.spring {
+            Spring::Zones(manager, _) | Spring::Near(manager, _) | Spring::Pool(manager, ..) => {
+                manager.platform()
+            }
+        }
+    }
+
+    /// Allocates a run and writes a stamp into each of its pages.
+    ///
+    /// # Errors
+    /// [`PileError::Memory`], [`PileError::Pool`].
+    pub fn add(&mut self) -> Result<(), PileError> {
+        let start = match &self.spring {
+            Spring::Zones(manager, request) => {
+                manager.allocate(request).map_err(PileError::Memory)?.start
+            }
+            Spring::Near(manager, order) => {
+                let start = manager
+                    .allocate_order(*order, MigrateType::Movable)
+                    .map_err(PileError::Memory)?;
+                if start.add(order.pages()).address() > manager.platform().direct_limit() {
+                    // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                    unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)?;
+                    return Err(PileError::Memory(AllocateError::OutOfMemory { order: *order }));
+                }
+                start
+            }
+            Spring::Pool(manager, size, choice) => {
+                let pool = manager.pool(*size);
+                let page = pool.allocate(*choice, true).map_err(PileError::Pool)?;
+                if page.end.address() > manager.platform().direct_limit() {
+                    // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                    unsafe { pool.free(page.start) }.map_err(PileError::Pool)?;
+                    return Err(PileError::Pool(PoolError::NoPage(*size)));
+                }
+                pool.commit(page.start).map_err(PileError::Pool)?;
+                page.start
+            }
+        };
+        let platform = self.platform();
+        if self.clears {
+            clear(platform, start, self.pages_of_run());
+        }
+        for pfn in start.0..start.0 + self.pages_of_run() {
+            word(platform, Pfn(pfn), STAMP).store(stamp(pfn), Ordering::Relaxed);
+        }
+        self.push(start);
+        Ok(())
+    }
+
+    /// Looks at the stamps of all pages.
+    ///
+    /// # Errors
+    /// [`PileError::Damaged`].
+    pub fn check(&self) -> Result<(), PileError> {
+        self.each(|start| {
+            let wrong = |&pfn: &u64| {
+                word(self.platform(), Pfn(pfn), STAMP).load(Ordering::Relaxed) != stamp(pfn)
+            };
+            match (start.0..start.0 + self.pages_of_run()).find(wrong) {
+                Some(pfn) => Err(PileError::Damaged(Pfn(pfn))),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Calls `with` with the first frame of each run, the last added first.
+    fn each(&self, mut with: impl FnMut(Pfn) -> Result<(), PileError>) -> Result<(), PileError> {
+        let mut next = self.top;
+        while let Some(start) = next {
+            with(start)?;
+            next = self.behind(start)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back every run for which `goes` is true.
+    ///
+    /// # Errors
+    /// [`PileError::Free`], [`PileError::Pool`]: one was not taken back and is lost;
+    /// [`PileError::Damaged`].
+    pub fn free_some(&mut self, mut goes: impl FnMut() -> bool) -> Result<(), PileError> {
+        let mut next = self.top.take();
+        let mut left = core::mem::take(&mut self.runs);
+        while let Some(start) = next {
+            // Were the list a ring, this would not end.
+            left = left.checked_sub(1).ok_or(PileError::Damaged(start))?;
+            next = self.behind(start)?;
+            if goes() {
+                self.give_back(start)?;
+            } else {
+                self.push(start);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back all runs.
+    ///
+    /// # Errors
+    /// As [`free_some`](Self::free_some).
+    pub fn free_all(&mut self) -> Result<(), PileError> {
+        self.free_some(|| true)
+    }
+
+    fn give_back(&self, start: Pfn) -> Result<(), PileError> {
+        match &self.spring {
+            Spring::Zones(manager, request) => {
+                let range = PfnRange { start, end: start.add(request.pages) };
+                // SAFETY: a run of this pile, which `add` allocated: it is off the list and not
+                // touched again; and whoever changed the words that name it left a broken seal
+                // (invariant 42).
+                unsafe { manager.free(range) }.map_err(PileError::Free)
+            }
+            // SAFETY: as above (invariant 42).
+            Spring::Near(manager, order) => {
+                unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)
+            }
+            // SAFETY: as above (invariant 42).
+            Spring::Pool(manager, size, _) => {
+                unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool)
+            }
+        }
+    }
+
+    fn push(&mut self, start: Pfn) {
+        let next = self.top.map_or(0, |top| top.0 + 1);
+        word(self.platform(), start, NEXT).store(next, Ordering::Relaxed);
+        word(self.platform(), start, SEAL).store(seal(start, next), Ordering::Relaxed);
+        self.top = Some(start);
+        self.runs += 1;
+    }
+
+    /// The run behind one. What somebody else wrote there is not followed.
+    fn behind(&self, start: Pfn) -> Result<Option<Pfn>, PileError> {
+        let next = word(self.platform(), start, NEXT).load(Ordering::Relaxed);
+        if word(self.platform(), start, SEAL).load(Ordering::Relaxed) != seal(start, next) {
+            return Err(PileError::Damaged(start));
+        }
+        Ok(next.checked_sub(1).map(Pfn))
+    }
+}
+
+impl<P: Platform> Drop for Pile<'_, P> {
+    fn drop(&mut self) {
+        // Who wants to know what is wrong has freed all before.
+        let _ = self.free_all();
+    }
+}
+
+const fn stamp(pfn: u64) -> u64 {
+    mix(pfn.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1
+}
+
+const fn seal(start: Pfn, next: u64) -> u64 {
+    mix(start.0 ^ mix(next.wrapping_add(0x5bd1)))
+}

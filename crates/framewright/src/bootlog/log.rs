@@ -1,0 +1,335 @@
+//! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
+
+use crate::debug::Aids;
+use crate::firmware::{MapRange, MemoryKind, MemoryMap, MemoryRun, Topology, node_ranges};
+use crate::manager::{Manager, ShuffleSeed};
+use crate::parameters::{Parameters, Problem};
+use crate::platform::Platform;
+use crate::units::{NodeId, PAGE_SIZE, PfnRange};
+use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
+use core::fmt;
+
+/// Where log lines go. The implementer adds time stamps and the end of line.
+pub trait BootLog {
+    /// One line, without its end.
+    fn line(&mut self, line: fmt::Arguments<'_>);
+}
+
+const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
+
+/// Logs what firmware said, before anything is made of it.
+pub fn firmware_map(log: &mut dyn BootLog, ranges: &[MapRange]) {
+    log.line(format_args!("BIOS-provided physical RAM map:"));
+    for entry in ranges {
+        log.line(format_args!("BIOS-e820: {} {}", entry.range, entry.kind));
+    }
+}
+
+/// Logs the nodes: what each claims, its CPUs, and the distances unless all are the same.
+pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
+    for claim in topology.memory() {
+        let plug = if claim.hot_pluggable { " hotplug" } else { "" };
+        let domain = topology.domain(claim.node);
+        log.line(format_args!(
+            "ACPI: SRAT: Node {} PXM {domain} {}{plug}",
+            claim.node, claim.range
+        ));
+    }
+    if topology.memory().is_empty() {
+        log.line(format_args!("No NUMA configuration found"));
+    }
+    for node in topology.nodes() {
+        let cpus = topology.cpus(node);
+        log.line(format_args!("NUMA: Node {node}: {cpus} CPU{}", if cpus == 1 { "" } else { "s" }));
+    }
+    if topology.node_count() > 1 {
+        for node in topology.nodes() {
+            log.line(format_args!("NUMA: Node {node} distances:{}", Distances { topology, node }));
+        }
+    }
+}
+
+struct Distances<'a, 'b> {
+    topology: &'a Topology<'b>,
+    node: NodeId,
+}
+
+impl fmt::Display for Distances<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.topology
+            .nodes()
+            .try_for_each(|to| write!(f, " {:3}", self.topology.distance(self.node, to)))
+    }
+}
+
+/// Logs one ignored parameter.
+pub fn parameter_problem(log: &mut dyn BootLog, problem: Problem<'_>) {
+    log.line(format_args!("{problem}"));
+}
+
+struct NodeList(&'static [NodeId]);
+
+impl fmt::Display for NodeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|node| write!(f, " {node}"))
+    }
+}
+
+/// What firmware and the command line said, for the log of what came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Intake<'a> {
+    /// The memory.
+    pub map: MemoryMap<'a>,
+    /// The nodes.
+    pub topology: &'a Topology<'a>,
+    /// The command line.
+    pub parameters: &'a Parameters,
+}
+
+/// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary.
+/// Memory that firmware did not name
+/// ([`Memblock::add_memory`](crate::memblock::Memblock::add_memory)) is in all lines but
+/// the early ranges.
+pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
+    zone_ranges(log, manager);
+    memblock_node_ranges(log, input, manager);
+    unavailable_pages(log, input, manager);
+    for node in manager.nodes() {
+        log.line(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
+    }
+    let totals = manager.totals();
+    log.line(format_args!(
+        "Built {} zonelists.  Total pages: {}",
+        manager.nodes().len(),
+        totals.managed_pages
+    ));
+    debug_aids(log, input.parameters, manager.aids());
+    shuffle(log, manager.shuffle_seed());
+    log.line(format_args!(
+        "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
+        totals.free_pages * KIB_PER_PAGE,
+        totals.present_pages * KIB_PER_PAGE,
+        totals.reserved_pages * KIB_PER_PAGE,
+        (manager.metadata_bytes() - manager.vmemmap_bytes()) / 1024,
+    ));
+    memory_map(log, input.parameters, manager);
+}
+
+/// Logs what became of `memmap_init=`.
+fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
+    for node in manager.nodes() {
+        if let Some(cause) = node.map_fallback {
+            log.line(format_args!(
+                "Node {}: no memory for its memory map, which is made on demand ({cause})",
+                node.id
+            ));
+        }
+    }
+    if manager.vmemmap_bytes() != 0 {
+        log.line(format_args!(
+            "Memory map: {}K in an array at {:p}, {}K deferred",
+            manager.vmemmap_bytes() / 1024,
+            manager
+                .platform()
+                .vmemmap_space()
+                .map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
+            manager.deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
+        ));
+    }
+    if manager.policy() == crate::parameters::Policy::OnDemand {
+        for node in manager.nodes() {
+            let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else {
+                continue;
+            };
+            log.line(format_args!(
+                "node {} memory made available on demand in {} ({pages} pages), counts, what is reserved and blocks in pieces took {}",
+                node.id,
+                Microseconds(ns),
+                Microseconds(node.bookkeeping_ns.unwrap_or(0)),
+            ));
+        }
+    }
+    let times = manager.times();
+    let Some(first) = times.first_alloc_ns else { return };
+    let policy = manager.policy().name();
+    let wanted = if manager.policy() == parameters.policy
+        || parameters.pages == crate::parameters::Pages::None
+    {
+        ""
+    } else {
+        ", as there is no array"
+    };
+    if let Some(all) = times.all_memory_ns.filter(|_| manager.deferred_nodes().next().is_none()) {
+        log.line(format_args!(
+            "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 thread)",
+            Microseconds(first),
+            Microseconds(all),
+        ));
+    } else {
+        log.line(format_args!(
+            "Framewright: first allocation after {} ({policy}{wanted})",
+            Microseconds(first)
+        ));
+    }
+}
+
+/// What a node has to hand out, if anything.
+fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64> {
+    let zones = manager.zones().iter().filter(|zone| zone.id().node == node);
+    Some(zones.map(crate::zone::Zone::managed_pages).sum()).filter(|&pages| pages != 0)
+}
+
+/// Logs how the memory that was withheld came up: a line for each node, and when all of it was
+/// there. Nothing when none was.
+pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    let mut slowest = None;
+    for node in manager.deferred_nodes() {
+        let Some(ns) = node.elapsed_ns else { continue };
+        let plural = if node.threads == 1 { "" } else { "s" };
+        log.line(format_args!(
+            "node {} deferred pages initialised in {}ms ({} pages in {}, {} thread{plural})",
+            node.node,
+            ns / 1_000_000,
+            node.pages,
+            Microseconds(ns),
+            node.threads,
+        ));
+        if node.grown_pages != 0 {
+            log.line(format_args!(
+                "node {}: {} of these pages came up on request",
+                node.node, node.grown_pages
+            ));
+        }
+        slowest = slowest.max(Some((ns, node.node)));
+    }
+    if let (Some((ns, node)), Some(all)) = (slowest, manager.times().all_memory_ns) {
+        log.line(format_args!(
+            "Framewright: all memory after {}, of which node {node}, the slowest, took {} (deferred)",
+            Microseconds(all),
+            Microseconds(ns),
+        ));
+    }
+}
+
+/// Nanoseconds as microseconds with three decimals.
+struct Microseconds(u64);
+
+impl fmt::Display for Microseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03} us", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// Logs what looks at memory on its way in and out, in Linux's words where it has them.
+fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
+    let on = |on| if on { "on" } else { "off" };
+    if aids.page_poison && (parameters.init_on_alloc || parameters.init_on_free) {
+        log.line(format_args!(
+            "mem auto-init: page_poison is on, will take precedence over init_on_alloc and init_on_free"
+        ));
+    }
+    log.line(format_args!(
+        "mem auto-init: stack:off, heap alloc:{}, heap free:{}",
+        on(aids.init_on_alloc),
+        on(aids.init_on_free)
+    ));
+    if aids.page_owner {
+        log.line(format_args!("page_owner is enabled"));
+    }
+    if aids.page_poison {
+        let sparsely =
+            if aids.poison_sparsely { ", in runs above 2 MiB one page in 512" } else { "" };
+        log.line(format_args!(
+            "page_poison is enabled, pattern {:#04x}{sparsely}",
+            crate::debug::POISON
+        ));
+    }
+    if let Some(seed) = aids.placement_seed {
+        log.line(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
+    }
+}
+
+/// Logs when the order of the shuffle can be foreseen though nobody asked for that.
+fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
+    match seed {
+        None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
+        Some(ShuffleSeed::Clock) => log.line(format_args!(
+            "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock and can be guessed"
+        )),
+        Some(ShuffleSeed::Address) => log.line(format_args!(
+            "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be the same at every boot"
+        )),
+    }
+}
+
+fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    log.line(format_args!("Zone ranges:"));
+    for kind in ZoneKind::ALL {
+        let spans = manager
+            .zones()
+            .iter()
+            .filter(|zone| zone.id().kind == kind)
+            .map(super::super::zone::Zone::span);
+        let whole =
+            spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
+        match whole {
+            Some(span) => log.line(format_args!("  {kind:<8} {}", span.to_phys())),
+            None => log.line(format_args!("  {kind:<8} empty")),
+        }
+    }
+}
+
+fn memblock_node_ranges<P: Platform>(
+    log: &mut dyn BootLog,
+    input: &Intake<'_>,
+    manager: &Manager<P>,
+) {
+    log.line(format_args!("Movable zone start for each node"));
+    log.line(format_args!("Early memory node ranges"));
+    for run in node_ranges(input.map, input.topology) {
+        let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };
+        let space = if kind.is_empty() { "" } else { " " };
+        let unclaimed =
+            if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
+        log.line(format_args!(
+            "  node {:3}: {}{space}{kind}{unclaimed}",
+            run.node,
+            run.range.to_phys()
+        ));
+    }
+    for node in manager.nodes() {
+        if node.span.is_empty() {
+            log.line(format_args!("Initmem setup node {} as memoryless", node.id));
+        } else {
+            log.line(format_args!("Initmem setup node {} {}", node.id, node.span.to_phys()));
+        }
+    }
+}
+
+/// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are
+/// not memory, by the zone of the block's owner; and present frames that a shared block took from
+/// their zone.
+fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
+    for zone in manager.zones() {
+        let blocks: u64 = zone.segments().iter().map(|segment| u64::from(segment.blocks)).sum();
+        let covered = blocks * crate::units::PAGES_PER_BLOCK;
+        let own = zone.present_pages() - zone.stray_pages();
+        let unavailable = covered.saturating_sub(own);
+        let ZoneId { node, kind } = zone.id();
+        if unavailable > 0 {
+            log.line(format_args!(
+                "On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"
+            ));
+        }
+    }
+    let memory = node_ranges(input.map, input.topology).map(MemoryRun::from);
+    for ZoneRun { range, zone, .. } in zone_runs(memory).filter(|run| run.stray) {
+        log.line(format_args!(
+            "On node {}, zone {}: {} pages at {} reserved, their block belongs to another zone",
+            zone.node,
+            zone.kind,
+            range.pages(),
+            range.to_phys(),
+        ));
+    }
+}

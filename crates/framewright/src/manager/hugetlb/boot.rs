@@ -1,0 +1,259 @@
+//! Pools as the command line wants them, filled when all memory is there (SPEC 6.2, 6.6, 6.7).
+//!
+//! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel
+//! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
+//! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
+
+use super::take::Moment;
+use super::{Manager, Moving};
+use crate::block::Segment;
+use crate::debug::Aids;
+use crate::hugetlb::{Chain, Lot, NodeMask, PoolSize, Requested, Shares, spread};
+use crate::memblock::Memblock;
+use crate::parameters::Parameters;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{MAX_NODES, NodeId};
+use crate::vmemmap::{BootPages, most_frames, sections_of_node};
+use framewright_jobs::Helpers;
+
+/// What became of one pool at boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BootPool {
+    /// Which.
+    pub size: PoolSize,
+    /// Pages that the command line asks for.
+    pub wanted: u64,
+    /// Pages that the pool has.
+    pub got: u64,
+    /// Those of them whose map was never made (SPEC 7.6).
+    pub without_map: u64,
+    nodes: Option<[(u32, u32); MAX_NODES]>,
+}
+
+impl BootPool {
+    /// Wanted and got on a node, in the node form.
+    #[must_use]
+    pub fn on_node(&self, node: NodeId) -> Option<(u64, u64)> {
+        let (wanted, got) = self.nodes?[node.index()];
+        Some((wanted.into(), got.into()))
+    }
+}
+
+/// What became of the pools at boot. [`report::huge_pages`](crate::bootlog::huge_pages) logs it.
+#[derive(Clone, Copy, Debug)]
+pub struct BootFill {
+    /// By size, 2 MiB first.
+    pub pools: [BootPool; PoolSize::COUNT],
+    /// The default size.
+    pub default_size: PoolSize,
+    /// A count for the default size that was not used
+    /// ([`HugePageParameters::overridden_pages`](crate::hugetlb::HugePageParameters::overridden_pages)).
+    pub overridden: Option<u64>,
+    /// A node that the command line names and the machine does not have: all of that parameter was
+    /// ignored.
+    pub absent_node: Option<NodeId>,
+    /// How long it took.
+    pub duration_ns: Option<u64>,
+    /// Most threads that it could have: `hugepage_alloc_threads=`, or a quarter of the CPUs.
+    pub threads: u32,
+    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one
+    /// for 64 GiB, but where somebody else cares for descriptors, which takes much longer, one for
+    /// 128 MiB.
+    pub threads_of_use: u32,
+    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are
+    /// none.
+    pub threads_used: u32,
+}
+
+impl<P: Platform> Manager<P> {
+    /// Fills the pools as the command line says. To be called once, when all memory is available
+    /// and before anybody uses it much; `helpers` may take part.
+    pub fn fill_pools<H: Helpers + ?Sized>(
+        &self,
+        parameters: &Parameters,
+        helpers: &H,
+    ) -> BootFill {
+        let words = &parameters.huge_pages;
+        let started_ns = self.platform.now_ns();
+        let quarter = (self.platform.cpus() / 4).max(1);
+        let threads = words.alloc_threads.unwrap_or(quarter);
+        let mut fill = BootFill {
+            pools: PoolSize::ALL.map(|size| BootPool {
+                size,
+                wanted: 0,
+                got: 0,
+                without_map: 0,
+                nodes: None,
+            }),
+            default_size: words.default_size(),
+            overridden: words.overridden_pages(),
+            absent_node: None,
+            duration_ns: None,
+            threads,
+            threads_of_use: 1,
+            threads_used: 1,
+        };
+        self.set_optimize_vmemmap(words.free_vmemmap);
+        // Relaxed, as below: helpers that read it are started after it was written.
+        self.pools.at_boot.store(true, Ordering::Relaxed);
+        self.pools.threads_of_use.store(1, Ordering::Relaxed);
+        self.pools.threads_used.store(1, Ordering::Relaxed);
+        self.pools.default_is_gigantic.store(words.default_size().is_gigantic(), Ordering::Relaxed);
+        let adopted = self.adopt_boot_pages();
+        for size in PoolSize::ALL.into_iter().rev() {
+            let requested = words.requested(size);
+            let adopted = &adopted[size.index()];
+            let ours: u64 = adopted.iter().sum();
+            fill.pools[size.index()].without_map = ours;
+            if requested.pages == 0 && ours == 0 {
+                continue;
+            }
+            if let Some(absent) =
+                requested.nodes().nodes().find(|node| node.index() >= self.nodes.len())
+            {
+                fill.absent_node = Some(absent);
+                continue;
+            }
+            // Who resizes at this moment came too early; without pages the pool is as it would be
+            // without the parameter.
+            let Ok(_resizing) = self.start_resizing() else { continue };
+            let pool = &mut fill.pools[size.index()];
+            pool.wanted = requested.pages;
+            let threads = if size.is_gigantic() {
+                threads.max(self.count_nodes_with_memory())
+            } else {
+                threads
+            };
+            let plain = requested.nodes().is_empty();
+            if !plain || ours != 0 {
+                let nodes = self.nodes_with_memory(NodeMask::ALL);
+                let mut shares =
+                    shares_of(&requested, nodes, &|node| self.managed_on(node) / size.frames());
+                shares
+                    .iter_mut()
+                    .zip(adopted)
+                    .for_each(|(share, &has)| *share = share.saturating_sub(has));
+                self.fill_shares(size, &shares, helpers, threads);
+            }
+            if plain {
+                self.resize_pool(size, requested.pages, NodeMask::ALL, helpers, threads);
+            }
+            let books = self.pools.books.lock(self.platform);
+            pool.got = books.counts(size).all.nr;
+            if !requested.nodes().is_empty() {
+                pool.nodes = Some(core::array::from_fn(|index| {
+                    let node = NodeId::new(index).unwrap_or_default();
+                    let count = |pages: u64| u32::try_from(pages).unwrap_or(u32::MAX);
+                    (count(requested.on_node(node).unwrap_or(0)), count(books.node(size, node).nr))
+                }));
+            }
+        }
+        self.pools.at_boot.store(false, Ordering::Relaxed);
+        fill.threads_of_use = self.pools.threads_of_use.swap(1, Ordering::Relaxed);
+        fill.threads_used = self.pools.threads_used.swap(1, Ordering::Relaxed);
+        fill.duration_ns =
+            started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
+        fill
+    }
+
+    /// Puts the pages that bring-up took for the pools into them, once. Returns how many, by size
+    /// and node.
+    fn adopt_boot_pages(&self) -> [Shares; PoolSize::COUNT] {
+        let mut adopted = [[0; MAX_NODES]; PoolSize::COUNT];
+        // Relaxed: bring-up is long over.
+        if self.pools.adopted.swap(true, Ordering::Relaxed) {
+            return adopted;
+        }
+        let _moving = Moving::start(self);
+        for range in self.pools.boot_pages.ranges() {
+            let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order)
+            else {
+                continue;
+            };
+            for (slot, zone) in self.node_zones(range.node) {
+                let chain = zone.adopt_all_for_pool(self.platform, range.frames, range.order);
+                if chain == Chain::EMPTY {
+                    continue;
+                }
+                if self.pools.has_maps.load(Ordering::Relaxed) {
+                    self.tell_maps(size, zone, chain, Moment::Publish);
+                }
+                let mut books = self.pools.books.lock(self.platform);
+                books.add_free(size, range.node, chain.pages);
+                books.counts_mut(size).target += chain.pages;
+                books.list(size, slot).append(zone.table(), Lot::fresh(chain));
+                adopted[size.index()][range.node.index()] += chain.pages;
+            }
+        }
+        adopted
+    }
+
+    fn count_nodes_with_memory(&self) -> u32 {
+        u32::try_from(self.nodes_with_memory(NodeMask::ALL).nodes().count()).unwrap_or(1)
+    }
+}
+
+/// How many pages each node is to have.
+fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u64) -> Shares {
+    if requested.nodes().is_empty() {
+        return spread(requested.pages, 0, nodes, room).0;
+    }
+    let mut shares = [0; MAX_NODES];
+    requested
+        .nodes()
+        .nodes()
+        .for_each(|node| shares[node.index()] = requested.on_node(node).unwrap_or(0));
+    shares
+}
+
+/// Whether the command line fills pools with pages that need no map. Not while each page is
+/// watched: aids see allocations, which these are not.
+pub(in super::super) fn may_have_no_map(parameters: &Parameters) -> bool {
+    let words = &parameters.huge_pages;
+    let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
+    words.free_vmemmap && wanted && !Aids::of(parameters).watch()
+}
+
+/// Takes the pages of the command line from the memblock allocator, before the array gets its memory,
+/// as far as they leave enough. To be called where there will be an array.
+#[inline(never)]
+pub(in super::super) fn choose_boot_pages<P: Platform>(
+    early: &mut Memblock<'_, P>,
+    parameters: &Parameters,
+    directory: &[Segment],
+    node_of: &dyn Fn(&Segment) -> NodeId,
+    pages: &mut BootPages,
+) {
+    if !may_have_no_map(parameters) {
+        return;
+    }
+    let words = &parameters.huge_pages;
+    let topology = early.topology();
+    let (mut present, mut free) = ([0; MAX_NODES], [0; MAX_NODES]);
+    early.runs().for_each(|run| present[run.node.index()] += run.range.pages());
+    early.for_each_free(&mut |range, node| free[node.index()] += range.pages());
+    let with_memory = |mask: NodeMask, node: NodeId| {
+        if present[node.index()] == 0 { mask } else { mask.with(node) }
+    };
+    let nodes = topology.nodes().fold(NodeMask::EMPTY, with_memory);
+    let mut most: [u64; MAX_NODES] = core::array::from_fn(|index| {
+        let node = NodeId::new(index).filter(|&node| nodes.contains(node));
+        node.map_or(0, |node| {
+            most_frames(free[index], sections_of_node(directory, node_of, node).count() as u64)
+        })
+    });
+    for size in PoolSize::ALL.into_iter().rev() {
+        let requested = words.requested(size);
+        let is_absent = |node: NodeId| node.index() >= topology.node_count();
+        if requested.nodes().nodes().any(is_absent) {
+            continue;
+        }
+        let shares = shares_of(&requested, nodes, &|node| present[node.index()] / size.frames());
+        for node in nodes.nodes() {
+            let most = &mut most[node.index()];
+            let wanted = shares[node.index()].min(*most / size.frames());
+            *most -= pages.choose(early, node, size.order(), wanted) * size.frames();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Recounting the pools.
+//!
+//! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
+//! which he takes to change anything.
+
+use super::Manager;
+use crate::block::lists::NONE;
+use crate::block::{BLOCK_ORDERS, State};
+use crate::hugetlb::{Chain, NodeCounts, PoolFault, PoolSize, first_link};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::Order;
+use crate::zone::Zone;
+
+impl<P: Platform> Manager<P> {
+    /// Recounts the pools from their lists and from the tables, and checks the rules among their
+    /// counters (SPEC 6.1). While nobody resizes, allocates or frees pages of pools; the rules
+    /// alone hold at any time.
+    ///
+    /// # Errors
+    /// The first [`PoolFault`] found.
+    pub fn verify_pools(&self) -> Result<(), PoolFault> {
+        for size in PoolSize::ALL {
+            let mut books = self.pools.books.lock(self.platform);
+            let resizing = self.pools.resizer.load(Ordering::Relaxed) != 0;
+            books.check(size, resizing)?;
+            for node in self.nodes {
+                let mut free = 0;
+                for (slot, zone) in self.node_zones(node.id) {
+                    for list in books.list(size, slot).chains() {
+                        free += count(zone, size, list)
+                            .ok_or(PoolFault::List { size, zone: zone.id() })?;
+                    }
+                }
+                let NodeCounts { free: says, .. } = books.node(size, node.id);
+                if says != free {
+                    let node = Some(node.id);
+                    return Err(PoolFault::Count {
+                        size,
+                        node,
+                        counter: "free",
+                        says,
+                        counted: free,
+                    });
+                }
+            }
+        }
+        self.verify_pool_pages()
+    }
+
+    /// As many pages are in the tables as in the books, and none of an order that has no pool.
+    fn verify_pool_pages(&self) -> Result<(), PoolFault> {
+        for node in self.nodes {
+            let mut found = [0; BLOCK_ORDERS];
+            for (_, zone) in self.node_zones(node.id) {
+                let counts = zone.count_pool_pages(self.platform);
+                found.iter_mut().zip(counts).for_each(|(sum, pages)| *sum += pages);
+            }
+            for size in PoolSize::ALL {
+                let says = self.pools.books.lock(self.platform).node(size, node.id).nr;
+                let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
+                if says != counted {
+                    return Err(PoolFault::Count {
+                        size,
+                        node: Some(node.id),
+                        counter: "nr",
+                        says,
+                        counted,
+                    });
+                }
+            }
+            let strange: u64 = found[1..BLOCK_ORDERS - 1].iter().sum();
+            if strange != 0 {
+                let (size, node) = (PoolSize::TwoMib, Some(node.id));
+                return Err(PoolFault::Count {
+                    size,
+                    node,
+                    counter: "pages of other sizes",
+                    says: 0,
+                    counted: strange,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages of a chain of free pages; nothing when it is broken, or has something else in it.
+fn count(zone: &Zone, size: PoolSize, chain: Chain) -> Option<u64> {
+    let (mut index, mut previous, mut pages) = (chain.first, NONE, 0);
+    while index != NONE {
+        let links = zone.table().links(index);
+        let (head, state) = zone.table().head_of(index)?;
+        let fits = head == index && state.is(State::Pool) && state.order() == size.order();
+        let expected = if previous == NONE { NONE } else { first_link(previous, chain.told) };
+        if !fits || links.0 != expected || pages >= chain.pages {
+            return None;
+        }
+        pages += 1;
+        (previous, index) = (index, links.1);
+    }
+    (previous == chain.last && pages == chain.pages).then_some(pages)
+}

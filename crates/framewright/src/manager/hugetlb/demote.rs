@@ -1,0 +1,138 @@
+//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (SPEC 6.8).
+//!
+//! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
+//! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
+//! is taken only while one is free that nobody was promised, and each is counted out of one pool
+//! before it is counted into the other.
+
+use super::lend::alone;
+use super::take::Moment;
+use super::{Manager, Pool};
+use crate::hugetlb::{Chain, Lot, NodeMask, PoolError, PoolSize};
+use crate::platform::Platform;
+use crate::units::NodeId;
+use crate::zone::Zone;
+
+impl<P: Platform> Pool<'_, P> {
+    /// What `demote` makes of a page: reads `demote_size`; nothing where there is no such file.
+    #[must_use]
+    pub const fn demote_size(&self) -> Option<PoolSize> {
+        self.size.smaller()
+    }
+
+    /// Writes `demote_size`.
+    ///
+    /// # Errors
+    /// [`PoolError::NotPossible`] unless it is a smaller size that has a pool.
+    pub fn set_demote_size(&self, size_bytes: u64) -> Result<(), PoolError> {
+        // There is one smaller size at most, so that there is nothing to remember.
+        match PoolSize::of_bytes(size_bytes) {
+            Some(size) if self.size.smaller() == Some(size) => Ok(()),
+            _ => Err(PoolError::NotPossible(self.size)),
+        }
+    }
+
+    /// Writes `demote`: up to `pages` free pages that nobody was promised become pages of the
+    /// smaller size, from all nodes in turn. Both targets change with them. Says how many were
+    /// demoted. 0 pages are demoted at once.
+    ///
+    /// # Errors
+    /// [`PoolError::NotPossible`] for 2 MiB pages, [`PoolError::NothingToDemote`],
+    /// [`PoolError::Busy`].
+    pub fn demote(&self, pages: u64) -> Result<u64, PoolError> {
+        self.demote_on(pages, NodeMask::ALL)
+    }
+
+    /// Writes a node's `demote`.
+    ///
+    /// # Errors
+    /// As [`demote`](Self::demote), and [`PoolError::NoNode`].
+    pub fn demote_node(&self, node: NodeId, pages: u64) -> Result<u64, PoolError> {
+        self.existing(node)?;
+        self.demote_on(pages, NodeMask::only(node))
+    }
+
+    fn demote_on(&self, pages: u64, nodes: NodeMask) -> Result<u64, PoolError> {
+        let (manager, size) = (self.manager, self.size);
+        let smaller = size.smaller().ok_or(PoolError::NotPossible(size))?;
+        if pages == 0 {
+            return Ok(0);
+        }
+        let _resizing = manager.start_resizing()?;
+        let nodes = manager.nodes_with_memory(nodes);
+        let shares = {
+            let mut books = manager.pools.books.lock(manager.platform);
+            let most = pages.min(books.counts(size).available());
+            books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()))
+        };
+        let mut demoted = 0;
+        for node in nodes.nodes() {
+            let mut left = shares[node.index()];
+            while left != 0 && manager.demote_page(size, smaller, node) {
+                left -= 1;
+                demoted += 1;
+            }
+        }
+        // Nodes whose free pages are isolated or have errors gave less than their share: the others
+        // may have more.
+        for node in nodes.nodes() {
+            while demoted < pages && manager.demote_page(size, smaller, node) {
+                demoted += 1;
+            }
+        }
+        if demoted == 0 { Err(PoolError::NothingToDemote) } else { Ok(demoted) }
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Demotes one page of a node, if there is one that is good, free and not promised.
+    fn demote_page(&self, size: PoolSize, smaller: PoolSize, node: NodeId) -> bool {
+        let found = self.node_zones(node).find_map(|(slot, zone)| {
+            // Nobody uses it: its parts are as reported as it is.
+            let (index, told) = self.take_for_demotion(size, slot, zone)?;
+            Some((slot, zone, index, told))
+        });
+        let Some((slot, zone, index, told)) = found else { return false };
+        let whole = Chain::one(index, told);
+        alone(zone, index);
+        self.tell_maps(size, zone, whole, Moment::Demotion);
+        let parts =
+            zone.divide_for_pool(self.platform, index, (size.order(), smaller.order()), told);
+        if let Some(parts) = parts {
+            self.tell_maps(smaller, zone, parts, Moment::Publish);
+        }
+        let mut books = self.pools.books.lock(self.platform);
+        match parts {
+            Some(parts) => {
+                books.add_free(smaller, node, parts.pages);
+                books.counts_mut(smaller).target += parts.pages;
+                books.list(smaller, slot).append(zone.table(), Lot::of(parts));
+                true
+            }
+            None => {
+                // It was isolated or went bad meanwhile.
+                books.undo_demotion(size, node, 1);
+                books.list(size, slot).append(zone.table(), Lot::of(whole));
+                false
+            }
+        }
+    }
+
+    /// Takes a page out of a zone's list and the books that is good, free and not promised; whether
+    /// it was reported stands beside it.
+    fn take_for_demotion(&self, size: PoolSize, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
+        let good = |index| zone.is_good_in_pool(index);
+        let mut search = None;
+        loop {
+            let mut books = self.pools.books.lock(self.platform);
+            let search = search.get_or_insert_with(|| books.list(size, slot).search());
+            if search.is_over() || !books.can_demote(size, zone.id().node) {
+                return None;
+            }
+            if let Some(found) = books.list(size, slot).take_good(zone.table(), &good, search) {
+                books.drop_for_demotion(size, zone.id().node);
+                return Some(found);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Pages to users and back (SPEC 6.5).
+
+use super::{Manager, Pool};
+use crate::block::lists::NONE;
+use crate::block::{BlockState, State};
+use crate::hugetlb::{
+    Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Search, Taken, is_in_use,
+};
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::sync::SpinGuard;
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::zone::Zone;
+
+/// A page of a pool, by where its entry is.
+pub(super) struct Place {
+    pub(super) zone: &'static Zone,
+    pub(super) slot: usize,
+    pub(super) index: u32,
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one
+    /// that was promised ([`reserve`](Self::reserve)), and the promise is used up: once the page is
+    /// in its place, say so with [`commit`](Self::commit); a page that is freed before is promised
+    /// again. Without, a page that nobody was promised; where there is none, a surplus page as far
+    /// as overcommit allows.
+    ///
+    /// # Errors
+    /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
+    pub fn allocate(&self, choice: NodeChoice, reserved: bool) -> Result<PfnRange, PoolError> {
+        let (nodes, exact) = self.nodes_for(choice)?;
+        let nodes = nodes.iter().copied().filter(|&node| exact.is_none_or(|exact| exact == node));
+        let (manager, size) = (self.manager, self.size);
+        {
+            let mut books = manager.pools.books.lock(manager.platform);
+            let counts = books.counts(size);
+            if reserved && counts.reserved == 0 {
+                return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
+            }
+            if reserved || counts.available() != 0 {
+                for (node, (slot, zone)) in nodes
+                    .clone()
+                    .flat_map(|node| manager.node_zones(node).map(move |at| (node, at)))
+                {
+                    let mut search = books.list(size, slot).search();
+                    loop {
+                        if let Some(index) =
+                            self.take_free((&mut books, &mut search), slot, zone, reserved)
+                        {
+                            books.use_free(size, node);
+                            books.counts_mut(size).reserved -= u64::from(reserved);
+                            mark(zone, index, if reserved { RESTORE } else { 0 });
+                            return zone
+                                .frames_of(index, size.order())
+                                .ok_or(PoolError::NoPage(size));
+                        }
+                        if search.is_over() {
+                            break;
+                        }
+                        // Many are isolated: others get at the books between.
+                        drop(books);
+                        books = manager.pools.books.lock(manager.platform);
+                    }
+                }
+            }
+            let counts = books.counts(size);
+            if size.is_gigantic() || counts.all.surplus >= counts.overcommit {
+                return Err(PoolError::NoPage(size));
+            }
+        }
+        manager.allocate_surplus(size, nodes, reserved)
+    }
+
+    /// A step of the search for a page in a zone's list that may be handed out.
+    fn take_free(
+        &self,
+        (books, search): (&mut Books, &mut Search),
+        slot: usize,
+        zone: &Zone,
+        reserved: bool,
+    ) -> Option<u32> {
+        let counts = books.counts(self.size);
+        // Others may have had the last ones since the step before.
+        if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {
+            *search = Search::OVER;
+            return None;
+        }
+        let good = |index| zone.is_good_in_pool(index);
+        let (index, told) = books.list(self.size, slot).take_good(zone.table(), &good, search)?;
+        books.count_reused(self.size, told);
+        Some(index)
+    }
+
+    /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on
+    /// does not get the promise back.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`].
+    pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
+        let place = self.place(page)?;
+        let _books = self.manager.pools.books.lock(self.manager.platform);
+        let flags = self
+            .flags(&place)
+            .filter(|flags| flags & LENT == 0)
+            .ok_or(PoolError::NotAllocated(page))?;
+        mark(place.zone, place.index, flags & !RESTORE);
+        Ok(())
+    }
+
+    /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and
+    /// nobody was promised this one: then it is free memory. Never fails for a page that was
+    /// allocated from this pool.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`].
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the page, which
+    /// [`allocate`](Self::allocate) returned, and nobody uses it any more.
+    pub unsafe fn free(&self, page: Pfn) -> Result<(), PoolError> {
+        let place = self.place(page)?;
+        let (manager, size, zone) = (self.manager, self.size, place.zone);
+        let leaves = {
+            let books = manager.pools.books.lock(manager.platform);
+            let flags = self
+                .flags(&place)
+                .filter(|flags| flags & LENT == 0)
+                .ok_or(PoolError::NotAllocated(page))?;
+            manager.end_use_locked(books, size, &place, flags, false)
+        };
+        if leaves {
+            manager.give_back_lot(size, zone, Lot::fresh(Chain::one(place.index, false)));
+        }
+        Ok(())
+    }
+
+    /// Where a page of this pool begins.
+    pub(super) fn place(&self, page: Pfn) -> Result<Place, PoolError> {
+        let wrong = PoolError::NotAllocated(page);
+        let range = PfnRange { start: page, end: Pfn(page.0.checked_add(1).ok_or(wrong)?) };
+        let (zone, segment) = self.manager.zone_of_range(range).map_err(|_| wrong)?;
+        let index = segment.index_of(crate::vmemmap_space::BlockNumber::containing(page));
+        let (head, state) = zone.table().head_of(index).ok_or(wrong)?;
+        let fits = head == index
+            && state.is(State::Pool)
+            && state.order() == self.size.order()
+            && page.is_aligned(self.size.order());
+        fits.then_some(Place { zone, slot: usize::from(segment.zone), index }).ok_or(wrong)
+    }
+
+    /// The flags of a page in use; nothing for one that is not. With the lock of the books.
+    pub(super) fn flags(&self, place: &Place) -> Option<u32> {
+        let link = place.zone.table().links(place.index).0;
+        (self.is_page(place) && is_in_use(link)).then_some(link & !IN_USE)
+    }
+
+    /// Whether a page of this pool begins at a place.
+    pub(super) fn is_page(&self, place: &Place) -> bool {
+        let found = place.zone.table().head_of(place.index);
+        found.is_some_and(|(head, state)| {
+            head == place.index && state.is(State::Pool) && state.order() == self.size.order()
+        })
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Ends the use of a page with these flags; `told` says that all of it was reported just now.
+    /// True when it leaves the pool: the caller gives it back to its zone.
+    pub(super) fn end_use(&self, size: PoolSize, place: &Place, flags: u32, told: bool) -> bool {
+        self.end_use_locked(self.pools.books.lock(self.platform), size, place, flags, told)
+    }
+
+    fn end_use_locked(
+        &self,
+        mut books: SpinGuard<'_, Books, P>,
+        size: PoolSize,
+        place: &Place,
+        flags: u32,
+        told: bool,
+    ) -> bool {
+        let (zone, node) = (place.zone, place.zone.id().node);
+        let bad = zone.table().state(place.index).has(BlockState::POISONED);
+        let restore = u64::from(flags & RESTORE != 0);
+        let free = books.counts(size).all.free;
+        let counts = books.counts_mut(size);
+        if bad {
+            // A promise comes back only where a page is left to keep it.
+            counts.reserved += restore.min(free - counts.reserved);
+        } else {
+            counts.reserved += restore;
+        }
+        let promised = free < counts.reserved;
+        if !bad && (promised || books.node(size, node).surplus == 0) {
+            books.end_use(size, node);
+            let list = books.list(size, place.slot);
+            if told {
+                list.push_told(zone.table(), place.index);
+            } else {
+                list.push_front(zone.table(), place.index);
+            }
+            return false;
+        }
+        books.drop_used(size, node);
+        alone(zone, place.index);
+        true
+    }
+
+    /// A fresh page beyond those that stay, as far as overcommit allows.
+    fn allocate_surplus(
+        &self,
+        size: PoolSize,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+        reserved: bool,
+    ) -> Result<PfnRange, PoolError> {
+        let found = self.take_one(size, nodes).ok_or(PoolError::NoPage(size))?;
+        let (node, taken) = found;
+        self.prepare_pages(size, node, &taken);
+        {
+            let mut books = self.pools.books.lock(self.platform);
+            let promised = books.counts(size).reserved;
+            let allowed = !reserved || promised != 0;
+            // The limit may have been reached meanwhile.
+            if allowed && books.add_surplus(size, node, 1) == 1 {
+                books.use_free(size, node);
+                books.counts_mut(size).reserved -= u64::from(reserved);
+                for (_, zone) in self.node_zones(node) {
+                    for chain in taken.lots[zone.id().kind as usize].chains() {
+                        if chain.pages == 1 {
+                            books.count_reused(size, chain.told);
+                            mark(zone, chain.first, if reserved { RESTORE } else { 0 });
+                            return zone
+                                .frames_of(chain.first, size.order())
+                                .ok_or(PoolError::NoPage(size));
+                        }
+                    }
+                }
+            }
+        }
+        self.give_back(size, node, &taken);
+        Err(if reserved {
+            PoolError::NotReserved { pages: 1, reserved: 0 }
+        } else {
+            PoolError::NoPage(size)
+        })
+    }
+
+    /// One page of the first node that has one: first at hand, then with all that can be done about
+    /// it.
+    pub(super) fn take_one(
+        &self,
+        size: PoolSize,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Option<(NodeId, Taken)> {
+        let at_hand = nodes.clone().map(|node| (node, self.take_pages(size, node, 1)));
+        at_hand.into_iter().find(|(_, taken)| taken.pages() != 0).or_else(|| {
+            nodes
+                .map(|node| (node, self.take_hard(size, node, 1)))
+                .find(|(_, taken)| taken.pages() != 0)
+        })
+    }
+}
+
+/// Marks a page as in use.
+fn mark(zone: &Zone, index: u32, flags: u32) {
+    zone.table().set_next(index, NONE);
+    zone.table().set_previous(index, IN_USE | flags);
+}
+
+/// Makes a page a chain of its own.
+pub(super) fn alone(zone: &Zone, index: u32) {
+    zone.table().set_next(index, NONE);
+    zone.table().set_previous(index, NONE);
+}

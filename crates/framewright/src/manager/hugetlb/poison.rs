@@ -1,0 +1,115 @@
+//! Pages of pools with memory errors (SPEC 6.9).
+//!
+//! Called where a machine check is handled: a bounded number of steps, whatever the pool's size.
+//! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
+//! so that it is taken out where it is.
+
+use super::lend::{Place, alone};
+use super::{Manager, Pool};
+use crate::block::BlockState;
+use crate::hugetlb::{Books, Chain, Lot, PoolError, Suspect};
+use crate::platform::Platform;
+use crate::units::Pfn;
+
+/// What became of a page with a memory error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poisoned {
+    /// It was free and has left the pool. It is nobody's for ever.
+    Left,
+    /// Nobody gets it any more, but it is still in the pool. In use: it leaves when it is freed.
+    /// Free while pages of a pool are on their way, as in a resize: it leaves when that ends. All
+    /// free pages are promised to somebody: it leaves when the pool shrinks.
+    Stays,
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one
+    /// leaves the pool, so that one page less stays. Its memory is nobody's from then on, all of
+    /// it, as it is not known what else is wrong there. Takes the same few steps in a pool of any
+    /// size.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or
+    /// out at this moment.
+    pub fn poison(&self, frame: Pfn) -> Result<Poisoned, PoolError> {
+        let (manager, size) = (self.manager, self.size);
+        let start = Pfn(frame.0 & !(size.frames() - 1));
+        let place = self.place(start).map_err(|_| PoolError::NotAllocated(frame))?;
+        if !place.zone.poison_in_pool(manager.platform, place.index, size.order()) {
+            return Err(PoolError::NotAllocated(frame));
+        }
+        let left = {
+            let mut books = manager.pools.books.lock(manager.platform);
+            if self.flags(&place).is_some() {
+                // In use, also when its user is free page reporting.
+                false
+            } else if manager.pages_move() {
+                // One beyond those that are remembered leaves when the pool shrinks.
+                books.suspect(Suspect { size, slot: place.slot, index: place.index });
+                false
+            } else {
+                self.leave(&mut books, &place)
+            }
+        };
+        if !left {
+            return Ok(Poisoned::Stays);
+        }
+        manager.give_back_lot(size, place.zone, Lot::fresh(Chain::one(place.index, false)));
+        Ok(Poisoned::Left)
+    }
+
+    /// Takes a page with a memory error out of the books and its list, if it is free there and not
+    /// promised. While no pages are on their way. The caller gives it back.
+    fn leave(&self, books: &mut Books, place: &Place) -> bool {
+        let (size, zone) = (self.size, place.zone);
+        let free = self.is_page(place) && self.flags(place).is_none();
+        if !free
+            || books.counts(size).available() == 0
+            || !books.list(size, place.slot).remove(zone.table(), place.index)
+        {
+            return false;
+        }
+        let dropped = books.drop_poisoned(size, zone.id().node);
+        debug_assert!(dropped, "one was available");
+        alone(zone, place.index);
+        true
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Looks again at pages that had errors while others were on their way.
+    pub(super) fn settle_suspects(&self) {
+        loop {
+            let (suspect, left) = {
+                let mut books = self.pools.books.lock(self.platform);
+                // Who moves pages by now does this afterwards.
+                if self.pages_move() {
+                    return;
+                }
+                let Some(suspect) = books.take_suspect() else { return };
+                (
+                    suspect,
+                    self.suspected(&suspect)
+                        .filter(|place| self.pool(suspect.size).leave(&mut books, place)),
+                )
+            };
+            if let Some(place) = left {
+                self.give_back_lot(
+                    suspect.size,
+                    place.zone,
+                    Lot::fresh(Chain::one(place.index, false)),
+                );
+            }
+        }
+    }
+
+    /// Where a page is that is still the pool's and still has its error.
+    fn suspected(&self, suspect: &Suspect) -> Option<Place> {
+        let &Suspect { size, slot, index } = suspect;
+        let zone = self.zones.get(slot)?;
+        let place = Place { zone, slot, index };
+        let is_bad =
+            self.pool(size).is_page(&place) && zone.table().state(index).has(BlockState::POISONED);
+        is_bad.then_some(place)
+    }
+}

@@ -1,0 +1,163 @@
+//! Reservations (SPEC 6.5): pages that are promised before anybody knows where they will be used.
+
+use super::resize::PAGES_OF_A_HOLD;
+use super::{Manager, Moving, Pool};
+use crate::hugetlb::{NodeMask, PoolError, PoolSize, Taken};
+use crate::platform::Platform;
+use crate::units::NodeId;
+
+/// Surplus pages that are allocated between two looks at what is still missing, and given back
+/// together.
+const PAGES_AT_ONCE: u64 = PAGES_OF_A_HOLD;
+
+impl<P: Platform> Pool<'_, P> {
+    /// Promises `pages` pages: free ones, and where those do not suffice, surplus ones that are
+    /// allocated for it from `nodes`, as far as overcommit allows. All or nothing. Refused, too,
+    /// when `nodes` have fewer free pages than are promised now; which nodes the pages will come
+    /// from is not known, so this holds for this moment only.
+    ///
+    /// # Errors
+    /// [`PoolError::NoPage`].
+    pub fn reserve(&self, pages: u64, nodes: NodeMask) -> Result<(), PoolError> {
+        let (manager, size) = (self.manager, self.size);
+        let no_page = PoolError::NoPage(size);
+        let allowed = manager.nodes_with_memory(nodes);
+        let (mut promised, mut added) = (0, 0);
+        loop {
+            let room = {
+                let mut books = manager.pools.books.lock(manager.platform);
+                let counts = books.counts_mut(size);
+                let available = counts.available();
+                // Others may allocate what lies there while more is fetched: it is promised at
+                // once.
+                let now = available.min(pages - promised);
+                counts.reserved += now;
+                promised += now;
+                let missing = pages - promised;
+                if missing == 0 {
+                    let on_nodes: u64 =
+                        manager.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
+                    if pages <= on_nodes {
+                        return Ok(());
+                    }
+                    0
+                } else {
+                    let room = counts.overcommit.saturating_sub(counts.all.surplus);
+                    if size.is_gigantic() || room < missing {
+                        0
+                    } else {
+                        missing.min(PAGES_AT_ONCE)
+                    }
+                }
+            };
+            let more = if room == 0 { 0 } else { manager.add_surplus_pages(size, allowed, room) };
+            if more == 0 {
+                manager.break_promise(size, promised, added);
+                return Err(no_page);
+            }
+            added += more;
+        }
+    }
+
+    /// Takes back a promise. Surplus pages that lie free become free memory, as many as were
+    /// promised at most, from all nodes alike.
+    ///
+    /// # Errors
+    /// [`PoolError::NotReserved`].
+    pub fn unreserve(&self, pages: u64) -> Result<(), PoolError> {
+        let reserved = self.counts().reserved;
+        if reserved < pages || !self.manager.break_promise(self.size, pages, pages) {
+            return Err(PoolError::NotReserved { pages, reserved });
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// The nodes of a set that exist.
+    pub(super) fn nodes_of(&self, nodes: NodeMask) -> impl Iterator<Item = NodeId> + use<P> {
+        let count = self.nodes.len();
+        nodes.nodes().filter(move |node| node.index() < count)
+    }
+
+    /// Allocates up to `most` pages that lie free in the pool as surplus; says how many.
+    fn add_surplus_pages(&self, size: PoolSize, nodes: NodeMask, most: u64) -> u64 {
+        let _moving = Moving::start(self);
+        let room = |_| u64::MAX;
+        let shares = self.pools.books.lock(self.platform).deal_growth(size, most, nodes, &room);
+        let mut added = 0;
+        for node in nodes.nodes() {
+            let share = shares[node.index()].min(most - added);
+            if share != 0 {
+                added += self.publish_surplus(size, node, self.take_pages(size, node, share));
+            }
+        }
+        if added == 0
+            && let Some((node, taken)) = self.take_one(size, nodes.nodes())
+        {
+            added = self.publish_surplus(size, node, taken);
+        }
+        added
+    }
+
+    /// Makes pages visible as free surplus ones, as many as overcommit allows.
+    fn publish_surplus(&self, size: PoolSize, node: NodeId, mut taken: Taken) -> u64 {
+        if taken.pages() == 0 {
+            return 0;
+        }
+        self.prepare_pages(size, node, &taken);
+        let added = {
+            let mut books = self.pools.books.lock(self.platform);
+            let added = books.add_surplus(size, node, taken.pages());
+            let mut left = added;
+            for (slot, zone) in self.node_zones(node) {
+                let lot = taken.lots[zone.id().kind as usize].take(zone.table(), left);
+                left -= lot.pages();
+                books.list(size, slot).append(zone.table(), lot);
+            }
+            added
+        };
+        self.give_back(size, node, &taken);
+        added
+    }
+
+    /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and
+    /// nothing changed, when there are fewer promises.
+    fn break_promise(&self, size: PoolSize, promised: u64, surplus: u64) -> bool {
+        let nodes = self.nodes_with_memory(NodeMask::ALL);
+        let shares = {
+            let mut books = self.pools.books.lock(self.platform);
+            let counts = books.counts_mut(size);
+            let Some(left) = counts.reserved.checked_sub(promised) else { return false };
+            counts.reserved = left;
+            let most = surplus.min(counts.available()).min(counts.all.surplus);
+            books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
+        };
+        if shares.iter().all(|&share| share == 0) {
+            return true;
+        }
+        let _moving = Moving::start(self);
+        for node in nodes.nodes() {
+            let mut left = shares[node.index()];
+            while left != 0 {
+                let taken = self.remove_surplus(size, node, left.min(PAGES_AT_ONCE));
+                let pages = taken.pages();
+                if pages == 0 {
+                    // Somebody has them by now.
+                    break;
+                }
+                self.give_back(size, node, &taken);
+                left -= pages;
+            }
+        }
+        true
+    }
+
+    fn remove_surplus(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        let mut books = self.pools.books.lock(self.platform);
+        let pages = books.drop_surplus(size, node, most);
+        self.take_off(&mut books, size, (node, pages), &mut taken);
+        taken
+    }
+}

@@ -1,0 +1,159 @@
+//! Free pages of pools with the hypervisor: free page reporting is their user meanwhile, so that
+//! every rule of the books holds.
+//!
+//! As many pages as somebody was promised stay, unreported. Of the others at most half are lent at
+//! once, none that is isolated or has a memory error, and none of a node with surplus pages, for
+//! those leave when they are freed. What comes back is freed as by any user, and stands behind the
+//! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
+//! free in its pool.
+
+use super::lend::Place;
+use crate::block::lists::NONE;
+use crate::hugetlb::{Chain, IN_USE, LENT, Lot, PoolSize};
+use crate::manager::Manager;
+use crate::platform::Platform;
+use crate::units::{Order, PhysRange};
+use crate::zone::{MOST_PIECES, Zone};
+
+/// Free pages of one list that the hypervisor has, or is about to.
+pub(crate) struct Loan {
+    /// The list.
+    number: usize,
+    /// Where they are.
+    indices: [u32; MOST_PIECES],
+    len: usize,
+    /// Of a single page that is told in parts: from where on, and how much of it at once. In
+    /// frames.
+    part: Option<(u64, u64)>,
+}
+
+impl Loan {
+    pub(crate) const EMPTY: Self =
+        Self { number: 0, indices: [NONE; MOST_PIECES], len: 0, part: None };
+
+    /// Pages of it.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Lists of free pages of pools: of each zone one for each size.
+    pub(crate) fn pool_lists(&self) -> usize {
+        self.zones.len() * PoolSize::COUNT
+    }
+
+    /// The list of that number.
+    pub(crate) fn pool_list(&self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
+        let slot = number / PoolSize::COUNT;
+        Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.zones.get(slot)?))
+    }
+
+    /// Free pages of a list, and those of them that were not reported and may be lent, in frames.
+    pub(crate) fn pool_free_frames(&self, number: usize) -> (u64, u64) {
+        let Some((size, slot, zone)) = self.pool_list(number) else { return (0, 0) };
+        let mut books = self.pools.books.lock(self.platform);
+        let lendable = books.lendable(size, zone.id().node);
+        let list = books.list(size, slot);
+        (list.pages() * size.frames(), list.fresh_pages().min(lendable) * size.frames())
+    }
+
+    /// The least that was free in a list and not reported since the last call, in frames.
+    pub(crate) fn pool_floor(&self, number: usize) -> u64 {
+        let Some((size, slot, _)) = self.pool_list(number) else { return 0 };
+        self.pools.books.lock(self.platform).list(size, slot).take_floor() * size.frames()
+    }
+
+    /// Whether a list has pages of at least `order` that may be lent.
+    pub(crate) fn has_pool_pages_to_report(&self, order: Order) -> bool {
+        let fits = |number: &usize| {
+            self.pool_list(*number).is_some_and(|(size, _, _)| size.order() >= order)
+        };
+        (0..self.pool_lists()).filter(fits).any(|number| self.pool_free_frames(number).1 != 0)
+    }
+
+    /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1
+    /// GiB pages one, of which `most_frames` go out at once.
+    pub(crate) fn lend_pool_pages(
+        &self,
+        number: usize,
+        most_frames: u64,
+        most_pages: usize,
+    ) -> Loan {
+        let mut loan = Loan { number, ..Loan::EMPTY };
+        let Some((size, slot, zone)) = self.pool_list(number) else { return loan };
+        let node = zone.id().node;
+        let most = if size.is_gigantic() { 1 } else { most_frames / size.frames() };
+        let mut books = self.pools.books.lock(self.platform);
+        let most = most
+            .min(books.lendable(size, node).div_ceil(2))
+            .min(most_pages.min(MOST_PIECES) as u64);
+        // One step of a search: what is isolated goes to the end, so that the next call comes
+        // further.
+        let mut search = books.list(size, slot).search();
+        for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
+            let good = |index| zone.is_good_in_pool(index);
+            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search)
+            else {
+                break;
+            };
+            books.use_free(size, node);
+            zone.table().set_next(index, NONE);
+            zone.table().set_previous(index, IN_USE | LENT);
+            *place = index;
+            loan.len += 1;
+        }
+        if size.is_gigantic() {
+            loan.part = Some((0, most_frames.clamp(1, size.frames())));
+        }
+        loan
+    }
+
+    /// What of a loan is to be told next, in the order of its pages.
+    pub(crate) fn loan_ranges<'a>(&self, loan: &'a Loan) -> impl Iterator<Item = PhysRange> + 'a {
+        let list = self.pool_list(loan.number);
+        loan.indices[..loan.len].iter().filter_map(move |&index| {
+            let (size, _, zone) = list?;
+            let mut frames = zone.frames_of(index, size.order())?;
+            if let Some((from, most)) = loan.part {
+                frames.start.0 += from;
+                frames.end.0 = frames.end.0.min(frames.start.0 + most);
+            }
+            Some(frames.to_phys())
+        })
+    }
+
+    /// All of what was to be told was. Whether there is more of the same pages.
+    pub(crate) fn advance_loan(&self, loan: &mut Loan) -> bool {
+        let Some((size, _, _)) = self.pool_list(loan.number) else { return false };
+        match &mut loan.part {
+            Some((from, most)) => {
+                *from += *most;
+                *from < size.frames()
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a loan back, which is empty afterwards; `told` says of each page whether all of it was
+    /// reported.
+    pub(crate) fn return_loan(&self, loan: &mut Loan, told: &dyn Fn(usize) -> bool) {
+        let pages = core::mem::replace(loan, Loan::EMPTY);
+        let Some((size, slot, zone)) = self.pool_list(pages.number) else { return };
+        for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
+            let told = told(position);
+            if self.end_use(size, &Place { zone, slot, index }, 0, told) {
+                self.give_back_lot(size, zone, Lot::of(Chain::one(index, told)));
+            }
+        }
+    }
+
+    /// Frames of reported pages of pools that were handed out again.
+    pub(crate) fn reused_pool_frames(&self) -> u64 {
+        self.pools.books.lock(self.platform).reused_frames()
+    }
+}

@@ -1,0 +1,434 @@
+//! Growing and shrinking a pool (SPEC 6.4).
+//!
+//! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn.
+//! Then each node's share is one part of a job, so that several threads work on their own nodes; a
+//! chunk is taken from the zones without anybody seeing it and published under one lock. A job of
+//! few pages is not a job at all.
+
+use super::{Manager, Pool};
+use crate::hugetlb::{
+    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, NodeMask, PoolError, PoolSize, Shares, Taken,
+    resize_threads,
+};
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
+use core::fmt;
+use core::ops::Range;
+use framewright_jobs::{Helpers, Job, Part};
+
+/// Pages that are published together at most.
+const PAGES_AT_ONCE: u64 = 16384;
+/// Pages that are counted off a list under one hold of the lock: a miss of the cache each, where
+/// they are shuffled.
+pub(super) const PAGES_OF_A_HOLD: u64 = 256;
+/// Units of one node's part of a job; no node has so many pages.
+const PART_SHIFT: u32 = 40;
+
+/// Where pages go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
+
+/// What a resize led to. A pool that could not grow as far as was wanted is no error: what was
+/// reached is its target now (SPEC 6.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resized {
+    /// Which pool.
+    pub size: PoolSize,
+    /// Pages that were to stay, over all nodes.
+    pub wanted: u64,
+    /// Pages that do.
+    pub reached: u64,
+}
+
+impl Resized {
+    /// Whether there was too little memory.
+    #[must_use]
+    pub const fn is_short(&self) -> bool {
+        self.reached < self.wanted
+    }
+}
+
+/// Linux's warning at boot.
+impl fmt::Display for Resized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, wanted, reached } = self;
+        if self.is_short() {
+            write!(
+                f,
+                "HugeTLB: allocating {wanted} of page size {size} failed.  Only allocated {reached} hugepages."
+            )
+        } else {
+            write!(f, "HugeTLB: {reached} pages of page size {size}")
+        }
+    }
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such
+    /// first, then memory is taken, from all nodes in turn. Shrinking takes free pages that are not
+    /// reserved; of those in use the excess becomes surplus, which leaves the pool when it is
+    /// freed.
+    ///
+    /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take
+    /// long; waits for other resizes.
+    ///
+    /// # Errors
+    /// [`PoolError::Busy`]. Too little memory is no error, see [`Resized`].
+    pub fn resize<H: Helpers + ?Sized>(
+        &self,
+        pages: u64,
+        helpers: &H,
+    ) -> Result<Resized, PoolError> {
+        self.resize_within(pages, NodeMask::ALL, helpers)
+    }
+
+    /// Writes `nr_hugepages_mempolicy`: the same, and only on these nodes pages come and go.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn resize_within<H: Helpers + ?Sized>(
+        &self,
+        pages: u64,
+        nodes: NodeMask,
+        helpers: &H,
+    ) -> Result<Resized, PoolError> {
+        let _resizing = self.manager.start_resizing()?;
+        Ok(self.manager.resize_pool(self.size, pages, nodes, helpers, u32::MAX))
+    }
+
+    /// Writes a node's `nr_hugepages`: so many pages are to stay on it.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize), and [`PoolError::NoNode`].
+    pub fn resize_node<H: Helpers + ?Sized>(
+        &self,
+        node: NodeId,
+        pages: u64,
+        helpers: &H,
+    ) -> Result<Resized, PoolError> {
+        self.existing(node)?;
+        let _resizing = self.manager.start_resizing()?;
+        Ok(self.manager.resize_node(self.size, node, pages, helpers, u32::MAX))
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// So many pages are to stay on a node. What others have counts as wanted.
+    pub(super) fn resize_node<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        node: NodeId,
+        pages: u64,
+        helpers: &H,
+        threads: u32,
+    ) -> Resized {
+        let others = {
+            let books = self.pools.books.lock(self.platform);
+            books.counts(size).all.persistent() - books.node(size, node).persistent()
+        };
+        self.resize_pool(size, pages.saturating_add(others), NodeMask::only(node), helpers, threads)
+    }
+
+    /// The caller resizes and nobody else.
+    pub(super) fn resize_pool<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        count: u64,
+        nodes: NodeMask,
+        helpers: &H,
+        threads: u32,
+    ) -> Resized {
+        let missing = {
+            let mut books = self.pools.books.lock(self.platform);
+            books.keep_surplus(size, nodes, count);
+            count.saturating_sub(books.counts(size).all.persistent())
+        };
+        if missing != 0 {
+            self.grow_pool(size, missing, nodes, helpers, threads);
+        } else {
+            self.shrink_pool(size, count, nodes, helpers, threads);
+        }
+        let mut books = self.pools.books.lock(self.platform);
+        let counts = books.counts_mut(size);
+        counts.target = counts.all.persistent();
+        Resized { size, wanted: count, reached: counts.target }
+    }
+
+    /// Adds up to `missing` pages.
+    fn grow_pool<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        missing: u64,
+        nodes: NodeMask,
+        helpers: &H,
+        threads: u32,
+    ) {
+        let all = self.nodes_with_memory(nodes);
+        let mut open = all;
+        let mut left = missing;
+        let mut returned = 0;
+        while left != 0 && !open.is_empty() {
+            let room = |node| self.managed_on(node) / size.frames();
+            let shares = self.pools.books.lock(self.platform).deal_growth(size, left, open, &room);
+            let (got, returned_now) = self.add_shares(size, &shares, helpers, threads);
+            for node in open.nodes() {
+                let share = shares[node.index()];
+                // A node that has no room at all is never dealt a page.
+                if got.of(node) < share || room(node) == 0 {
+                    open = open.without(node);
+                }
+            }
+            left = left.saturating_sub(got.sum());
+            returned += returned_now;
+            if open.is_empty() && returned != 0 {
+                // Descriptors that were given up are memory that may make further pages.
+                returned = 0;
+                open = all;
+            }
+        }
+        // Nobody has any left at hand: now with all that can be done about it, until that does not
+        // help either.
+        for node in all.nodes() {
+            left -= self.add_hard(size, node, left);
+        }
+    }
+
+    /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and
+    /// nobody else.
+    pub(super) fn fill_shares<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        shares: &Shares,
+        helpers: &H,
+        threads: u32,
+    ) {
+        let with_memory = self.nodes_with_memory(NodeMask::ALL);
+        let shares = core::array::from_fn(|index| {
+            let node = NodeId::new(index).filter(|&node| with_memory.contains(node));
+            node.map_or(0, |node| shares[index].min(self.managed_on(node) / size.frames()))
+        });
+        let (got, _) = self.add_shares(size, &shares, helpers, threads);
+        for node in with_memory.nodes() {
+            self.add_hard(size, node, shares[node.index()].saturating_sub(got.of(node)));
+        }
+        let mut books = self.pools.books.lock(self.platform);
+        let counts = books.counts_mut(size);
+        counts.target = counts.all.persistent();
+    }
+
+    /// Adds each node's share as far as there is memory at hand. Says how many pages came, and how
+    /// many frames their descriptors gave back.
+    fn add_shares<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        shares: &Shares,
+        helpers: &H,
+        threads: u32,
+    ) -> (Tallies, u64) {
+        let got = Tallies::new();
+        let returned = AtomicU64::new(0);
+        self.work(size, shares, helpers, threads, Way::In, &|node, range| {
+            let most = range.end - range.start;
+            let mut done = 0;
+            while done < most {
+                let taken = self.take_pages(size, node, (most - done).min(PAGES_AT_ONCE));
+                let pages = taken.pages();
+                if pages == 0 {
+                    break;
+                }
+                // Relaxed: read when the job has ended.
+                returned.fetch_add(self.publish_pages(size, node, &taken), Ordering::Relaxed);
+                done += pages;
+            }
+            got.add(node, done);
+        });
+        (got, returned.into_inner())
+    }
+
+    /// Adds up to `most` pages of a node, with all that can be done where memory is short; says how
+    /// many.
+    fn add_hard(&self, size: PoolSize, node: NodeId, most: u64) -> u64 {
+        let mut added = 0;
+        while added < most {
+            let taken = self.take_hard(size, node, (most - added).min(PAGES_AT_ONCE));
+            let pages = taken.pages();
+            if pages == 0 {
+                break;
+            }
+            self.publish_pages(size, node, &taken);
+            added += pages;
+        }
+        added
+    }
+
+    /// Takes free pages out and makes the rest of the excess surplus.
+    fn shrink_pool<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        count: u64,
+        nodes: NodeMask,
+        helpers: &H,
+        threads: u32,
+    ) {
+        let nodes = self.nodes_with_memory(nodes);
+        loop {
+            let shares = {
+                let mut books = self.pools.books.lock(self.platform);
+                let most = books.removable(size, count);
+                let shares = books
+                    .deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
+                if shares.iter().all(|&share| share == 0) {
+                    books.make_surplus(size, nodes, count);
+                    return;
+                }
+                shares
+            };
+            self.work(size, &shares, helpers, threads, Way::Out, &|node, range| {
+                let mut left = range.end - range.start;
+                while left != 0 {
+                    let taken = self.remove_pages(size, node, count, left);
+                    let pages = taken.pages();
+                    if pages == 0 {
+                        // Somebody has them, or somebody reserved them.
+                        break;
+                    }
+                    self.give_back(size, node, &taken);
+                    left -= pages;
+                }
+            });
+        }
+    }
+
+    /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as
+    /// many as are handled together.
+    fn remove_pages(&self, size: PoolSize, node: NodeId, count: u64, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        while taken.pages() < most.min(PAGES_AT_ONCE) {
+            let mut books = self.pools.books.lock(self.platform);
+            let wanted = (most - taken.pages()).min(books.removable(size, count));
+            // All that a node has comes off at once. A part has to be counted off, link after link
+            // and with the lock held; and what is restored sets memory free for the rest.
+            let is_whole =
+                wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+            let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
+            let pages = books.drop_free(size, node, count, most);
+            if pages == 0 {
+                break;
+            }
+            self.take_off(&mut books, size, (node, pages), &mut taken);
+        }
+        taken
+    }
+
+    /// Takes so many free pages of a node off its lists, which have them.
+    pub(super) fn take_off(
+        &self,
+        books: &mut Books,
+        size: PoolSize,
+        (node, pages): (NodeId, u64),
+        taken: &mut Taken,
+    ) {
+        let mut left = pages;
+        for (slot, zone) in self.node_zones(node) {
+            let lot = books.list(size, slot).take(zone.table(), left);
+            left -= lot.pages();
+            taken.lots[zone.id().kind as usize].append(zone.table(), lot);
+        }
+    }
+
+    pub(super) fn managed_on(&self, node: NodeId) -> u64 {
+        self.node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
+    }
+
+    /// Calls `part` until all shares are done, by several threads where that pays.
+    fn work<H: Helpers + ?Sized>(
+        &self,
+        size: PoolSize,
+        shares: &Shares,
+        helpers: &H,
+        threads: u32,
+        way: Way,
+        part: &(dyn Fn(NodeId, Range<u64>) + Sync),
+    ) {
+        let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
+        let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
+        let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
+        let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
+        // Relaxed: read by who fills the pools, whose calls these are.
+        self.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
+        if threads < 2 {
+            nodes().for_each(|node| part(node, 0..shares[node.index()]));
+            return;
+        }
+        let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_NODES];
+        let mut used = 0;
+        for (slot, node) in parts.iter_mut().zip(nodes()) {
+            let (index, start) = (node.index(), (node.index() as u64) << PART_SHIFT);
+            *slot = Part {
+                node: u32::try_from(index).unwrap_or(0),
+                range: start..start + shares[index],
+            };
+            used += 1;
+        }
+        let job = Job::of_parts(&parts[..used]).max_threads(threads);
+        let job = if self.restores_maps(way) {
+            // All of it is outside of locks and what it takes is known, so that helpers come at
+            // once; chunks as small as that allows, so that all end together.
+            let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
+            job.align(least).min_chunk(least)
+        } else {
+            // Whole GiBs are what zones give best.
+            job.align((Self::FRAMES_OF_A_GIB / size.frames()).max(1))
+        };
+        let result = job.run(helpers, |range, _| {
+            let index = usize::try_from(range.start >> PART_SHIFT).unwrap_or(usize::MAX);
+            NodeId::new(index).map_or(Err(()), |node| {
+                part(node, range);
+                Ok(())
+            })
+        });
+        debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
+        if let Ok(summary) = result {
+            self.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether more is done for a block's descriptors than for the block: where they are made
+    /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
+    /// process it is one call of the system, which several threads at once make no shorter.
+    fn is_much_for_maps(&self, way: Way) -> bool {
+        self.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(way)
+    }
+
+    /// Whether the manager itself makes descriptors again.
+    fn restores_maps(&self, way: Way) -> bool {
+        way == Way::Out && self.eager_restore() && !self.pools.has_maps.load(Ordering::Relaxed)
+    }
+
+    const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();
+}
+
+/// Pages by node, counted by several threads.
+struct Tallies([AtomicU64; MAX_NODES]);
+
+impl Tallies {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MAX_NODES])
+    }
+
+    fn add(&self, node: NodeId, pages: u64) {
+        self.0[node.index()].fetch_add(pages, Ordering::Relaxed);
+    }
+
+    fn of(&self, node: NodeId) -> u64 {
+        self.0[node.index()].load(Ordering::Relaxed)
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().map(|pages| pages.load(Ordering::Relaxed)).sum()
+    }
+}

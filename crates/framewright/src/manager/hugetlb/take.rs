@@ -1,0 +1,450 @@
+//! Pages on their way from zones into pools and back. Nobody else sees them meanwhile.
+//!
+//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
+//! whole runs are taken and given back under one hold of a zone's lock.
+
+use super::super::Manager;
+use super::super::Request;
+use super::super::allocate::{AllocateError, Mark};
+use super::super::pressure::ORDINARY;
+use crate::hugetlb::{Chain, Lot, PoolSize, Taken};
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::vmemmap::SECTION_PAGES;
+use crate::zone::{Zone, ZoneKind};
+
+/// Runs of pages that a hook is given at once.
+const RUNS_OF_A_CALL: usize = 32;
+/// What a section of the vmemmap describes.
+const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
+    Some(order) => order,
+    None => Order::MAX,
+};
+/// How often damaged memory is passed over before a page counts as not found.
+const DAMAGED_TRIES: u32 = 4;
+
+/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees
+/// them.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolBatch<'a> {
+    /// Their size.
+    pub size: PoolSize,
+    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have
+    /// them. At most 32 runs.
+    pub runs: &'a [PfnRange],
+    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors
+    /// which were not built yet need not be (SPEC 7.6).
+    pub at_boot: bool,
+}
+
+/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock
+/// held, in the context of who resizes, reserves, allocates or frees, by several threads at once
+/// for different pages.
+///
+/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it
+/// gives away descriptors by the numbers in the batch.
+pub trait PoolVmemmap: Sync {
+    /// The pages will be in the pool right after this. Says how many frames came back to the free
+    /// memory, which makes a resize that was short go on. A page whose descriptors cannot be given
+    /// up stays as it is and joins the pool all the same.
+    ///
+    /// # Safety
+    /// The caller owns all pages of the batch until this returns (invariant 42), and no reference
+    /// to a descriptor of theirs is used any more.
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
+
+    /// The pages will be free memory right after this. Cannot fail.
+    ///
+    /// # Safety
+    /// The caller owns all pages of the batch until this returns (invariant 42).
+    unsafe fn before_free(&self, batch: &PoolBatch<'_>);
+
+    /// The pages will be divided into smaller ones, which come to
+    /// [`before_publish`](Self::before_publish) next.
+    ///
+    /// # Safety
+    /// As [`before_free`](Self::before_free).
+    unsafe fn before_demotion(&self, batch: &PoolBatch<'_>) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.before_free(batch) };
+    }
+}
+
+/// Which call of [`PoolVmemmap`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    Publish,
+    Free,
+    Demotion,
+}
+
+impl<P: Platform> Manager<P> {
+    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
+    /// their part of the vmemmap, where there is one (SPEC 7.7). Pages that are in a pool stay
+    /// as they are.
+    pub fn set_optimize_vmemmap(&self, on: bool) {
+        // Relaxed: a page that enters at this moment may go either way.
+        self.pools.optimize.store(on, Ordering::Relaxed);
+    }
+
+    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once
+    /// [`fill_pools`](Self::fill_pools) was called.
+    #[must_use]
+    pub fn optimizes_vmemmap(&self) -> bool {
+        self.pools.optimize.load(Ordering::Relaxed)
+    }
+
+    /// The number of the group of users that may make shared memory of huge pages
+    /// (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows
+    /// of none, and gives pages to whoever calls.
+    #[must_use]
+    pub fn huge_page_group(&self) -> u32 {
+        u32::try_from(self.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// Says which group that is.
+    pub fn set_huge_page_group(&self, group: u32) {
+        self.pools.shared_group.store(group.into(), Ordering::Relaxed);
+    }
+
+    /// Whether pages that leave a pool get their part of the vmemmap back first, as in Linux.
+    /// Otherwise, and where memory for that is short, they get their descriptors inside when they
+    /// are split, which needs no memory and no flush.
+    pub fn set_eager_restore(&self, on: bool) {
+        self.pools.restore_eagerly.store(on, Ordering::Relaxed);
+    }
+
+    /// What [`set_eager_restore`](Self::set_eager_restore) set; at first false.
+    #[must_use]
+    pub fn eager_restore(&self) -> bool {
+        self.pools.restore_eagerly.load(Ordering::Relaxed)
+    }
+
+    /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
+    #[must_use]
+    pub fn pool_flushes(&self) -> u64 {
+        self.pools.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Has somebody else care for the descriptors of pages in pools, in place of the manager
+    /// itself; `None` for nobody else, as at first. Set it while no pool changes.
+    pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolVmemmap>) {
+        *self.pools.maps.lock(self.platform) = maps;
+        // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are
+        // read under their lock.
+        self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
+    }
+
+    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary
+    /// requests.
+    pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        if self.aids().watch() {
+            self.take_singly(&mut taken, size, node, most);
+        } else {
+            self.take_marked(&mut taken, size, node, most, ORDINARY);
+        }
+        self.count_taken(size, most, taken.pages());
+        taken
+    }
+
+    fn count_taken(&self, size: PoolSize, wanted: u64, got: u64) {
+        if !size.is_gigantic() {
+            // Relaxed: counters, changed once for many pages.
+            self.pools.taken_pages.fetch_add(got, Ordering::Relaxed);
+            self.pools.short_takes.fetch_add(u64::from(got < wanted), Ordering::Relaxed);
+        }
+    }
+
+    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
+    /// were asked for.
+    #[must_use]
+    pub fn pool_takes(&self) -> (u64, u64) {
+        let takes = &self.pools;
+        (takes.taken_pages.load(Ordering::Relaxed), takes.short_takes.load(Ordering::Relaxed))
+    }
+
+    /// The same above given marks.
+    pub(super) fn take_marked(
+        &self,
+        taken: &mut Taken,
+        size: PoolSize,
+        node: NodeId,
+        most: u64,
+        marks: &[Mark],
+    ) {
+        let mut left = most;
+        // Sections that are taken whole give up their map without a page table.
+        let least = if self.optimizes_vmemmap() { SECTION } else { size.order() };
+        for &mark in marks {
+            for (_, zone) in self.node_zones(node) {
+                while left != 0 {
+                    let kind = zone.id().kind;
+                    let mut note = |run| taken.note(kind, run);
+                    let (keep, most) = match self.spared_at_boot(size, mark) {
+                        Some(spared) => (0, left.min(spared)),
+                        None => (mark.keeps(zone, ZoneKind::Normal), left),
+                    };
+                    let lot = zone.take_for_pool(
+                        self.platform,
+                        size.order(),
+                        most,
+                        keep,
+                        least,
+                        &mut note,
+                    );
+                    if lot.pages() == 0
+                        && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX))
+                    {
+                        break;
+                    }
+                    left -= lot.pages();
+                    taken.lots[zone.id().kind as usize].append(zone.table(), lot);
+                }
+            }
+        }
+    }
+
+    /// How many gigantic pages all zones together can give at boot above a mark. A single zone may
+    /// then be left with nothing: a node of whole GiB has no page otherwise, and who wants memory
+    /// there gets it from another node. Linux takes these pages before zones have marks
+    /// (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
+    fn spared_at_boot(&self, size: PoolSize, mark: Mark) -> Option<u64> {
+        if !size.is_gigantic() || !self.pools.at_boot.load(Ordering::Relaxed) {
+            return None;
+        }
+        let free: u64 = self.zones.iter().map(Zone::free_pages).sum();
+        let keep: u64 = self.zones.iter().map(|zone| mark.keeps(zone, ZoneKind::Normal)).sum();
+        Some(free.saturating_sub(keep) / size.frames())
+    }
+
+    /// The same, each page an allocation of its own that aids see.
+    fn take_singly(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64) {
+        let request = Request {
+            node: NodeChoice::Exact(node),
+            fail_fast: true,
+            ..Request::new(size.order())
+        };
+        let mut damaged = 0;
+        while taken.pages() < most {
+            match self.allocate(&request) {
+                Ok(range) => {
+                    let Ok((zone, _)) = self.zone_of_range(range) else { return };
+                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order())
+                    else {
+                        // It was isolated a moment ago, and stays so.
+                        damaged += 1;
+                        // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                        if unsafe { self.free(range) }.is_err() || damaged == DAMAGED_TRIES {
+                            return;
+                        }
+                        continue;
+                    };
+                    taken.note(zone.id().kind, Some(range));
+                    taken.lots[zone.id().kind as usize].append(zone.table(), Lot::fresh(chain));
+                }
+                Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the
+    /// reclaim hook is asked.
+    pub(super) fn take_hard(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+        let mut taken = Taken::NONE;
+        let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
+        let Ok(search) = self.search(&request) else { return taken };
+        let aids = self.aids().watch();
+        let mut attempt = |marks: &[Mark]| {
+            let left = most - taken.pages();
+            if aids {
+                self.take_singly(&mut taken, size, node, most);
+            } else {
+                self.take_marked(&mut taken, size, node, left, marks);
+            }
+            if taken.pages() == most {
+                Ok(())
+            } else {
+                Err((most - taken.pages()).saturating_mul(size.frames()))
+            }
+        };
+        let hopeless =
+            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `taken`.
+            let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
+        }
+        self.count_taken(size, most, taken.pages());
+        taken
+    }
+
+    /// Gives pages back to their zones.
+    pub(super) fn give_back(&self, size: PoolSize, node: NodeId, taken: &Taken) {
+        for (_, zone) in self.node_zones(node) {
+            self.give_back_lot(size, zone, taken.lots[zone.id().kind as usize]);
+        }
+    }
+
+    /// The same for pages of one zone.
+    pub(super) fn give_back_lot(&self, size: PoolSize, zone: &'static Zone, lot: Lot) {
+        if lot.pages() == 0 {
+            return;
+        }
+        let mut leaked = 0;
+        for chain in lot.chains() {
+            self.tell_maps(size, zone, chain, Moment::Free);
+            leaked += if self.aids().watch() {
+                self.give_back_singly(size, zone, chain)
+            } else {
+                zone.release_from_pool(self.platform, size.order(), chain)
+            };
+        }
+        if leaked != 0 {
+            self.pools.books.lock(self.platform).counts_mut(size).leaked += leaked;
+        }
+        self.pressure.quiet.stir();
+    }
+
+    fn give_back_singly(&self, size: PoolSize, zone: &'static Zone, chain: Chain) -> u64 {
+        let mut leaked = 0;
+        let mut rest = chain;
+        while rest.pages != 0 {
+            let one = rest.take(zone.table(), 1);
+            let frames = zone.frames_of(one.first, size.order());
+            if !zone.disown_from_pool(self.platform, one.first) {
+                leaked += zone.release_from_pool(
+                    self.platform,
+                    size.order(),
+                    Chain { told: false, ..one },
+                );
+            } else if let Some(frames) = frames {
+                // It was allocated as this one page; should an aid think otherwise, the page stays
+                // allocated.
+                // SAFETY: the page left its pool, where nobody had it, and is in no list: it is
+                // ours alone (invariants 37 and 42).
+                leaked += u64::from(unsafe { self.free(frames) }.is_err());
+            }
+        }
+        leaked
+    }
+
+    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave
+    /// back.
+    pub(super) fn publish_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        let returned = self.prepare_pages(size, node, taken);
+        let mut books = self.pools.books.lock(self.platform);
+        books.add_free(size, node, taken.pages());
+        for (slot, zone) in self.node_zones(node) {
+            books.list(size, slot).append(zone.table(), taken.lots[zone.id().kind as usize]);
+        }
+        returned
+    }
+
+    /// What is done to pages before anybody sees them.
+    pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
+        let is_ours = !self.pools.has_maps.load(Ordering::Relaxed);
+        let prepare = |(_, zone): (usize, &'static Zone)| {
+            let lot = taken.lots[zone.id().kind as usize];
+            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && lot.pages() != 0);
+            debug_assert!(
+                runs.clone()
+                    .is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>()
+                        == lot.pages() * size.frames()),
+                "the runs are all pages"
+            );
+            match runs {
+                Some(runs) if self.optimizes_vmemmap() => self.give_up_map(zone, runs),
+                Some(_) => 0,
+                None => lot
+                    .chains()
+                    .map(|chain| self.tell_maps(size, zone, chain, Moment::Publish))
+                    .iter()
+                    .sum(),
+            }
+        };
+        self.node_zones(node).map(prepare).sum()
+    }
+
+    /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many
+    /// frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay as
+    /// they are.
+    fn give_up_map(
+        &self,
+        zone: &'static Zone,
+        runs: impl Iterator<Item = PfnRange> + Clone,
+    ) -> u64 {
+        let change = self.optimize_own_vmemmap(zone, runs).unwrap_or_default();
+        self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+        change.freed_pages.saturating_sub(change.spent_pages)
+    }
+
+    /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
+    pub(super) fn tell_maps(
+        &self,
+        size: PoolSize,
+        zone: &'static Zone,
+        chain: Chain,
+        moment: Moment,
+    ) -> u64 {
+        if chain.pages == 0 {
+            return 0;
+        }
+        let maps = *self.pools.maps.lock(self.platform);
+        let give_up = self.optimizes_vmemmap();
+        let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
+        let concerns_us = if moment == Moment::Publish { give_up } else { restore };
+        if maps.is_none() && !concerns_us {
+            return 0;
+        }
+        let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
+        let mut returned = 0;
+        let mut tell = |runs: &[PfnRange]| {
+            let batch = PoolBatch { size, runs, at_boot };
+            // Pages on their way into a pool or out of it are in no list, and nobody but us has
+            // them or sees them (invariant 37).
+            match (moment, maps) {
+                // SAFETY: as said (invariant 42).
+                (Moment::Publish, Some(maps)) => returned += unsafe { maps.before_publish(&batch) },
+                // SAFETY: as said (invariant 42).
+                (Moment::Free, Some(maps)) => unsafe { maps.before_free(&batch) },
+                // SAFETY: as said (invariant 42).
+                (Moment::Demotion, Some(maps)) => unsafe { maps.before_demotion(&batch) },
+                (Moment::Publish, None) if give_up => {
+                    returned += self.give_up_map(zone, runs.iter().copied())
+                }
+                // What could not be restored has its descriptors inside when it is split.
+                (Moment::Free, None) if restore => {
+                    // SAFETY: as said (invariant 42).
+                    let change = unsafe { self.restore_vmemmap(runs) }.unwrap_or_default();
+                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+                }
+                (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
+            }
+        };
+        let mut runs = [PfnRange::new(0, 0); RUNS_OF_A_CALL];
+        let mut filled = 0;
+        let mut index = chain.first;
+        for _ in 0..chain.pages {
+            let Some(frames) = zone.frames_of(index, size.order()) else { break };
+            match runs[..filled].last_mut() {
+                Some(last) if last.end == frames.start => last.end = frames.end,
+                _ => {
+                    if filled == runs.len() {
+                        tell(&runs);
+                        filled = 0;
+                    }
+                    runs[filled] = frames;
+                    filled += 1;
+                }
+            }
+            index = zone.table().links(index).1;
+        }
+        if filled != 0 {
+            tell(&runs[..filled]);
+        }
+        returned
+    }
+}

@@ -1,0 +1,391 @@
+//! Giving back the memory map of blocks that are allocated whole, and restoring it (SPEC 7).
+//!
+//! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one
+//! flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
+//! it is needed to free such a block later: split, it has its descriptors inside, so that freeing
+//! neither fails nor flushes.
+
+mod owned;
+
+use super::{Manager, Request};
+use crate::block::MigrateType;
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, OutOfFrames, Unflushed, VmemmapSpace,
+};
+use crate::zone::Zone;
+use core::fmt;
+
+/// Pieces of a batch, each in one section.
+const BATCH: usize = 64;
+
+/// What was done to the memory map.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MapChange {
+    /// Blocks whose part of the array is absent now, or present again.
+    pub blocks: u64,
+    /// Frames that came back.
+    pub freed_pages: u64,
+    /// Frames that were spent, on page tables or on the array.
+    pub spent_pages: u64,
+    /// Flushes of all CPUs.
+    pub flushes: u64,
+    /// Blocks that stayed as they were for want of a frame for a page table.
+    pub out_of_frames: u64,
+}
+
+impl core::ops::AddAssign for MapChange {
+    fn add_assign(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.freed_pages += other.freed_pages;
+        self.spent_pages += other.spent_pages;
+        self.flushes += other.flushes;
+        self.out_of_frames += other.out_of_frames;
+    }
+}
+
+/// Why the memory map cannot be changed. Nothing was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// The platform has no array.
+    NoArray,
+    /// The calling context may not wait for other CPUs, which a flush does.
+    CannotWait,
+    /// These frames lie in no zone, or in several.
+    NotManaged(Pfn),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoArray => f.write_str("there is no vmemmap"),
+            Self::CannotWait => {
+                f.write_str("the memory map is changed only where other CPUs can be waited for")
+            }
+            Self::NotManaged(pfn) => write!(f, "pfn {pfn} is not managed"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// One caller at a time changes a section's translations ([`VmemmapSpace`] asks for that). A bit for
+/// every 64th section.
+///
+/// Who has a bit may lose its CPU, as [`VmemmapSpace`] may sleep; so who waits for it lets other tasks
+/// run.
+pub(super) struct SectionLocks(AtomicU64);
+
+impl SectionLocks {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    fn with<P: Platform, R>(&self, platform: &P, section: u32, work: impl FnOnce() -> R) -> R {
+        let bit = 1 << (section % 64);
+        // Acquire pairs with the Release below, through the changes of other bits: who follows sees
+        // the tables.
+        while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            platform.yield_now();
+        }
+        let result = work();
+        self.0.fetch_and(!bit, Ordering::Release);
+        result
+    }
+}
+
+/// Frames for page tables and for parts of the array, from the manager itself.
+struct OwnFrames<'a, P: Platform> {
+    manager: &'a Manager<P>,
+    near: &'a Zone,
+    taken_pages: u64,
+}
+
+// SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until
+// it is freed (invariants 1 and 17).
+unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let node = crate::memblock::NodeChoice::Preferred(self.near.id().node);
+        // Page tables must be reached through the direct map.
+        let request = Request {
+            node,
+            migrate_type: MigrateType::Unmovable,
+            max_address: self.manager.platform.direct_limit(),
+            fail_fast: true,
+            ..Request::new(order)
+        };
+        let taken = self.manager.allocate_bare(&request).ok()?;
+        self.taken_pages += taken.pages();
+        Some(taken.start)
+    }
+
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        // It was allocated just now, so that this cannot fail.
+        let _ = self.manager.free_bare(PfnRange { start, end: start.add(order.pages()) });
+        self.taken_pages -= order.pages();
+    }
+}
+
+/// A piece of one section, and its zone.
+#[derive(Clone, Copy)]
+struct Piece {
+    zone: &'static Zone,
+    blocks: BlockRange,
+}
+
+impl Piece {
+    const fn section(&self) -> u32 {
+        self.blocks.start.0 / BLOCKS_PER_CALL
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
+    /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
+    /// caller's. Their frames of the array are free when this returns. For a batch of up to 64
+    /// sections there are two flushes, or one where nothing had to be split.
+    ///
+    /// Process context: waits for other CPUs.
+    ///
+    /// # Errors
+    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
+    /// is counted.
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
+    /// until it returns, and no reference to a descriptor of theirs is used any more.
+    pub unsafe fn optimize_vmemmap(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        let space = self.space_to_change()?;
+        let mut total = MapChange::default();
+        let mut batch = Batch::new();
+        self.for_each_piece(runs, Zone::withdraw, &mut |piece| {
+            if batch.push(piece) {
+                total += self.evict_batch(space, &mut batch);
+            }
+        })?;
+        total += self.evict_batch(space, &mut batch);
+        Ok(total)
+    }
+
+    /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in
+    /// a pool, and that the array should describe but does not. The blocks are the caller's. Stops
+    /// where frames run out; what was done until then stays.
+    ///
+    /// Process context: waits for other CPUs.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
+    /// until it returns.
+    pub unsafe fn restore_vmemmap(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        let space = self.space_to_change()?;
+        let mut total = MapChange::default();
+        let mut batch = Batch::new();
+        self.for_each_piece(runs, Zone::withdrawn, &mut |piece| {
+            if batch.push(piece) {
+                total += self.populate_batch(space, &mut batch);
+            }
+        })?;
+        total += self.populate_batch(space, &mut batch);
+        Ok(total)
+    }
+
+    fn space_to_change(&self) -> Result<&'static dyn VmemmapSpace, MapError> {
+        let space = self
+            .platform
+            .vmemmap_space()
+            .filter(|_| self.vmemmap.is_array())
+            .ok_or(MapError::NoArray)?;
+        if self.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
+    }
+
+    /// Calls `each` with the pieces, each in one section, that `find` finds in `runs`.
+    fn for_each_piece(
+        &self,
+        runs: &[PfnRange],
+        find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
+        each: &mut dyn FnMut(Piece),
+    ) -> Result<(), MapError> {
+        // All are looked at before anything changes.
+        for run in runs.iter().filter(|run| !run.is_empty()) {
+            self.zone_of_range(*run).map_err(|_| MapError::NotManaged(run.start))?;
+        }
+        for run in runs.iter().filter(|run| !run.is_empty()) {
+            let Ok((zone, _)) = self.zone_of_range(*run) else { continue };
+            let mut next = u32::try_from(run.start.0.div_ceil(PAGES_PER_BLOCK)).unwrap_or(u32::MAX);
+            let end = BlockNumber::containing(run.end).0;
+            while next < end {
+                let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
+                match find(zone, self.platform, BlockRange::new(next, stop)) {
+                    Some(blocks) => {
+                        next = blocks.end.0;
+                        each(Piece { zone, blocks });
+                    }
+                    None => next = stop,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn evict_batch(&self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+        let mut change = MapChange::default();
+        let mut unflushed = Unflushed::new();
+        let mut ready = Batch::new();
+        for piece in batch.take() {
+            let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+            let prepared = self.prepare_piece(space, piece, &mut frames, &mut unflushed);
+            if prepared.is_ok() {
+                change.spent_pages += frames.taken_pages;
+                ready.push(piece);
+            } else {
+                piece.zone.describe_again(piece.blocks);
+                change.out_of_frames += u64::from(piece.blocks.blocks());
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        for piece in ready.take() {
+            let mut left = self.evict_piece(space, piece, &mut unflushed);
+            if left != 0 && unflushed.room() < Unflushed::CAPACITY {
+                // There may have been no room for its frames.
+                change += self.flush(space, &mut unflushed);
+                left = self.evict_piece(space, piece, &mut unflushed);
+            }
+            if left == 0 {
+                change.blocks += u64::from(piece.blocks.blocks());
+            } else {
+                // Somebody joined the section's mappings since they were prepared.
+                change += self.flush(space, &mut unflushed);
+                change += self.populate_piece(space, piece, &mut unflushed);
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        self.vmemmap.note_reclaimed(&change);
+        change
+    }
+
+    fn prepare_piece(
+        &self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors
+        // were taken out of use under the zone lock, and whoever looked at them is out (invariants
+        // 22 and 42).
+        let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), prepare)
+    }
+
+    fn evict_piece(
+        &self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> u32 {
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
+        let evict = || unsafe { space.evict(piece.blocks, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), evict)
+    }
+
+    fn fill_piece(
+        &self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
+        let populate = || unsafe { space.populate(piece.blocks, frames, unflushed) };
+        self.section_locks.with(self.platform, piece.section(), populate)
+    }
+
+    fn populate_batch(&self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+        let mut change = MapChange::default();
+        let mut unflushed = Unflushed::new();
+        let mut done = Batch::new();
+        for piece in batch.take() {
+            if unflushed.room() == 0 {
+                change += self.flush(space, &mut unflushed);
+            }
+            let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+            let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
+            if populated.is_ok() {
+                change.spent_pages += frames.taken_pages;
+                change.blocks += u64::from(piece.blocks.blocks());
+                done.push(piece);
+            } else {
+                change.out_of_frames += u64::from(piece.blocks.blocks());
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        done.take().for_each(|piece| piece.zone.describe_again(piece.blocks));
+        self.vmemmap.note_restored(&change);
+        change
+    }
+
+    /// Undoes a piece that could be made absent in part only.
+    fn populate_piece(
+        &self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> MapChange {
+        let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+        let populated = self.fill_piece(space, piece, &mut frames, unflushed);
+        let mut change = self.flush(space, unflushed);
+        if populated.is_ok() {
+            change.spent_pages += frames.taken_pages;
+            piece.zone.describe_again(piece.blocks);
+        }
+        // Without frames what is present stays so without use, and what is absent is absent: the
+        // blocks' pages come inside.
+        change.out_of_frames += u64::from(piece.blocks.blocks());
+        change
+    }
+
+    /// Flushes what is due, and frees what that sets free.
+    fn flush(&self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
+        let mut change =
+            MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
+        // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
+        let list = unsafe { space.flush(core::mem::take(unflushed)) };
+        for run in list.runs() {
+            // Page tables of bring-up were never managed: they stay reserved.
+            if self.free_kept(run).is_ok() {
+                change.freed_pages += run.pages();
+            }
+        }
+        change
+    }
+}
+
+/// Pieces that are worked on together.
+struct Batch {
+    pieces: [Option<Piece>; BATCH],
+    count: usize,
+}
+
+impl Batch {
+    const fn new() -> Self {
+        Self { pieces: [None; BATCH], count: 0 }
+    }
+
+    /// Adds a piece, for which there is room; whether it was the last.
+    fn push(&mut self, piece: Piece) -> bool {
+        self.pieces[self.count] = Some(piece);
+        self.count += 1;
+        self.count == BATCH
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = Piece> + use<> {
+        core::mem::replace(self, Self::new()).pieces.into_iter().flatten()
+    }
+}

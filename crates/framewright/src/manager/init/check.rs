@@ -1,0 +1,78 @@
+//! What a platform promises, as far as one look at it tells.
+
+use super::BringUpError;
+use crate::memblock::Memblock;
+use crate::platform::{Platform, pinned};
+use crate::units::PAGE_SIZE;
+use core::fmt;
+
+/// How a platform is not as [`Platform`] asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlatformFault {
+    /// [`Platform::cpus`] is 0.
+    NoCpu,
+    /// [`Platform::pin`] gave a number that is not below [`Platform::cpus`].
+    CpuNumber {
+        /// The number.
+        cpu: u32,
+        /// How many there can be.
+        cpus: u32,
+    },
+    /// [`Platform::direct`] shows a page at an address that is no multiple of the page size.
+    MisalignedDirectMap {
+        /// The page's physical address.
+        address: u64,
+        /// How far behind a multiple of the page size it is shown.
+        offset: u64,
+    },
+}
+
+impl fmt::Display for PlatformFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCpu => f.write_str("Platform::cpus is 0"),
+            Self::CpuNumber { cpu, cpus } => {
+                write!(f, "Platform::pin gave CPU {cpu}, and Platform::cpus is {cpus}")
+            }
+            Self::MisalignedDirectMap { address, offset } => write!(
+                f,
+                "Platform::direct shows the page at {address:#x} at {offset} bytes behind a multiple of {PAGE_SIZE}"
+            ),
+        }
+    }
+}
+
+/// Looks at a platform before anything is built on it.
+///
+/// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without one is found
+/// at bring-up and not when memory becomes short.
+pub(super) fn check<P: Platform>(
+    platform: &P,
+    early: &Memblock<'_, P>,
+) -> Result<(), BringUpError> {
+    let cpus = platform.cpus();
+    if cpus == 0 {
+        return Err(BringUpError::Platform(PlatformFault::NoCpu));
+    }
+    let cpu = pinned(platform, |cpu| cpu);
+    if cpu >= cpus {
+        return Err(BringUpError::Platform(PlatformFault::CpuNumber { cpu, cpus }));
+    }
+    if let Some((address, offset)) = misaligned(platform, early) {
+        return Err(BringUpError::Platform(PlatformFault::MisalignedDirectMap { address, offset }));
+    }
+    if cpus > 1 && platform.can_wait() {
+        platform.cpu_barrier();
+    }
+    Ok(())
+}
+
+/// The first free page, if it is shown at a place that is none of a page.
+fn misaligned<P: Platform>(platform: &P, early: &Memblock<'_, P>) -> Option<(u64, u64)> {
+    let limit = platform.direct_limit();
+    let mut first = None;
+    early.for_each_free(&mut |range, _| first = first.or(Some(range.start.address())));
+    let address = first.filter(|&address| address < limit)?;
+    let offset = platform.direct(address).addr().get() as u64 % PAGE_SIZE;
+    (offset != 0).then_some((address, offset))
+}

@@ -1,0 +1,76 @@
+//! Why bring-up failed, and what comes back then.
+
+use super::check::PlatformFault;
+use crate::memblock::{Memblock, MemblockError};
+use crate::platform::Platform;
+use crate::units::NodeId;
+use core::fmt;
+
+/// Why bring-up failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BringUpError {
+    /// There is not enough free memory for the manager's own tables.
+    NoRoomForTables {
+        /// What did not fit.
+        what: &'static str,
+        /// Its size.
+        size_bytes: u64,
+        /// Where it was wanted.
+        node: NodeId,
+        /// What the memblock allocator said.
+        cause: MemblockError,
+    },
+    /// Nothing was left to hand out once the tables were placed.
+    NothingToManage,
+    /// The platform is not as it has to be.
+    Platform(PlatformFault),
+}
+
+impl fmt::Display for BringUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoomForTables { what, size_bytes, node, cause } => {
+                write!(
+                    f,
+                    "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}"
+                )
+            }
+            Self::NothingToManage => {
+                f.write_str("too little memory: the tables left no free frame")
+            }
+            Self::Platform(fault) => write!(f, "the platform breaks its contract: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for BringUpError {}
+
+/// Bring-up failed, and the memblock allocator is back, with all the memory that it had. It is small
+/// ([`Memblock`]), so that this is no burden for a small stack. Who has no use for it takes
+/// the error alone; `?` does, where a [`BringUpError`] is returned.
+pub struct BringUpFailed<'a, P: Platform> {
+    /// Why.
+    pub error: BringUpError,
+    /// The memblock allocator as it was before.
+    pub early: Memblock<'a, P>,
+}
+
+impl<P: Platform> fmt::Debug for BringUpFailed<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<P: Platform> fmt::Display for BringUpFailed<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<P: Platform> core::error::Error for BringUpFailed<'_, P> {}
+
+impl<P: Platform> From<BringUpFailed<'_, P>> for BringUpError {
+    fn from(failed: BringUpFailed<'_, P>) -> Self {
+        failed.error
+    }
+}

@@ -1,0 +1,145 @@
+//! Painting: every frame of memory comes to its zone, in one pass over what is reserved or
+//! allocated and one over what is free.
+
+use super::Frame;
+use crate::manager::node_clock::{NodeClock, Work};
+use crate::memblock::{Memblock, MemoryRuns};
+use crate::platform::Platform;
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::vmemmap::{ArrayMemory, BootPages};
+use crate::zone::paint::Paint;
+use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
+
+/// Zone and end of what was free before any memory.
+const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
+
+/// Walks memory and free memory together, both ascending, once for all memory that is not free and
+/// once for what is.
+struct Painter<'a> {
+    zones: &'a mut [Zone],
+    slots: &'a [u16],
+    runs: ZoneRuns<MemoryRuns<'a>>,
+    run: Option<ZoneRun>,
+    /// First frame of `run` that was not walked over.
+    position: u64,
+    /// One past the last frame that was free, and its zone.
+    free_end: (ZoneId, Pfn),
+    /// What is painted: that which is free, or that which is not.
+    paints_free: bool,
+    array: &'a ArrayMemory,
+    boot_pages: &'a BootPages,
+}
+
+impl Painter<'_> {
+    #[inline(never)]
+    fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
+        self.zones[usize::from(self.slots[run.zone.index()])].paint(run, range, paint);
+    }
+
+    #[inline(never)]
+    fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
+        while self.position < end {
+            let rest = PfnRange::new(self.position, end);
+            // Nodes are few, and reservations are not many.
+            let ours = self
+                .array
+                .frames()
+                .chain(self.boot_pages.ranges().iter().map(|range| range.frames));
+            let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
+            let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let stop = next.map_or(end, |part| part.start.0);
+            if rest.start.0 < stop {
+                self.paint(run, PfnRange::new(rest.start.0, stop), Paint::Reserved);
+            }
+            if let Some(part) = next {
+                self.paint(run, part, Paint::Allocated);
+            }
+            self.position = next.map_or(end, |part| part.end.0);
+        }
+    }
+
+    fn advance(&mut self) {
+        self.run = self.runs.next();
+        self.position = self.run.map_or(u64::MAX, |run| run.range.start.0);
+    }
+
+    /// Frames that are free; all between these and those before are not.
+    #[inline(never)]
+    fn free(&mut self, free: PfnRange) {
+        while let Some(run) = self.run {
+            let piece = free.intersection(run.range);
+            if !piece.is_empty() {
+                if self.paints_free {
+                    let touching = self.free_end == (run.zone, piece.start);
+                    self.free_end = (run.zone, piece.end);
+                    self.paint(&run, piece, Paint::Free { touching });
+                } else {
+                    self.reserve_up_to(&run, piece.start.0);
+                    self.position = piece.end.0;
+                }
+            }
+            if run.range.end > free.end {
+                return;
+            }
+            if !self.paints_free {
+                self.reserve_up_to(&run, run.range.end.0);
+            }
+            self.advance();
+        }
+    }
+}
+
+/// Paints all memory, hands the memblock allocator's over, and writes down what each zone must know of
+/// its blocks in pieces.
+#[inline(never)]
+pub(super) fn paint<P: Platform>(
+    early: &mut Memblock<'_, P>,
+    frame: &mut Frame,
+    clock: &mut NodeClock<'_, P>,
+    array: &ArrayMemory,
+) {
+    let runs = zone_runs(early.runs());
+    let nodes = &mut *frame.nodes;
+    for run in runs.clone() {
+        clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
+        frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
+    }
+    // From here on the memblock allocator allocates nothing more, so that its own arrays can be handed
+    // over with the rest.
+    let boot_pages = &frame.pools.boot_pages;
+    for paints_free in [false, true] {
+        let (zones, runs) = (&mut *frame.zones, runs.clone());
+        let (slots, free_end) = (&*frame.slots, NOTHING);
+        let mut painter = Painter {
+            zones,
+            slots,
+            runs,
+            run: None,
+            position: 0,
+            free_end,
+            paints_free,
+            array,
+            boot_pages,
+        };
+        painter.advance();
+        let work = if paints_free { Work::Painting } else { Work::Bookkeeping };
+        early.for_each_in_the_end(&mut |free, node: NodeId| {
+            clock.turn_to(nodes, node, work);
+            painter.free(free);
+        });
+        if !paints_free {
+            painter.free(PfnRange::new(u64::MAX, u64::MAX));
+        }
+        clock.stop(nodes);
+    }
+    let _ = early.discard();
+    let mut rest = core::mem::take(&mut frame.partials);
+    for zone in frame.zones.iter_mut() {
+        clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
+        zone.finish_painting();
+        let noted = zone.record_partials(rest);
+        let (mine, others) = rest.split_at_mut(noted);
+        zone.set_partials(mine);
+        rest = others;
+    }
+}

@@ -1,0 +1,488 @@
+//! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or
+//! when memory is wanted.
+//!
+//! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
+//! is published by its zone's lock and by `Sections`.
+
+use super::init::Obtained;
+use super::{BringUpError, Manager, MapChange, Node};
+use crate::carve::{Carver, room};
+use crate::firmware::MemoryRun;
+use crate::page::{Array, Fill};
+use crate::parameters::{Parameters, Policy};
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use crate::vmemmap::{ArrayMemory, SectionState, Sections, deferred_sections};
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, VmemmapSpace};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use core::convert::Infallible;
+use framewright_jobs::{Helpers, Job, Part, Placement};
+
+/// Most zones that can be deferred: one of each node.
+const MAX_ZONES: usize = crate::units::MAX_NODES;
+
+/// How the withheld memory of a node came up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeferredNode {
+    /// The node.
+    pub node: NodeId,
+    /// Pages that were withheld at bring-up.
+    pub pages: u64,
+    /// Those of them that came up because a request found too little.
+    pub grown_pages: u64,
+    /// How long the node's job took; the slowest node's time is what deferral costs the boot.
+    /// Nothing without a clock, and before the job.
+    pub elapsed_ns: Option<u64>,
+    /// Threads that worked in the job, those included that came from other nodes to help; 0 before
+    /// it.
+    pub threads: u32,
+}
+
+/// The memory map as bring-up made it.
+pub(super) struct MapPolicy {
+    pub(super) policy: Policy,
+    /// Bytes of the array at bring-up.
+    bytes: u64,
+    /// Blocks whose part of it was never made.
+    without_map: u64,
+    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
+    /// less those that it spent; below zero it wraps.
+    saved_pages: AtomicU64,
+    /// Blocks that the array does not describe because their map was given back.
+    reclaimed_blocks: AtomicU64,
+    threads: Option<u32>,
+    started_ns: Option<u64>,
+    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not
+    /// yet.
+    all_memory_ns: AtomicU64,
+}
+
+impl MapPolicy {
+    pub(super) fn new(
+        policy: Policy,
+        (bytes, without_map): (u64, u64),
+        parameters: &Parameters,
+        started_ns: Option<u64>,
+    ) -> Self {
+        let threads = parameters.memmap_init_threads;
+        let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
+        let reclaimed_blocks = AtomicU64::new(without_map);
+        let all_memory_ns = AtomicU64::new(0);
+        Self {
+            policy,
+            bytes,
+            without_map,
+            saved_pages,
+            reclaimed_blocks,
+            threads,
+            started_ns,
+            all_memory_ns,
+        }
+    }
+
+    /// Whether there is an array.
+    pub(super) const fn is_array(&self) -> bool {
+        self.bytes != 0
+    }
+
+    pub(super) fn note_reclaimed(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_restored(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
+    }
+
+    fn note_pages(&self, change: &MapChange) {
+        self.saved_pages
+            .fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
+    }
+}
+
+/// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
+pub(super) struct MapState {
+    range: PhysRange,
+}
+
+impl MapState {
+    /// Whether pages are to have descriptors in an array.
+    pub(super) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+        platform.vmemmap_space().is_some()
+            && parameters.pages.are_wanted(true)
+            && parameters.policy != Policy::OnDemand
+    }
+
+    fn words(zone: &Zone) -> usize {
+        Array::words(zone.table_entries()) + 2 * Sections::words(section_count(zone))
+    }
+
+    pub(super) fn allocate<P: Platform>(
+        memory: &mut Obtained<'_, '_, P>,
+        zones: &[Zone],
+    ) -> Result<Self, BringUpError> {
+        let words: usize = zones.iter().map(Self::words).sum();
+        let range = memory.take_zeroed(
+            "the state of the memory map",
+            room::<AtomicU64>(words as u64),
+            NodeId::ZERO,
+        )?;
+        Ok(Self { range })
+    }
+
+    pub(super) const fn range(&self) -> PhysRange {
+        self.range
+    }
+
+    /// Tells the zones of nodes that the array describes, and which of their sections are withheld.
+    pub(super) fn furnish<P: Platform>(
+        self,
+        platform: &'static P,
+        zones: &mut [Zone],
+        array: &ArrayMemory,
+        fill: Fill,
+        space: &dyn VmemmapSpace,
+        deferred: &dyn Fn(ZoneId) -> Option<core::ops::Range<u32>>,
+    ) {
+        // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
+        // map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, self.range) };
+        for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
+            let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
+            zone.set_array(Array::new(space.base(), described, fill));
+            if let Some(sections) = deferred(zone.id()) {
+                let words = Sections::words(sections.end - sections.start);
+                zone.defer(Sections::new(sections, carver.any(words), carver.any(words)));
+            }
+        }
+    }
+}
+
+/// Sections from a zone's first block to its last.
+fn section_count(zone: &Zone) -> u32 {
+    match (zone.segments().first(), zone.segments().last()) {
+        (Some(first), Some(last)) => {
+            last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL
+        }
+        _ => 0,
+    }
+}
+
+/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC
+/// 2.1).
+pub(super) fn withheld(
+    memory: impl Iterator<Item = MemoryRun> + Clone,
+    has_segments: &dyn Fn(ZoneId) -> bool,
+    zone: ZoneId,
+) -> Option<core::ops::Range<u32>> {
+    let last = ZoneKind::ALL
+        .into_iter()
+        .rev()
+        .find(|&kind| has_segments(ZoneId { node: zone.node, kind }));
+    if last != Some(zone.kind) {
+        return None;
+    }
+    let runs = zone_runs(memory).filter(|run| run.zone == zone && !run.stray);
+    deferred_sections(runs.map(|run| run.range))
+}
+
+/// What descriptors of the array begin as.
+pub(super) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> Fill {
+    match parameters.page_template {
+        Some(words) => Fill::Template(words),
+        None if space.is_zeroed() => Fill::KnownZero,
+        None => Fill::zero(),
+    }
+}
+
+/// Marks the nodes that have no memory for their part of the array.
+pub(super) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
+    for (node, cause) in array.absent() {
+        if let Some(node) = nodes.get_mut(node.index()) {
+            node.map_fallback = Some(cause);
+        }
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
+    /// everything is on demand.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.vmemmap.policy
+    }
+
+    /// Bytes of the array and of its page tables after bring-up; they are among
+    /// [`metadata_bytes`](Self::metadata_bytes). Where the array is made of the machine's frames,
+    /// these are allocated as far as [`totals`](Self::totals) knows.
+    #[must_use]
+    pub const fn vmemmap_bytes(&self) -> u64 {
+        self.vmemmap.bytes
+    }
+
+    /// Blocks that went from the memblock allocator to pools and whose map was never made, at bring-up
+    /// (SPEC 7.6). They are among [`reclaimed_map_blocks`](Self::reclaimed_map_blocks), and their
+    /// eight pages each among [`saved_map_pages`](Self::saved_map_pages).
+    #[must_use]
+    pub const fn unbuilt_map_blocks(&self) -> u64 {
+        self.vmemmap.without_map
+    }
+
+    /// Pages that are free because the map of huge pages was given back or never made, less those
+    /// that page tables took for it; below zero when only those are left.
+    #[must_use]
+    pub fn saved_map_pages(&self) -> i64 {
+        self.vmemmap.saved_pages.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Pages of the vmemmap and its page tables now: what bring-up made, less what map reclaim
+    /// gave back and did not restore. 0 where there is no array.
+    #[must_use]
+    pub fn map_array_pages(&self) -> u64 {
+        (self.vmemmap_bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_map_pages())
+    }
+
+    /// Blocks whose map was given back and not restored.
+    #[must_use]
+    pub fn reclaimed_map_blocks(&self) -> u64 {
+        self.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each
+    /// node, and for each node a job over sections on at most as many threads as
+    /// `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done
+    /// helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
+    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing
+    /// is withheld any more, so it may wait for other CPUs: call it where [`Platform::can_wait`]
+    /// says so, once `helpers` can come. Later calls find nothing to do.
+    pub fn initialise_deferred<H: Helpers + ?Sized>(&self, helpers: &H) {
+        let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
+        let mut slots = [0; MAX_ZONES];
+        let mut count = 0;
+        for (slot, zone) in self.zones.iter().enumerate() {
+            if count < MAX_ZONES && zone.sections().are_left() {
+                let unit = count as u64;
+                parts[count] = Part { node: number(zone.id().node), range: unit..unit + 1 };
+                slots[count] = slot;
+                count += 1;
+            }
+        }
+        let zone_at = |unit: u64| self.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
+        let all = Job::of_parts(&parts[..count])
+            .min_chunk(1)
+            .max_threads(u32::try_from(count).unwrap_or(1).max(1));
+        let ended = all.run(helpers, |units, _| {
+            for zone in units.filter_map(zone_at) {
+                self.initialise_zone(zone, helpers);
+                zone.shuffle(self.platform);
+                if self.vmemmap.threads.is_none() {
+                    self.help_other_zones(zone);
+                }
+            }
+            Ok::<(), Infallible>(())
+        });
+        debug_assert!(ended.is_ok(), "a plain job without an error");
+        for zone in self.zones {
+            // Whatever the job did: nothing is withheld in the end.
+            zone.bring_up_sections(self.platform, zone.sections().range());
+            self.wait_for_sections(zone);
+        }
+        self.pressure.quiet.stir();
+        self.note_all_memory();
+    }
+
+    fn initialise_zone<H: Helpers + ?Sized>(&self, zone: &Zone, helpers: &H) {
+        let started = self.platform.now_ns();
+        let node = zone.id().node;
+        let most = self.platform.init_threads(node).max(1);
+        let threads = self.vmemmap.threads.unwrap_or(most).clamp(1, most);
+        let init = zone.deferred_init();
+        // From here on others may help.
+        init.threads.store(1, Ordering::Relaxed);
+        let sections = zone.sections().range();
+        let mut worked = 1;
+        if threads == 1 {
+            zone.bring_up_sections(self.platform, sections);
+        } else {
+            let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
+                .min_chunk(1)
+                .max_threads(threads)
+                .placement(Placement::Node(number(node)));
+            let summary = job.run(helpers, |chunk, _| {
+                let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
+                zone.bring_up_sections(self.platform, bound(chunk.start)..bound(chunk.end));
+                Ok::<(), Infallible>(())
+            });
+            worked = summary.map_or(1, |summary| summary.threads.max(1));
+        }
+        // Who helps is at its last section.
+        self.wait_for_sections(zone);
+        init.threads.fetch_add(worked - 1, Ordering::Relaxed);
+        if let (Some(started), Some(now)) = (started, self.platform.now_ns()) {
+            init.elapsed_ns.store(now.saturating_sub(started).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes sections of zones that others are at, from their ends, as long as there are any.
+    fn help_other_zones(&self, own: &Zone) {
+        for zone in self.zones {
+            let init = zone.deferred_init();
+            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
+            // of it.
+            if zone.id() != own.id()
+                && init.threads.load(Ordering::Relaxed) != 0
+                && zone.bring_up_sections(self.platform, zone.sections().range().rev()) != 0
+            {
+                init.threads.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until nothing of the zone is withheld. Who has a section is pinned, so that this ends.
+    fn wait_for_sections(&self, zone: &Zone) {
+        while zone.sections().are_left() {
+            self.platform.relax();
+        }
+    }
+
+    fn note_all_memory(&self) {
+        if self.zones.iter().any(|zone| zone.sections().are_left()) {
+            return;
+        }
+        if let (Some(started), Some(now)) = (self.vmemmap.started_ns, self.platform.now_ns()) {
+            let elapsed = now.saturating_sub(started) + 1;
+            let _ = self.vmemmap.all_memory_ns.compare_exchange(
+                0,
+                elapsed,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// When nothing was withheld any more, in nanoseconds since bring-up began.
+    pub(super) fn all_memory_ns(&self) -> Option<u64> {
+        self.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// How the memory of each node that was withheld came up.
+    pub fn deferred_nodes(&self) -> impl Iterator<Item = DeferredNode> + '_ {
+        self.zones.iter().filter(|zone| zone.deferred_init().pages != 0).map(|zone| {
+            let init = zone.deferred_init();
+            let elapsed_ns = init.elapsed_ns.load(Ordering::Relaxed);
+            DeferredNode {
+                node: zone.id().node,
+                pages: init.pages,
+                grown_pages: init.grown_pages.load(Ordering::Relaxed),
+                elapsed_ns: (elapsed_ns != 0).then_some(elapsed_ns),
+                threads: init.threads.load(Ordering::Relaxed),
+            }
+        })
+    }
+
+    /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4).
+    /// Whether it is worth looking again. Any context: where waiting is not allowed, sections that
+    /// others are busy with do not count. Not for who is in a cache: see
+    /// [`grow_inside`](Self::grow_inside).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grow(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let before = zone.sections().left();
+        if before == 0 {
+            return false;
+        }
+        // Where nothing was given, what is left is in the hands of others, or lies above.
+        self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
+    }
+
+    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited
+    /// for.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grow_inside(&self, zone: &Zone, pages: u64) -> Growth {
+        if !zone.sections().are_left() {
+            return Growth::NothingLeft;
+        }
+        if self.grow_alone(zone, pages, Pfn(u64::MAX)) {
+            Growth::Grown
+        } else if self.platform.can_wait() {
+            Growth::Busy
+        } else {
+            Growth::NothingLeft
+        }
+    }
+
+    fn grow_alone(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let given = zone.grow(self.platform, pages, max);
+        if given != 0 {
+            self.note_growth(zone, given);
+        }
+        given != 0
+    }
+
+    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
+    /// when it was looked last. Whether one is. Who has a section is pinned, so that this ends.
+    fn wait_for_others(&self, zone: &Zone, before: u32) -> bool {
+        let sections = zone.sections();
+        if self.platform.can_wait() {
+            while sections.left() == before && sections.is_busy() {
+                self.platform.relax();
+            }
+        }
+        sections.left() != before
+    }
+
+    /// Whether memory among `frames` is withheld.
+    pub(super) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+        zone.sections().are_left()
+            && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
+    }
+
+    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
+    /// waiting is allowed.
+    #[cold]
+    pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
+        let given = zone.bring_up_sections(self.platform, sections_of(frames));
+        if given != 0 {
+            self.note_growth(zone, given);
+        }
+        while self.platform.can_wait() && Self::is_withheld(zone, frames) {
+            self.platform.relax();
+        }
+    }
+
+    fn note_growth(&self, zone: &Zone, pages: u64) {
+        zone.deferred_init().grown_pages.fetch_add(pages, Ordering::Relaxed);
+        self.pressure.quiet.stir();
+        self.note_all_memory();
+    }
+}
+
+/// What came of growing a zone for a CPU's cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// There is more now.
+    Grown,
+    /// Others bring up what is left; who is not in a cache can wait for it.
+    Busy,
+    /// There is no more, or none to wait for.
+    NothingLeft,
+}
+
+/// The sections of a range that is not empty.
+fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
+    let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
+    BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
+}
+
+/// A node as jobs number it.
+fn number(node: NodeId) -> u32 {
+    u32::try_from(node.index()).unwrap_or(0)
+}
+
+/// The node of a segment.
+pub(super) fn node_of(zones: &[Zone], segment: &Segment) -> NodeId {
+    zones.get(usize::from(segment.zone)).map_or(NodeId::ZERO, |zone| zone.id().node)
+}

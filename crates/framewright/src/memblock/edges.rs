@@ -1,0 +1,87 @@
+//! Places for tables that cost no page of 1 GiB.
+//!
+//! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of
+//! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
+//! a GiB that another table broke before. Who wants pages of 1 GiB has the tables there.
+
+use super::search::{FreeRuns, Query, whole_gigabytes};
+use super::{Memblock, MemblockError, MemblockRequest};
+use crate::platform::Platform;
+use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+
+/// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
+/// choose.
+const LOW_END: u64 = 16 << 20;
+
+/// Where tables go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tables {
+    /// As high as possible on their node, where they take nothing from low memory.
+    High,
+    /// At the edges of their node, as long as there is room.
+    Edges,
+    /// At the edges of their node, or of the nearest that has room.
+    EdgesAnywhere,
+}
+
+impl<P: Platform> Memblock<'_, P> {
+    /// Says where tables go from now on.
+    pub(crate) fn set_tables(&mut self, tables: Tables) {
+        self.tables = tables;
+    }
+
+    /// Whole free GiB, by node.
+    pub(crate) fn gigabytes(&self) -> [u64; MAX_NODES] {
+        let mut gigabytes = [0; MAX_NODES];
+        let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
+        for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {
+            let whole = whole_gigabytes(run.range).size() / (Order::MAX.pages() * PAGE_SIZE);
+            gigabytes[run.node.unwrap_or(NodeId::ZERO).index()] += whole;
+        }
+        gigabytes
+    }
+
+    /// Allocates memory for a table of `node`: at an edge where tables go there and one has room,
+    /// else as [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it
+    /// count for the edge.
+    pub(crate) fn allocate_table(
+        &mut self,
+        request: &MemblockRequest,
+        node: NodeId,
+    ) -> Result<PhysRange, MemblockError> {
+        self.check_live()?;
+        let topology = self.topology;
+        let mut nodes: [NodeId; MAX_NODES] =
+            core::array::from_fn(|index| NodeId::new(index).unwrap_or(NodeId::ZERO));
+        let nodes = match self.tables {
+            Tables::High => &mut nodes[..0],
+            Tables::Edges => {
+                nodes[0] = node;
+                &mut nodes[..1]
+            }
+            Tables::EdgesAnywhere => {
+                let nodes = &mut nodes[..topology.node_count()];
+                nodes.sort_unstable_by_key(|&other| (topology.distance(node, other), other));
+                nodes
+            }
+        };
+        for &near in &*nodes {
+            let query = Query {
+                size: request.size_bytes,
+                align: request.align_bytes,
+                window: PhysRange::new(
+                    LOW_END,
+                    self.platform.direct_limit().min(PHYSICAL_ADDRESS_END),
+                ),
+                node: Some(near),
+                hot_pluggable: !self.movable_node,
+                bottom_up: self.bottom_up,
+                edges: true,
+            };
+            if let Some(place) = query.find(self.memory.regions(), self.reserved.regions(), &[]) {
+                return self.reserve_place(&place, request);
+            }
+        }
+        self.allocate(request)
+    }
+}

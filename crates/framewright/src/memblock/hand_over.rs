@@ -1,0 +1,44 @@
+//! Hand-over: what is still free goes to the manager, then the allocator ends.
+
+use super::Memblock;
+use super::pieces::largest_pieces;
+use super::region::RegionFlags;
+use super::search::FreeRuns;
+use crate::platform::Platform;
+use crate::units::{NodeId, Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
+
+impl<P: Platform> Memblock<'_, P> {
+    /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending,
+    /// with its node. A frame with one reserved byte is not free. Runs that touch are separate
+    /// where node or flags change. Nothing after [`discard`](Self::discard).
+    // One copy for all walks: at boot most of what code costs is that it is new.
+    #[inline(never)]
+    pub fn for_each_free(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
+        let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
+        for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {
+            let frames = run.range.whole_frames();
+            if !run.flags.contains(RegionFlags::UNACCEPTED) && !frames.is_empty() {
+                sink(frames, run.node.unwrap_or(NodeId::ZERO));
+            }
+        }
+    }
+
+    /// The same runs, cut into the largest naturally aligned pieces, as [`largest_pieces`] does.
+    pub fn for_each_free_piece(&self, sink: &mut dyn FnMut(Pfn, Order, NodeId)) {
+        self.for_each_free(&mut |run, node| {
+            for (pfn, order) in largest_pieces(run) {
+                sink(pfn, order, node);
+            }
+        });
+    }
+
+    /// Ends the allocator after hand-over: both sets are empty, and later calls fail with
+    /// [`MemblockError::Discarded`](super::MemblockError::Discarded). Returns the frames of its own grown
+    /// arrays (the memory set's, then the reserved set's; empty where it did not grow), which were
+    /// reserved until now and are free from now on. An array that lies in a range that the adopter
+    /// reserved too is not free and not returned.
+    pub fn discard(&mut self) -> [PhysRange; 2] {
+        self.discarded = true;
+        [self.memory.clear(), self.reserved.clear()]
+    }
+}

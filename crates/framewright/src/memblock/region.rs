@@ -1,0 +1,89 @@
+//! What the two sets are made of: regions, and the marks that they carry.
+
+use crate::units::{NodeId, PhysRange};
+use core::fmt;
+
+/// Marks of a region; a set of bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct RegionFlags(u8);
+
+impl RegionFlags {
+    /// No mark.
+    pub const NONE: Self = Self(0);
+    /// Memory that may be taken out later. With
+    /// [`movable_node`](super::Memblock::set_movable_node) it is allocated on request or as a
+    /// last resort; it is always handed over.
+    pub const HOT_PLUGGABLE: Self = Self(1);
+    /// Memory that must be accepted before its first use: neither allocated nor handed over.
+    pub const UNACCEPTED: Self = Self(1 << 1);
+    /// A reservation whose pages the memory map leaves alone
+    /// ([`MemblockRequest::no_init`](super::MemblockRequest::no_init)).
+    pub const NO_INIT: Self = Self(1 << 2);
+    /// A reservation that holds one of the allocator's own arrays.
+    pub const KERNEL: Self = Self(1 << 3);
+
+    /// Every mark with its name in print.
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::HOT_PLUGGABLE, "hot-pluggable"),
+        (Self::UNACCEPTED, "unaccepted"),
+        (Self::NO_INIT, "no-init"),
+        (Self::KERNEL, "kernel"),
+    ];
+
+    /// Whether every mark of `other` is among these.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The marks of both.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for RegionFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (flag, name) in Self::NAMES {
+            if self.contains(flag) {
+                write!(f, "{separator}{name}")?;
+                separator = "|";
+            }
+        }
+        if separator.is_empty() { f.write_str("-") } else { Ok(()) }
+    }
+}
+
+/// An entry of the memory set or the reserved set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// The bytes; never empty. Whole frames in the memory set, any bytes in the reserved set.
+    pub range: PhysRange,
+    /// Always there for memory and for allocations; reservations by the adopter have none.
+    pub node: Option<NodeId>,
+    /// The marks.
+    pub flags: RegionFlags,
+}
+
+impl Region {
+    /// Filler for entries that are not in use.
+    pub(super) const EMPTY: Self =
+        Self { range: PhysRange::new(0, 0), node: None, flags: RegionFlags::NONE };
+
+    /// Whether the two would be one region if they touched.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.node == other.node && self.flags == other.flags
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.node {
+            Some(node) => write!(f, "{:?} {node:?} {:?}", self.range, self.flags),
+            None => write!(f, "{:?} no node {:?}", self.range, self.flags),
+        }
+    }
+}

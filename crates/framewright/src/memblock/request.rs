@@ -1,0 +1,68 @@
+//! What a caller asks the memblock allocator for.
+
+use crate::units::NodeId;
+use core::fmt;
+
+/// Which node an allocation wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NodeChoice {
+    /// Any.
+    #[default]
+    Any,
+    /// This one, else any within the same limits.
+    Preferred(NodeId),
+    /// This one or fail.
+    Exact(NodeId),
+}
+
+impl fmt::Display for NodeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any node"),
+            Self::Preferred(node) => write!(f, "node {node} or any other"),
+            Self::Exact(node) => write!(f, "node {node} alone"),
+        }
+    }
+}
+
+/// What to allocate. Start from [`MemblockRequest::new`] and change what differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemblockRequest {
+    /// Bytes; not rounded.
+    pub size_bytes: u64,
+    /// A power of two; 0 means a cache line (64).
+    pub align_bytes: u64,
+    /// Lowest address (tried first, then dropped: SPEC 8.1).
+    pub min_address: u64,
+    /// One past the highest address. Memory that the allocator or the caller touches also ends at
+    /// [`Platform::direct_limit`](crate::Platform::direct_limit).
+    pub max_address: u64,
+    /// Where.
+    pub node: NodeChoice,
+    /// False leaves the content undefined.
+    pub zeroed: bool,
+    /// Marks the reservation so that the memory map skips it (SPEC 6.6). With `zeroed` false nobody
+    /// touches the memory yet, so it may lie above the direct map.
+    pub no_init: bool,
+    /// Memory that may be taken out later is as good as any, also under
+    /// [`movable_node`](super::Memblock::set_movable_node): what is allocated goes with it,
+    /// or can be moved.
+    pub hot_pluggable: bool,
+}
+
+impl MemblockRequest {
+    /// `size_bytes`, aligned to `align_bytes`, anywhere, zeroed.
+    #[must_use]
+    pub const fn new(size_bytes: u64, align_bytes: u64) -> Self {
+        Self {
+            size_bytes,
+            align_bytes,
+            min_address: 0,
+            max_address: u64::MAX,
+            node: NodeChoice::Any,
+            zeroed: true,
+            no_init: false,
+            hot_pluggable: false,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What bring-up asks the memblock allocator: all memory that it knows, and the nodes.
+
+use super::Memblock;
+use super::region::{Region, RegionFlags};
+use crate::firmware::{MemoryKind, MemoryRun, Topology};
+use crate::platform::Platform;
+use crate::units::NodeId;
+use core::slice;
+
+impl<'a, P: Platform> Memblock<'a, P> {
+    /// The nodes whose memory it knows.
+    #[must_use]
+    pub const fn topology(&self) -> &'a Topology<'a> {
+        self.topology
+    }
+
+    /// All memory, ascending, reserved or not.
+    pub(crate) fn runs(&self) -> MemoryRuns<'_> {
+        MemoryRuns(self.memory().iter())
+    }
+}
+
+/// Iterator over the regions of memory, as zones want them.
+#[derive(Clone)]
+pub(crate) struct MemoryRuns<'a>(slice::Iter<'a, Region>);
+
+impl Iterator for MemoryRuns<'_> {
+    type Item = MemoryRun;
+
+    fn next(&mut self) -> Option<MemoryRun> {
+        let region = self.0.next()?;
+        let kind = if region.flags.contains(RegionFlags::UNACCEPTED) {
+            MemoryKind::Unaccepted
+        } else if region.flags.contains(RegionFlags::HOT_PLUGGABLE) {
+            MemoryKind::HotPluggable
+        } else {
+            MemoryKind::Conventional
+        };
+        Some(MemoryRun {
+            range: region.range.whole_frames(),
+            node: region.node.unwrap_or(NodeId::ZERO),
+            kind,
+        })
+    }
+}

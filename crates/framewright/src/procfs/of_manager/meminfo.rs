@@ -1,0 +1,57 @@
+//! `/proc/meminfo` and each node's: those of Linux's lines that a memory manager alone can fill.
+
+use super::super::{FileError, write_kib};
+use super::{node, zones_of};
+use crate::manager::Manager;
+use crate::platform::Platform;
+use crate::units::PAGE_SIZE;
+use crate::zone::Zone;
+use core::fmt::Write;
+
+const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
+
+/// The whole machine's.
+pub(super) fn meminfo<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let totals = manager.totals();
+    let kept: u64 = manager.zones().iter().map(kept_pages).sum();
+    let available = (totals.free_pages + manager.cached_pages()).saturating_sub(kept);
+    let mut line = |name, pages: u64| write_kib(out, format_args!(""), name, pages * KIB_PER_PAGE);
+    line("MemTotal", totals.managed_pages)?;
+    line("MemFree", totals.free_pages)?;
+    line("MemAvailable", available)?;
+    line("PcpFree", manager.cached_pages())?;
+    line("Isolated", totals.isolated_pages)?;
+    line("MemMap", totals.map_pages)?;
+    line("MemMapArray", manager.map_array_pages())?;
+    let tables_bytes = manager.metadata_bytes() - manager.vmemmap_bytes();
+    write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
+}
+
+/// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the
+/// largest reserve.
+fn kept_pages(zone: &Zone) -> u64 {
+    let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
+    zone.watermarks().high_pages.saturating_add(reserve).min(zone.managed_pages())
+}
+
+/// One node's.
+pub(super) fn of_node<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    let sum = |of: fn(&Zone) -> u64| zones_of(manager, id).map(of).sum::<u64>();
+    let (managed, free) = (sum(Zone::managed_pages), sum(Zone::free_pages));
+    let mut line =
+        |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
+    line("MemTotal", managed)?;
+    line("MemFree", free)?;
+    line("MemUsed", managed.saturating_sub(free))?;
+    line("Isolated", sum(Zone::isolated_pages))?;
+    line("MemMap", sum(Zone::map_pages))
+}

@@ -1,0 +1,72 @@
+//! `/sys/devices/system/node`: which nodes there are, their CPUs and how far they are from one
+//! another.
+
+use super::super::{FileError, write_cpu_list};
+use super::{node, zones_of};
+use crate::manager::{Manager, Node};
+use crate::platform::Platform;
+use core::fmt::Write;
+
+/// All nodes, for paths with a node in them.
+pub(in crate::procfs) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
+    for node in manager.nodes() {
+        visit(&[node.id.index() as u64]);
+    }
+}
+
+fn list<P: Platform>(
+    manager: &Manager<P>,
+    out: &mut dyn Write,
+    wanted: impl Fn(&Node) -> bool,
+) -> Result<(), FileError> {
+    let nodes = manager.nodes().iter().filter(|node| wanted(node));
+    write_cpu_list(out, nodes.filter_map(|node| u32::try_from(node.id.index()).ok()))
+}
+
+pub(super) fn all<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    list(manager, out, |_| true)
+}
+
+pub(super) fn has_memory<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    list(manager, out, |node| zones_of(manager, node.id).next().is_some())
+}
+
+pub(super) fn has_cpu<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let platform = manager.platform();
+    list(manager, out, |node| (0..platform.cpus()).any(|cpu| platform.cpu_node(cpu) == node.id))
+}
+
+pub(super) fn cpulist<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    let platform = manager.platform();
+    write_cpu_list(out, (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == id))
+}
+
+/// How far each node is, in the units of ACPI.
+pub(super) fn distance<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let node = node(manager, numbers).ok_or(FileError::NotFound)?;
+    for (index, distance) in node.distances.iter().enumerate() {
+        write!(out, "{}{distance}", if index == 0 { "" } else { " " })?;
+    }
+    Ok(writeln!(out)?)
+}

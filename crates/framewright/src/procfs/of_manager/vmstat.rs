@@ -1,0 +1,161 @@
+//! `/proc/vmstat` and each node's: Linux's names where it has one, ours in their style.
+//!
+//! What happens in the caches of CPUs is not counted, because that would cost each allocation and
+//! free a store: what is counted is what happens under a lock anyway and off the usual way. So
+//! `pgalloc_` and `pgfree` are the pages that left zones and came back, exactly, with refills of
+//! caches and what came back from them: a page that a cache hands out again before it goes back is
+//! in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and `nr_pcp_pages`
+//! of it is in caches. `numa_` names count pages, as Linux's documentation says of them. `pcp_`
+//! names tell of the caches.
+
+use super::super::FileError;
+use super::{node, reporting, zones_of};
+use crate::manager::{Manager, NumaCounts};
+use crate::platform::Platform;
+use crate::units::PAGE_SIZE;
+use crate::zone::{Zone, ZoneEvents, ZoneKind};
+use core::fmt::Write;
+
+pub(super) const FREE_PAGES: &str = "nr_free_pages";
+/// Free pages in whole blocks.
+pub(super) const FREE_BLOCK_PAGES: &str = "nr_free_pages_blocks";
+/// Free pages of isolated blocks.
+pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
+/// Pages that hold descriptors.
+pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
+/// Pages that hold the zones' tables.
+pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
+/// Pages of the vmemmap that bring-up made, less what map reclaim gave back: with [`MAP_PAGES`]
+/// all that describes pages.
+const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
+
+/// Pages that are withheld until their part of the memory map is initialised.
+pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
+
+/// Everything.
+pub(super) fn vmstat<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
+    pages(manager, manager.zones().iter(), line)?;
+    line(ARRAY_PAGES, manager.map_array_pages())?;
+    line("nr_pcp_pages", manager.cached_pages())?;
+    let pressure = manager.pressure_events();
+    let [dma, dma32, normal] = pressure.stalls;
+    line("allocstall_dma", dma)?;
+    line("allocstall_dma32", dma32)?;
+    line("allocstall_normal", normal)?;
+    line("alloc_fail", pressure.failures)?;
+    line("reclaim_hook_calls", pressure.reclaim_calls)?;
+    line("reclaim_hook_pages", pressure.reclaim_pages)?;
+    line("pcp_drain", pressure.drains)?;
+    for kind in ZoneKind::ALL {
+        let zones = manager.zones().iter().filter(|zone| zone.id().kind == kind);
+        let pages = zones.map(|zone| zone.flow(manager.platform()).allocated_pages).sum();
+        line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
+    }
+    line(
+        "pgfree",
+        manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum(),
+    )?;
+    let (taken, short) = manager.pool_takes();
+    line("htlb_buddy_alloc_success", taken)?;
+    line("htlb_buddy_alloc_fail", short)?;
+    let mut numa = NumaCounts::default();
+    for node in manager.nodes() {
+        let counts = manager.numa_counts(node.id);
+        numa.hit += counts.hit;
+        numa.miss += counts.miss;
+        numa.foreign += counts.foreign;
+        numa.local += counts.local;
+        numa.other += counts.other;
+    }
+    numa_lines(&numa, line)?;
+    events(manager, manager.zones().iter(), line)?;
+    reporting::counters(manager, out)
+}
+
+/// What can be told of one node.
+pub(super) fn of_node<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
+    pages(manager, zones_of(manager, id), line)?;
+    numa_lines(&manager.numa_counts(id), line)?;
+    events(manager, zones_of(manager, id), line)
+}
+
+/// A node's `numastat`.
+pub(super) fn numastat<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    let NumaCounts { hit, miss, foreign, local, other } = manager.numa_counts(id);
+    writeln!(out, "numa_hit {hit}\nnuma_miss {miss}\nnuma_foreign {foreign}")?;
+    // No request is dealt out over nodes in turn.
+    writeln!(out, "interleave_hit 0\nlocal_node {local}\nother_node {other}")?;
+    Ok(())
+}
+
+/// The names that these counters have in `vmstat`.
+fn numa_lines(counts: &NumaCounts, line: &mut Line<'_>) -> core::fmt::Result {
+    let &NumaCounts { hit, miss, foreign, local, other } = counts;
+    line("numa_hit", hit)?;
+    line("numa_miss", miss)?;
+    line("numa_foreign", foreign)?;
+    line("numa_interleave", 0)?;
+    line("numa_local", local)?;
+    line("numa_other", other)
+}
+
+/// Takes a name and a number.
+type Line<'a> = dyn FnMut(&str, u64) -> core::fmt::Result + 'a;
+
+fn pages<'a, P: Platform>(
+    manager: &Manager<P>,
+    zones: impl Iterator<Item = &'a Zone> + Clone,
+    line: &mut Line<'_>,
+) -> Result<(), FileError> {
+    let sum = |of: fn(&Zone) -> u64| zones.clone().map(of).sum();
+    line(FREE_PAGES, sum(Zone::free_pages))?;
+    line(
+        FREE_BLOCK_PAGES,
+        zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum(),
+    )?;
+    line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
+    line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
+    line(MAP_PAGES, sum(Zone::map_pages))?;
+    line(TABLE_PAGES, sum(|zone| zone.table_memory().size() / PAGE_SIZE))?;
+    Ok(())
+}
+
+fn events<'a, P: Platform>(
+    manager: &Manager<P>,
+    zones: impl Iterator<Item = &'a Zone>,
+    line: &mut Line<'_>,
+) -> Result<(), FileError> {
+    let mut events = ZoneEvents::default();
+    for zone in zones {
+        events += zone.events(manager.platform());
+    }
+    for (name, count) in [
+        ("pcp_refill", events.cache_refills),
+        ("pcp_refill_pages", events.cache_refill_pages),
+        ("pcp_return", events.cache_returns),
+        ("pcp_return_pages", events.cache_return_pages),
+        ("block_split", events.block_splits),
+        ("block_merge", events.block_merges),
+        ("fallback_claim", events.fallback_claims),
+        ("fallback_steal", events.fallback_steals),
+    ] {
+        line(name, count)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,442 @@
+//! Memory for the array, and where deferral begins.
+//!
+//! The array's address range is populated as a whole at bring-up, as Linux does: for a node that is
+//! one early allocation and a page-table entry for each 128 MiB. What is deferred is writing the
+//! descriptors. A node that has no memory for its part does without an array: its descriptors are
+//! made on demand, inside blocks.
+
+use super::BootPages;
+use super::sections::SECTION_PAGES;
+use crate::block::Segment;
+use crate::memblock::{Memblock, MemblockError, MemblockRequest, NodeChoice};
+use crate::platform::Platform;
+use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use crate::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
+    VmemmapSpace,
+};
+use core::fmt;
+use core::ops::Range;
+
+/// Bytes of the array for one section, and their alignment.
+const PART_BYTES: u64 = SECTION_PAGES * 64;
+const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
+
+/// Why the array does not describe a node that it should. Its descriptors come on demand, inside
+/// blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapFallback {
+    /// The node has no memory for its part in one piece.
+    NoMemory(MemblockError),
+    /// The map space found no frame for a page table.
+    NoPageTable(OutOfFrames),
+    /// The array would have left no page to hand out.
+    NothingLeft,
+}
+
+impl fmt::Display for MapFallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory(error) => error.fmt(f),
+            Self::NoPageTable(error) => error.fmt(f),
+            Self::NothingLeft => f.write_str("nothing would be left to hand out"),
+        }
+    }
+}
+
+/// What became of a node's part of the array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// It is not wanted, or the node has no memory.
+    None,
+    /// Present, made of frames of this memory; it is empty where the map space takes no frames.
+    Present { memory: PhysRange, handed_pages: u64, sections: u64 },
+    /// There was no memory for it.
+    Absent(MapFallback),
+}
+
+/// The array's memory, by node. The table is not on the stack, which is small in kernels.
+pub(crate) struct ArrayMemory {
+    parts: &'static mut [Part],
+}
+
+impl ArrayMemory {
+    /// No array. `parts` has an entry for each node.
+    pub(crate) fn none(parts: &'static mut [Part]) -> Self {
+        parts.fill(Part::None);
+        Self { parts }
+    }
+
+    /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a
+    /// segment.
+    pub(crate) fn obtain<P: Platform>(
+        &mut self,
+        early: &mut Memblock<'_, P>,
+        space: &dyn VmemmapSpace,
+        directory: &[Segment],
+        node_of: &dyn Fn(&Segment) -> NodeId,
+        without: &BootPages,
+    ) {
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            let Some(node) = NodeId::new(index) else { return };
+            let sections = || sections_of_node(directory, node_of, node);
+            if sections().next().is_some() {
+                *part = obtain_part(early, space, node, &sections, without);
+            }
+        }
+    }
+
+    /// Whether the array describes the node.
+    pub(crate) fn covers(&self, node: NodeId) -> bool {
+        matches!(self.parts.get(node.index()), Some(Part::Present { .. }))
+    }
+
+    /// Whether it describes all nodes with memory.
+    pub(crate) fn covers_all(&self) -> bool {
+        !self.parts.iter().any(|part| matches!(part, Part::Absent(_)))
+    }
+
+    /// Nodes that should have a part of the array and have none, and why.
+    pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, MapFallback)> + '_ {
+        self.parts.iter().enumerate().filter_map(|(index, part)| match part {
+            Part::Absent(cause) => Some((NodeId::new(index)?, *cause)),
+            _ => None,
+        })
+    }
+
+    /// Bytes of the array and of its page tables.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |part: &Part| match part {
+            Part::Present { memory, sections, .. } => memory.size().max(sections * PART_BYTES),
+            Part::None | Part::Absent(_) => 0,
+        };
+        self.parts.iter().map(bytes).sum()
+    }
+
+    /// The frames of each node's part of the array, whole blocks, page tables and what describes
+    /// part of a section left out. They are managed memory that the manager has allocated to
+    /// itself, so that they can be freed bit by bit.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Present { memory, sections, .. } if !memory.is_empty() => {
+                let start = memory.start / PAGE_SIZE;
+                Some(PfnRange::new(start, start + sections * PAGES_PER_BLOCK))
+            }
+            _ => None,
+        })
+    }
+
+    /// Gives everything back, before anybody used it; all nodes are then without, for `cause`.
+    pub(crate) fn give_back<P: Platform>(
+        &mut self,
+        early: &mut Memblock<'_, P>,
+        space: &dyn VmemmapSpace,
+        directory: &[Segment],
+        node_of: &dyn Fn(&Segment) -> NodeId,
+        cause: MapFallback,
+    ) {
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) =
+                (&mut *part, NodeId::new(index))
+            {
+                let sections = sections_of_node(directory, node_of, node);
+                give_part_back(early, space, sections, memory, handed_pages);
+                *part = Part::Absent(cause);
+            }
+        }
+    }
+}
+
+/// Sections that a segment touches.
+fn sections_of(segment: &Segment) -> Range<u32> {
+    segment.start.0 / BLOCKS_PER_CALL..segment.end().0.div_ceil(BLOCKS_PER_CALL)
+}
+
+/// Sections with memory of a node, ascending, each once.
+pub(crate) fn sections_of_node<'a>(
+    directory: &'a [Segment],
+    node_of: &'a dyn Fn(&Segment) -> NodeId,
+    node: NodeId,
+) -> impl Iterator<Item = u32> + 'a {
+    let mut next = 0;
+    directory.iter().filter(move |segment| node_of(segment) == node).flat_map(move |segment| {
+        let sections = sections_of(segment);
+        let start = sections.start.max(next);
+        next = sections.end.max(next);
+        start..sections.end
+    })
+}
+
+/// The blocks of a section that are not among the bits, in runs.
+fn runs_of(section: u32, without: u64) -> impl Iterator<Item = BlockRange> {
+    let first = section * BLOCKS_PER_CALL;
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let start = next + without.checked_shr(next)?.trailing_ones();
+        let blocks = without.checked_shr(start)?.trailing_zeros().min(BLOCKS_PER_CALL - start);
+        next = start + blocks;
+        Some(BlockRange::new(first + start, first + next))
+    })
+}
+
+/// Frames for the parts of sections that are described in part, and for their own tables.
+fn small_pages(sections: impl Iterator<Item = u32>, without: &BootPages) -> u64 {
+    let partly = sections
+        .map(|section| without.blocks_of(section))
+        .filter(|&bits| bits != 0 && bits != u64::MAX);
+    let pages = |bits: u64| (u64::from(bits.count_zeros()) + 1) * MAP_PAGES_PER_BLOCK;
+    partly.map(pages).sum::<u64>()
+}
+
+const fn blocks_of(section: u32) -> BlockRange {
+    BlockRange::new(section * BLOCKS_PER_CALL, (section + 1) * BLOCKS_PER_CALL)
+}
+
+// Not inlined, here and below: each has 4 KiB of unflushed frames on the stack.
+#[inline(never)]
+fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
+    early: &mut Memblock<'_, P>,
+    space: &dyn VmemmapSpace,
+    node: NodeId,
+    sections: &dyn Fn() -> I,
+    without: &BootPages,
+) -> Part {
+    let sections = || sections().filter(|&section| without.blocks_of(section) != u64::MAX);
+    let count = sections().filter(|&section| without.blocks_of(section) == 0).count() as u64;
+    let mut memory = PhysRange::new(0, 0);
+    if space.takes_frames() {
+        let tables = tables_for(sections()) + small_pages(sections(), without);
+        let size_bytes = count * PART_BYTES + tables * PAGE_SIZE;
+        let request = MemblockRequest {
+            node: NodeChoice::Exact(node),
+            zeroed: false,
+            ..MemblockRequest::new(size_bytes, PART_BYTES)
+        };
+        memory = match early.allocate_table(&request, node) {
+            Ok(memory) => memory,
+            Err(error) => return Part::Absent(MapFallback::NoMemory(error)),
+        };
+    }
+    let mut frames = Frames::new(memory);
+    let mut unflushed = Unflushed::new();
+    for (done, section) in sections().enumerate() {
+        let mut runs = runs_of(section, without.blocks_of(section));
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet
+        // (invariants 28 and 42).
+        let mut populate = |blocks| unsafe { space.populate(blocks, &mut frames, &mut unflushed) };
+        let populated = runs.try_for_each(&mut populate);
+        if unflushed.room() == 0 || populated.is_err() {
+            // What left the tables came from this memory and is not used again.
+            // SAFETY: filled above by this space (invariant 12).
+            let _ = unsafe { space.flush(core::mem::take(&mut unflushed)) };
+        }
+        if let Err(error) = populated {
+            let handed_pages = frames.handed_pages;
+            give_part_back(early, space, sections().take(done + 1), memory, handed_pages);
+            return Part::Absent(MapFallback::NoPageTable(error));
+        }
+    }
+    // One flush for all of them: nobody has looked at the array yet.
+    // SAFETY: filled above by this space (invariant 12).
+    let _ = unsafe { space.flush(unflushed) };
+    Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
+}
+
+/// Makes sections absent. Their memory is free again if all of it came out of the tables; else it
+/// stays reserved, for nobody may write into a table.
+#[inline(never)]
+fn give_part_back<P: Platform>(
+    early: &mut Memblock<'_, P>,
+    space: &dyn VmemmapSpace,
+    sections: impl Iterator<Item = u32>,
+    memory: PhysRange,
+    handed_pages: u64,
+) {
+    let mut returned_pages = 0;
+    for section in sections {
+        let mut unflushed = Unflushed::new();
+        // A whole section that is one mapping needs no preparation; what cannot be made absent
+        // shows in the sum.
+        // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet
+        // (invariants 28 and 42).
+        let _ = unsafe { space.evict(blocks_of(section), &mut unflushed) };
+        // SAFETY: filled just now by this space (invariant 12).
+        returned_pages += unsafe { space.flush(unflushed) }.pages();
+    }
+    if !memory.is_empty() && returned_pages == handed_pages {
+        // It was allocated just now, so that this cannot fail; if it did, it would stay reserved.
+        // SAFETY: the memory was allocated for this part of the array, and all of it came out of
+        // the tables again.
+        let _ = unsafe { early.free(memory) };
+    }
+}
+
+/// Frames for page tables of these sections: each table maps 512 of what the level below it maps.
+fn tables_for(sections: impl Iterator<Item = u32>) -> u64 {
+    const SHARED: u64 = 2;
+    let (mut tables, mut last) = (SHARED, [u32::MAX; 2]);
+    for section in sections {
+        // 2 MiB for each section: one table for 512 of them, and one for 512 of those.
+        for (last, shift) in last.iter_mut().zip([9, 18]) {
+            if core::mem::replace(last, section >> shift) != section >> shift {
+                // The array need not begin where a table does.
+                tables += 2;
+            }
+        }
+    }
+    tables
+}
+
+/// The frames of one early allocation: parts of the array from below, page tables from above.
+struct Frames {
+    below: u64,
+    above: u64,
+    handed_pages: u64,
+}
+
+impl Frames {
+    const fn new(memory: PhysRange) -> Self {
+        Self { below: memory.start / PAGE_SIZE, above: memory.end / PAGE_SIZE, handed_pages: 0 }
+    }
+}
+
+// SAFETY: the frames were reserved for this and nothing else, and each is given once unless it was
+// put back (invariant 3).
+unsafe impl FrameSource for Frames {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let pages = order.pages();
+        let start = if order >= Order::BLOCK {
+            let start = self.below.next_multiple_of(pages);
+            let end = start.checked_add(pages).filter(|&end| end <= self.above)?;
+            self.below = end;
+            start
+        } else {
+            let start = self.above.checked_sub(pages)? / pages * pages;
+            if start < self.below {
+                return None;
+            }
+            self.above = start;
+            start
+        };
+        self.handed_pages += pages;
+        Some(Pfn(start))
+    }
+
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        // What was not given last is lost until all of the memory is given back.
+        if start.0 + order.pages() == self.below && order >= Order::BLOCK {
+            self.below = start.0;
+        } else if start.0 == self.above {
+            self.above = start.0 + order.pages();
+        }
+        self.handed_pages -= order.pages();
+    }
+}
+
+/// The first section of a zone that is deferred, and one past its last (SPEC 2.1): from the first
+/// frame on that is aligned to a section and before which, itself included, more frames than a
+/// section has were counted. `runs` are the zone's memory, ascending. None when nothing is.
+#[must_use]
+pub fn deferred_sections(runs: impl Iterator<Item = PfnRange>) -> Option<Range<u32>> {
+    let (mut counted, mut first, mut end) = (0, None, 0);
+    for run in runs {
+        let enough = run.start.0 + SECTION_PAGES.saturating_sub(counted);
+        let candidate = enough.next_multiple_of(SECTION_PAGES);
+        if first.is_none() && candidate < run.end.0 {
+            first = Some(candidate / SECTION_PAGES);
+        }
+        counted += run.pages();
+        end = run.end.0;
+    }
+    let first = u32::try_from(first?).ok()?;
+    Some(first..u32::try_from(end.div_ceil(SECTION_PAGES)).ok()?)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const S: u64 = SECTION_PAGES;
+
+    #[test]
+    fn deferral_begins_after_a_section_was_counted() {
+        let sections = |runs: &[(u64, u64)]| {
+            deferred_sections(runs.iter().map(|&(start, end)| PfnRange::new(start, end)))
+        };
+        // A zone on a section boundary without holes defers from its second section.
+        assert_eq!(sections(&[(2 * S, 10 * S)]), Some(3..10));
+        // One that begins inside a section counts a whole one first.
+        assert_eq!(sections(&[(S + 1, 10 * S)]), Some(3..10));
+        assert_eq!(sections(&[(2 * S - 1, 10 * S)]), Some(3..10));
+        // Holes are not counted.
+        assert_eq!(sections(&[(0, S / 2), (5 * S, 10 * S)]), Some(6..10));
+        assert_eq!(sections(&[(0, S / 2), (S / 2 + 5, 10 * S)]), Some(2..10));
+        // What ends before is not deferred.
+        assert_eq!(sections(&[(0, S)]), None);
+        assert_eq!(sections(&[(0, S + 1)]), Some(1..2));
+        assert_eq!(sections(&[]), None);
+    }
+
+    #[test]
+    fn by_counting_frames_one_by_one() {
+        let slow = |runs: &[PfnRange]| {
+            let mut counted = 0;
+            for run in runs {
+                for pfn in run.start.0..run.end.0 {
+                    counted += 1;
+                    if pfn.is_multiple_of(S) && counted > S {
+                        return Some(pfn / S);
+                    }
+                }
+            }
+            None
+        };
+        let mut seed = 7_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for _ in 0..50 {
+            let (mut runs, mut at) = (Vec::new(), random(2 * S));
+            for _ in 0..4 {
+                let end = at + 1 + random(S);
+                runs.push(PfnRange::new(at, end));
+                at = end + 1 + random(S / 2);
+            }
+            let fast =
+                deferred_sections(runs.iter().copied()).map(|sections| u64::from(sections.start));
+            assert_eq!(fast, slow(&runs), "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn runs_are_all_that_is_not_left_out() {
+        let mut seed = 1_u64;
+        for round in 0..200 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let without = [0, u64::MAX, seed, seed | seed >> 17, 1 << 63, 1][round % 6];
+            let mut bits = 0;
+            for run in runs_of(3, without) {
+                for block in run.start.0..run.end.0 {
+                    bits |= 1 << (block - 3 * BLOCKS_PER_CALL);
+                }
+            }
+            assert_eq!(bits, !without, "{without:#x}");
+        }
+    }
+
+    #[test]
+    fn frames_come_from_both_ends() {
+        let mut frames = Frames::new(PhysRange::new(2 << 20, 6 << 20));
+        let page = frames.take(Order::PAGE);
+        assert_eq!(page, Some(Pfn(1535)));
+        assert_eq!(frames.take(Order::BLOCK), Some(Pfn(512)));
+        assert_eq!(frames.take(Order::BLOCK), None, "a page of it is gone");
+        // SAFETY: taken above, and nobody uses it.
+        unsafe { frames.put_back(Pfn(1535), Order::PAGE) };
+        assert_eq!(frames.take(Order::BLOCK), Some(Pfn(1024)));
+        assert_eq!(frames.handed_pages, 1024);
+        assert_eq!(frames.take(Order::PAGE), None);
+    }
+}

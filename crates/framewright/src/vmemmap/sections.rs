@@ -1,0 +1,225 @@
+//! Which sections of a zone are withheld, and who brings each of them up.
+//!
+//! A section is 128 MiB, what 2 MiB of the array describe. It is *deferred*, then *busy* in the
+//! hands of the one who claimed it, then *done*. Claiming is one atomic operation, so that jobs and
+//! requests that find too little memory work side by side, from any context; Linux ends growth
+//! where its jobs begin (SPEC 2.3).
+
+use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::units::PAGES_PER_BLOCK;
+use crate::vmemmap_space::BLOCKS_PER_CALL;
+use core::ops::Range;
+
+/// Frames of a section.
+pub(crate) const SECTION_PAGES: u64 = BLOCKS_PER_CALL as u64 * PAGES_PER_BLOCK;
+
+/// What is with a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SectionState {
+    /// Its memory is withheld.
+    Deferred,
+    /// Somebody initialises it.
+    Busy,
+    /// Its memory can be handed out.
+    Done,
+}
+
+/// How the withheld memory of a zone came up.
+#[derive(Debug)]
+pub(crate) struct DeferredInit {
+    /// Pages that were withheld at bring-up.
+    pub(crate) pages: u64,
+    /// Pages that came up because a request found too little.
+    pub(crate) grown_pages: AtomicU64,
+    /// What the job took; 0 before it.
+    pub(crate) elapsed_ns: AtomicU64,
+    /// Who worked in the job, those included who came from other nodes to help; 0 before it.
+    pub(crate) threads: AtomicU32,
+}
+
+impl DeferredInit {
+    pub(crate) const fn new() -> Self {
+        let (grown_pages, elapsed_ns, threads) =
+            (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(0));
+        Self { pages: 0, grown_pages, elapsed_ns, threads }
+    }
+}
+
+/// The withheld sections of one zone.
+pub(crate) struct Sections {
+    /// Numbers: a frame number divided by [`SECTION_PAGES`].
+    range: Range<u32>,
+    claimed: &'static [AtomicU64],
+    done: &'static [AtomicU64],
+    /// No section before this one can be claimed.
+    next: AtomicU32,
+    /// Sections that are not done.
+    left: AtomicU32,
+}
+
+impl Sections {
+    pub(crate) const fn none() -> Self {
+        Self {
+            range: 0..0,
+            claimed: &[],
+            done: &[],
+            next: AtomicU32::new(0),
+            left: AtomicU32::new(0),
+        }
+    }
+
+    /// Words that `count` sections take in each of the two bitmaps.
+    pub(crate) const fn words(count: u32) -> usize {
+        count.div_ceil(64) as usize
+    }
+
+    /// All deferred; the bitmaps are zero.
+    pub(crate) fn new(
+        range: Range<u32>,
+        claimed: &'static [AtomicU64],
+        done: &'static [AtomicU64],
+    ) -> Self {
+        let left = range.end.saturating_sub(range.start);
+        Self { next: AtomicU32::new(range.start), left: AtomicU32::new(left), range, claimed, done }
+    }
+
+    /// The first block that is withheld.
+    pub(crate) const fn first_block(&self) -> u32 {
+        if self.range.start < self.range.end {
+            self.range.start * BLOCKS_PER_CALL
+        } else {
+            u32::MAX
+        }
+    }
+
+    pub(crate) fn range(&self) -> Range<u32> {
+        self.range.clone()
+    }
+
+    fn bit<'a>(&self, map: &'a [AtomicU64], section: u32) -> Option<(&'a AtomicU64, u64)> {
+        let place = section.checked_sub(self.range.start).filter(|_| section < self.range.end)?;
+        Some((map.get((place / 64) as usize)?, 1 << (place % 64)))
+    }
+
+    /// Whether some section is not done.
+    #[inline]
+    pub(crate) fn are_left(&self) -> bool {
+        // Acquire pairs with the Releases in `finish`: who sees that all are done sees their
+        // memory.
+        self.left.load(Ordering::Acquire) != 0
+    }
+
+    /// Sections that are not done.
+    pub(crate) fn left(&self) -> u32 {
+        // Acquire as above.
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody initialises one now.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.claimed.iter().zip(self.done).any(|(claimed, done)| {
+            // In this order: what is done was claimed before. Acquire pairs with the Release in
+            // `finish`; Relaxed: a claim says nothing of memory.
+            let done = done.load(Ordering::Acquire);
+            claimed.load(Ordering::Relaxed) & !done != 0
+        })
+    }
+
+    pub(crate) fn state(&self, section: u32) -> SectionState {
+        // Acquire pairs with the Release in `finish`.
+        let is_set = |map| {
+            self.bit(map, section).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+        };
+        match (is_set(self.claimed), is_set(self.done)) {
+            (_, true) => SectionState::Done,
+            (true, false) => SectionState::Busy,
+            (false, false) => SectionState::Deferred,
+        }
+    }
+
+    /// Makes a deferred section busy, for the caller alone. False when it is not deferred.
+    pub(crate) fn claim(&self, section: u32) -> bool {
+        // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up,
+        // and what is made of it is published under the zone lock. The load spares those who look
+        // for something left the atomic operation.
+        self.bit(self.claimed, section).is_some_and(|(word, bit)| {
+            word.load(Ordering::Relaxed) & bit == 0
+                && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        })
+    }
+
+    /// Claims the lowest section that is deferred, if it lies before section `end`.
+    pub(crate) fn claim_next(&self, end: u32) -> Option<u32> {
+        loop {
+            // Relaxed: a hint that never passes a section that can be claimed; the claim itself
+            // decides.
+            let next = self.next.load(Ordering::Relaxed);
+            let found = (next..self.range.end.min(end))
+                .find(|&section| self.state(section) == SectionState::Deferred)?;
+            self.next.fetch_max(found, Ordering::Relaxed);
+            if self.claim(found) {
+                return Some(found);
+            }
+        }
+    }
+
+    /// A busy section's memory can be handed out. By who claimed it.
+    pub(crate) fn finish(&self, section: u32) {
+        if let Some((word, bit)) = self.bit(self.done, section) {
+            // Release, both: pair with the Acquires of those who look whether a section is done. In
+            // this order: who finds it not busy any more finds that fewer are left, and looks for
+            // its memory.
+            self.left.fetch_sub(1, Ordering::Release);
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn zeros(count: u32) -> &'static [AtomicU64] {
+        Box::leak(
+            (0..Sections::words(count))
+                .map(|_| AtomicU64::new(0))
+                .collect::<Vec<_>>()
+                .into_boxed_slice(),
+        )
+    }
+
+    #[test]
+    fn each_section_is_claimed_once_and_in_order() {
+        let sections = Sections::new(5..140, zeros(135), zeros(135));
+        assert!(sections.claim(7) && !sections.claim(7));
+        assert!(!sections.claim(4) && !sections.claim(140), "none of this zone's");
+        assert_eq!(sections.state(4), SectionState::Done);
+        let rest: Vec<u32> = core::iter::from_fn(|| sections.claim_next(u32::MAX)).collect();
+        assert_eq!(rest, (5..140).filter(|&section| section != 7).collect::<Vec<_>>());
+        assert!(sections.are_left());
+        assert_eq!(sections.state(7), SectionState::Busy);
+        (5..140).for_each(|section| sections.finish(section));
+        assert!(!sections.are_left());
+        assert_eq!(sections.state(139), SectionState::Done);
+        assert_eq!(Sections::none().claim_next(u32::MAX), None);
+    }
+
+    #[test]
+    fn many_threads_share_the_sections_out() {
+        let sections = Sections::new(0..1000, zeros(1000), zeros(1000));
+        let mut all: Vec<u32> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        core::iter::from_fn(|| sections.claim_next(u32::MAX)).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        });
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,476 @@
+//! The vmemmap's address range, and the one way in which a frame may leave it.
+//!
+//! The memory map in its *array* form is an array addressed by frame number in a virtual range of
+//! its own: the part that describes one 2 MiB block is eight pages of it (512 times 64 bytes).
+//! [`VmemmapSpace`] is what the manager needs from page tables to build such parts, to take them away
+//! and to give their frames back. The rule that matters is carried by types: what leaves the tables
+//! goes into an [`Unflushed`], only [`VmemmapSpace::flush`] turns that into a [`FrameList`], and only a
+//! `FrameList` can be freed. So no frame is used again while some CPU may still reach it through a
+//! stale translation (invariant 12).
+
+use crate::units::{Order, Pfn, PfnRange};
+use core::fmt;
+use core::ptr::NonNull;
+
+/// Pages of the array that describe one block.
+pub const MAP_PAGES_PER_BLOCK: u64 = 8;
+/// How many blocks one call may name: a memory section, whose part of the array is 2 MiB.
+pub const BLOCKS_PER_CALL: u32 = 64;
+
+/// Number of a block: a physical address divided by 2 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct BlockNumber(pub u32);
+
+impl BlockNumber {
+    /// The block that holds `pfn`, which must be below the 52-bit limit.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "52 - 21 = 31 bits")]
+    pub const fn containing(pfn: Pfn) -> Self {
+        Self((pfn.0 >> crate::units::BLOCK_ORDER) as u32)
+    }
+
+    /// Its first frame.
+    #[must_use]
+    pub const fn start(self) -> Pfn {
+        Pfn((self.0 as u64) << crate::units::BLOCK_ORDER)
+    }
+}
+
+/// A half-open range of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct BlockRange {
+    /// First block.
+    pub start: BlockNumber,
+    /// One past the last block.
+    pub end: BlockNumber,
+}
+
+impl BlockRange {
+    /// The blocks `start..end`.
+    #[must_use]
+    pub const fn new(start: u32, end: u32) -> Self {
+        Self { start: BlockNumber(start), end: BlockNumber(if end < start { start } else { end }) }
+    }
+
+    /// Number of blocks; none when it ends before it begins.
+    #[must_use]
+    pub const fn blocks(self) -> u32 {
+        self.end.0.saturating_sub(self.start.0)
+    }
+}
+
+/// Where a [`VmemmapSpace`] gets frames for page tables and for the array itself.
+///
+/// # Safety
+/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, is used
+/// by nobody else, and stays so until it is put back or freed after a flush: page tables are made
+/// of it.
+pub unsafe trait FrameSource {
+    /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
+    fn take(&mut self, order: Order) -> Option<Pfn>;
+
+    /// Takes back exactly what one [`take`](Self::take) gave (the undo of a failed call).
+    ///
+    /// # Safety
+    /// `start` and `order` are those of one [`take`](Self::take) from this source that was not put
+    /// back yet, and nobody uses the frames: no table has named them (invariant 42).
+    unsafe fn put_back(&mut self, start: Pfn, order: Order);
+}
+
+/// There was no frame for a page table or for the array. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfFrames;
+
+impl fmt::Display for OutOfFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no frame left for the memory map's page tables")
+    }
+}
+
+impl core::error::Error for OutOfFrames {}
+
+/// Runs of frames, bounded, without heap. One word a run: frame number and length.
+struct Runs {
+    words: [u64; Unflushed::CAPACITY],
+    len: usize,
+}
+
+const LENGTH_BITS: u32 = 20;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
+
+impl Runs {
+    fn push(&mut self, run: PfnRange) -> bool {
+        if self.len > 0 {
+            let word = self.words[self.len - 1];
+            let (start, pages) = (word >> LENGTH_BITS, word & LENGTH_MASK);
+            if start + pages == run.start.0 && pages + run.pages() <= LENGTH_MASK {
+                self.words[self.len - 1] = start << LENGTH_BITS | (pages + run.pages());
+                return true;
+            }
+        }
+        if self.len == self.words.len() || run.pages() > LENGTH_MASK {
+            return false;
+        }
+        self.words[self.len] = run.start.0 << LENGTH_BITS | run.pages();
+        self.len += 1;
+        true
+    }
+}
+
+/// Blocks whose translations were changed, so that a flush can be as small as the change.
+struct Changed {
+    ranges: [BlockRange; Unflushed::CHANGED_RANGES],
+    len: usize,
+    /// Too many ranges, or a change whose place nobody said.
+    anywhere: bool,
+    /// A page table is among the frames.
+    tables: bool,
+}
+
+impl Changed {
+    const NOTHING: Self = Self {
+        ranges: [BlockRange::new(0, 0); Unflushed::CHANGED_RANGES],
+        len: 0,
+        anywhere: false,
+        tables: false,
+    };
+
+    fn add(&mut self, blocks: BlockRange) {
+        let last = self.len.checked_sub(1).and_then(|index| self.ranges.get_mut(index));
+        if let Some(last) = last.filter(|last| last.start <= blocks.end && blocks.start <= last.end)
+        {
+            *last =
+                BlockRange { start: last.start.min(blocks.start), end: last.end.max(blocks.end) };
+        } else if let Some(next) = self.ranges.get_mut(self.len) {
+            *next = blocks;
+            self.len += 1;
+        } else {
+            self.anywhere = true;
+        }
+    }
+}
+
+/// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that
+/// must be flushed.
+///
+/// It has no way to reach its frames: hand it to [`VmemmapSpace::flush`]. Dropping it leaks its frames,
+/// which is safe.
+#[must_use = "its frames come back only through VmemmapSpace::flush"]
+pub struct Unflushed {
+    runs: Runs,
+    changed: Changed,
+}
+
+impl Unflushed {
+    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every
+    /// frame is a run of its own and the section's page table leaves with them.
+    #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
+    pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
+    /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says
+    /// that there are more.
+    pub const CHANGED_RANGES: usize = 8;
+
+    /// Nothing to flush.
+    pub const fn new() -> Self {
+        Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, changed: Changed::NOTHING }
+    }
+
+    /// For implementers of [`VmemmapSpace`]: remembers frames that a changed translation no longer
+    /// names, wherever that is.
+    ///
+    /// Returns false when the run does not fit; the implementer must then not have changed the
+    /// translation.
+    #[must_use]
+    pub fn push(&mut self, frames: PfnRange) -> bool {
+        (self.changed.anywhere, self.changed.tables) = (true, true);
+        frames.is_empty() || self.runs.push(frames)
+    }
+
+    /// Like [`push`](Self::push) for frames that only translations of the parts of `blocks` named.
+    #[must_use]
+    pub fn push_from(&mut self, blocks: BlockRange, frames: PfnRange) -> bool {
+        self.changed.add(blocks);
+        frames.is_empty() || self.runs.push(frames)
+    }
+
+    /// Like [`push_from`](Self::push_from) for a frame that was a page table, of which CPUs may
+    /// remember steps of walks.
+    #[must_use]
+    pub fn push_table_from(&mut self, blocks: BlockRange, frame: Pfn) -> bool {
+        self.changed.tables = true;
+        self.push_from(blocks, PfnRange { start: frame, end: frame.add(1) })
+    }
+
+    /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a
+    /// CPU that sleeps need not be woken: it can forget before its next access, as nothing that it
+    /// does on its own follows a table that is gone.
+    #[must_use]
+    pub const fn has_tables(&self) -> bool {
+        self.changed.tables
+    }
+
+    /// For implementers: a translation was changed (split, say) without setting a frame free.
+    pub const fn mark_stale(&mut self) {
+        self.changed.anywhere = true;
+    }
+
+    /// Like [`mark_stale`](Self::mark_stale) for a change to the parts of `blocks` alone.
+    pub fn mark_changed(&mut self, blocks: BlockRange) {
+        self.changed.add(blocks);
+    }
+
+    /// Whether a flush is due.
+    #[must_use]
+    pub const fn is_stale(&self) -> bool {
+        self.changed.anywhere || self.changed.len > 0
+    }
+
+    /// For [`VmemmapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing when
+    /// it may be any.
+    #[must_use]
+    pub fn changed(&self) -> Option<&[BlockRange]> {
+        if self.changed.anywhere { None } else { self.changed.ranges.get(..self.changed.len) }
+    }
+
+    /// Runs that still fit.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        Self::CAPACITY - self.runs.len
+    }
+
+    /// For [`VmemmapSpace::flush`] alone.
+    ///
+    /// # Safety
+    /// Every CPU has dropped every translation that was changed since this was made (invariant 12).
+    pub unsafe fn into_flushed(self) -> FrameList {
+        FrameList { runs: self.runs }
+    }
+}
+
+impl Default for Unflushed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Unflushed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unflushed")
+            .field("runs", &self.runs.len)
+            .field("changed", &self.changed())
+            .finish()
+    }
+}
+
+/// Frames that nobody can reach any more. They belong to whoever holds the list.
+#[must_use = "free the frames"]
+pub struct FrameList {
+    runs: Runs,
+}
+
+impl FrameList {
+    /// The runs, in the order in which they left the tables.
+    pub fn runs(&self) -> impl Iterator<Item = PfnRange> + '_ {
+        self.runs.words[..self.runs.len].iter().map(|word| {
+            let start = word >> LENGTH_BITS;
+            PfnRange::new(start, start + (word & LENGTH_MASK))
+        })
+    }
+
+    /// Frames in all runs.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.runs().map(PfnRange::pages).sum()
+    }
+}
+
+impl fmt::Debug for FrameList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.runs()).finish()
+    }
+}
+
+/// Owns the vmemmap's addresses and translations. The frames belong to the manager, except
+/// between the call that puts them into an [`Unflushed`] and the flush. A kernel without page
+/// arrays has none ([`crate::Platform::vmemmap_space`] returns `None`).
+///
+/// Every call names at most [`BLOCKS_PER_CALL`] blocks, all in one section. A block's part of the
+/// array is in one of two states, *present* (eight writable pages of its own) or *absent* (the
+/// shared read-only zero frame eight times, so that a read gives zero bytes, which is a valid
+/// descriptor, and a write faults). All start absent.
+///
+/// A change holds on every CPU from the next flush on. Before it, a CPU may still see a block as it
+/// was: after `populate` read zero and fault on a write, after `evict` read and write the old
+/// frames.
+///
+/// # Safety
+/// The implementer promises that
+/// * once a `populate` was flushed the parts of the array are readable and writable, and no other
+///   address of the array reaches their frames;
+/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`],
+///   as is every page table that is no longer used;
+/// * `flush` returns only after every CPU has dropped every translation changed before, cached
+///   steps of a table walk included;
+/// * a failed call has changed nothing that can be seen. So all frames are taken before the first
+///   entry is written: a frame that some CPU may already have reached cannot be put back.
+///
+/// # Who may call
+///
+/// The calls that change translations are `unsafe`, because safe code that could take a part of the
+/// array away would take it from under the manager's descriptors. All ask one thing of the caller,
+/// the manager or whoever has a space of his own: **it owns what the array shows of the blocks.**
+/// That is,
+/// * nobody else calls for the section meanwhile, no lock is held and interrupts are on;
+/// * no part that a call may make absent or move is in use: no reference leads into it, and nobody
+///   writes there until the flush;
+/// * the [`Unflushed`] was filled by this space alone, and goes to the `flush` of this one.
+pub unsafe trait VmemmapSpace: Sync {
+    /// Address of the descriptor of frame 0.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Whether the array is made of frames of the machine. A process has memory of another kind for
+    /// it, and takes none from its `FrameSource`.
+    fn takes_frames(&self) -> bool {
+        true
+    }
+
+    /// Whether what [`populate`](Self::populate) makes present is known to be zero, so that nobody
+    /// has to write it.
+    fn is_zeroed(&self) -> bool {
+        false
+    }
+
+    /// Makes the parts of absent blocks present, with content undefined, mapped as large as
+    /// alignment allows. Blocks that are present stay as they are. All or nothing.
+    ///
+    /// A page table that a large mapping replaces goes into `unflushed` if there is room for one
+    /// run, and else stays in use.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    ///
+    /// # Safety
+    /// See *Who may call*.
+    unsafe fn populate(
+        &self,
+        blocks: BlockRange,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames>;
+
+    /// Splits mappings so far that [`evict`](Self::evict) on exactly these blocks needs no frame.
+    /// Changes no translation's target. A mapping that lies wholly in `blocks` may stay large: a
+    /// whole section costs no page table.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    ///
+    /// # Safety
+    /// See *Who may call*.
+    unsafe fn prepare(
+        &self,
+        blocks: BlockRange,
+        frames: &mut dyn FrameSource,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames>;
+
+    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and says how
+    /// many blocks of the range are still present: those that were not prepared, and those for
+    /// which `unflushed` has no room. Absent blocks stay so.
+    ///
+    /// None is left when the same range was prepared before and `unflushed` has room for
+    /// [`MAP_PAGES_PER_BLOCK`] runs for each block; with room for one more, a page table that no
+    /// present block needs leaves too.
+    ///
+    /// # Safety
+    /// See *Who may call*.
+    #[must_use = "blocks may be left present"]
+    unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
+
+    /// Makes one large mapping again of a section that is wholly present in small ones, and says
+    /// whether it is one now. Where the frames are no aligned run any more the content moves to one
+    /// from `frames`. What was mapped and is no longer, the page table included, goes into
+    /// `unflushed`; without room for that, and where a block is absent, nothing changes. An
+    /// implementer that has nothing to merge leaves this as it is.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has
+    /// changed.
+    ///
+    /// # Safety
+    /// See *Who may call*; and nobody writes to any of the section's part of the array until the
+    /// flush: of some blocks a CPU may write to the old frame while another reads the new one. No
+    /// block of the section is split, say.
+    unsafe fn merge(
+        &self,
+        _section: BlockRange,
+        _frames: &mut dyn FrameSource,
+        _unflushed: &mut Unflushed,
+    ) -> Result<bool, OutOfFrames> {
+        Ok(false)
+    }
+
+    /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way
+    /// out of [`Unflushed`]. Costs no flush when [`Unflushed::is_stale`] is false.
+    ///
+    /// # Safety
+    /// See *Who may call*: frames of another space's tables, or such as somebody pushed by number,
+    /// would come out as free.
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join_and_stay_bounded() {
+        let mut unflushed = Unflushed::new();
+        assert!(!unflushed.is_stale());
+        assert!(unflushed.push(PfnRange::new(10, 11)));
+        assert!(unflushed.push(PfnRange::new(11, 13)));
+        assert_eq!(unflushed.room(), Unflushed::CAPACITY - 1);
+        for single in 0..Unflushed::CAPACITY as u64 - 1 {
+            assert!(unflushed.push(PfnRange::new(100 + 2 * single, 101 + 2 * single)));
+        }
+        assert!(!unflushed.push(PfnRange::new(9_000_000, 9_000_001)));
+        // SAFETY: no translation was ever changed here, so none can be stale (invariant 12).
+        let list = unsafe { unflushed.into_flushed() };
+        assert_eq!(list.pages(), 3 + Unflushed::CAPACITY as u64 - 1);
+        assert_eq!(list.runs().next(), Some(PfnRange::new(10, 13)));
+    }
+
+    #[test]
+    fn changed_blocks_join_and_stay_bounded() {
+        let mut unflushed = Unflushed::new();
+        assert_eq!(unflushed.changed(), Some(&[][..]));
+        unflushed.mark_changed(BlockRange::new(4, 6));
+        assert!(unflushed.push_from(BlockRange::new(6, 9), PfnRange::new(1, 1)));
+        unflushed.mark_changed(BlockRange::new(2, 5));
+        assert_eq!(unflushed.changed(), Some(&[BlockRange::new(2, 9)][..]));
+        assert!(unflushed.is_stale() && !unflushed.has_tables());
+        assert!(
+            unflushed.push_table_from(BlockRange::new(2, 3), Pfn(77)) && unflushed.has_tables()
+        );
+        for range in 1..8 {
+            unflushed.mark_changed(BlockRange::new(100 * range, 100 * range + 1));
+        }
+        assert_eq!(unflushed.changed().map(<[_]>::len), Some(8));
+        unflushed.mark_changed(BlockRange::new(5000, 5001));
+        assert_eq!(unflushed.changed(), None);
+        let mut anywhere = Unflushed::new();
+        anywhere.mark_stale();
+        assert!(anywhere.is_stale() && anywhere.changed().is_none());
+    }
+
+    #[test]
+    fn the_highest_frame_fits_in_a_run() {
+        let last = (1u64 << 40) - 1;
+        let mut unflushed = Unflushed::new();
+        assert!(unflushed.push(PfnRange::new(last, last + 1)));
+        // SAFETY: as above (invariant 12).
+        let list = unsafe { unflushed.into_flushed() };
+        assert_eq!(list.runs().next(), Some(PfnRange::new(last, last + 1)));
+    }
+}

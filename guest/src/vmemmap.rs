@@ -1,0 +1,91 @@
+//! The vmemmap of this machine: its own range of addresses, in tables from the memblock allocator.
+
+use crate::console::log;
+use crate::platform::{EarlyMemory, GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
+use crate::storage::Settled;
+use framewright::firmware::MemoryMap;
+use framewright::memblock::MemblockRequest;
+use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
+use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
+use framewright_arch::cpu::registers::page_table_root;
+use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapPlace};
+
+/// Where the array begins. Linux has its own at the same address.
+pub const BASE: u64 = 0xffff_ea00_0000_0000;
+/// Bits of the root's address in its register; the others are flags.
+const ROOT: u64 = (1 << 52) - PAGE_SIZE;
+
+/// The array with what makes this machine's CPUs forget translations.
+pub type Array = Vmemmap<GuestPlatform, TlbShootdown>;
+
+static ARRAY: Settled<Array> = Settled::new();
+
+/// Frames from the memblock allocator.
+struct EarlyFrames<'a, 'b>(&'a mut EarlyMemory<'b>);
+
+// SAFETY: what the memblock allocator gives is reserved for this and for nothing else (invariant 3),
+// and is memory below the direct limit.
+unsafe impl FrameSource for EarlyFrames<'_, '_> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let bytes = order.pages() * PAGE_SIZE;
+        let request = MemblockRequest { zeroed: false, ..MemblockRequest::new(bytes, bytes) };
+        self.0.allocate(&request).ok().map(|range| Pfn::containing(range.start))
+    }
+
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        let frames = PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE);
+        // What was just allocated can be freed; if not, it stays reserved.
+        // SAFETY: who got the frames from `take` puts them back, and uses them no more.
+        let _ = unsafe { self.0.free(frames) };
+    }
+}
+
+/// An array at `base` in the tables that are in use.
+///
+/// # Safety
+/// Nobody maps anything from `base` on.
+pub unsafe fn make(
+    base: u64,
+    end: u64,
+    frames: &mut dyn FrameSource,
+) -> Result<Array, VmemmapError> {
+    let place = VmemmapPlace {
+        root: page_table_root() & ROOT,
+        base,
+        frames_end: Pfn(end.div_ceil(PAGE_SIZE)),
+        global: false,
+    };
+    let tlb = TlbShootdown { global: place.global };
+    // SAFETY: the root is that of `direct_map`, in memory from the memblock allocator that stays
+    // reserved; the caller promises the range.
+    unsafe { Vmemmap::new(&PLATFORM, tlb, place, frames) }
+}
+
+/// Makes the array, with everything absent. Without memory for its tables there is none.
+pub fn build(
+    early: &mut EarlyMemory<'_>,
+    map: MemoryMap<'_>,
+) -> Result<&'static Array, VmemmapError> {
+    // SAFETY: the direct map and the image are elsewhere.
+    let array = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
+    Ok(ARRAY.settle(array))
+}
+
+/// Says where it is.
+pub fn report(array: &Result<&'static Array, VmemmapError>) {
+    match array {
+        Ok(array) => log!("Page array at {:?}", array.range()),
+        Err(error) => log!("{error}; going on without"),
+    }
+}
+
+/// The array.
+pub fn array() -> Option<&'static Array> {
+    ARRAY.get()
+}
+
+/// The array as the manager sees it.
+pub fn space() -> Option<&'static dyn VmemmapSpace> {
+    array().map(|array| array as &dyn VmemmapSpace)
+}

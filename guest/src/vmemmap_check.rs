@@ -1,0 +1,249 @@
+//! Examines the page tables that are in use (`map_space_test=` on the command line): who may do
+//! what where, and whether the vmemmap keeps its contract on a real CPU.
+//!
+//! Orders of memory: Relaxed: counters, read when those who count have ended.
+
+use crate::console::log;
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::vmemmap::{self, Array};
+use crate::{hvo_check, smp, tables};
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::firmware::MemoryMap;
+use framewright::platform::Platform;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
+use framewright::{Manager, Request};
+use framewright_arch::page_table::translate;
+use framewright_workload::vmemmap_space::{
+    AccessFault, Translation, VmemmapSpaceFixture, Walkable, vmemmap_space_contract,
+    vmemmap_space_history,
+};
+
+/// Where a second array is tried out, while the manager uses the first. The next TiB.
+const TRIAL_BASE: u64 = vmemmap::BASE + (1 << 40);
+/// What frames hold once they are out of the array.
+const JUNK: u8 = 0x5a;
+/// CPUs that look at what a history does; each look is an interrupt.
+const MOST_CPUS: u32 = 4;
+/// Random steps.
+const HISTORY_STEPS: u32 = 150;
+
+/// How far to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VmemmapSpaceTest {
+    /// All that can be looked at.
+    Look,
+    /// And then a write to an absent descriptor, which must end in a report.
+    Write,
+}
+
+impl VmemmapSpaceTest {
+    /// The test of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "1" => Some(Self::Look),
+            "write" => Some(Self::Write),
+            _ => None,
+        }
+    }
+
+    /// Runs it. False when something is wrong, and the log says what; what breaks the contract
+    /// panics.
+    pub fn run(self, manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
+        let Some(array) = vmemmap::array() else {
+            log!("map_space_test: there is no vmemmap");
+            return false;
+        };
+        match tables::inspect(map, array, manager) {
+            Ok(found) => log!("map_space_test: {found}"),
+            Err(fault) => {
+                log!("map_space_test: {fault}");
+                return false;
+            }
+        }
+        let outstanding = AtomicU64::new(0);
+        let mut frames = ManagerFrames { manager, outstanding: &outstanding };
+        // SAFETY: nothing but the first array is near, and that has a TiB at most.
+        let trial = match unsafe { vmemmap::make(TRIAL_BASE, 1 << 32, &mut frames) } {
+            Ok(trial) => trial,
+            Err(error) => {
+                log!("map_space_test: {error}");
+                return false;
+            }
+        };
+        let mut fixture = Trial { array: trial, manager, outstanding, cpus: 1 };
+        let resting = fixture.outstanding();
+        vmemmap_space_contract(|| &fixture);
+        log!("map_space_test: the contract holds on this CPU");
+        fixture.cpus = smp::online().count().min(MOST_CPUS);
+        for seed in [1, 2] {
+            vmemmap_space_history(&fixture, seed, HISTORY_STEPS);
+        }
+        let cpus = fixture.cpus;
+        log!(
+            "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model on {cpus} CPUs"
+        );
+        if fixture.outstanding() != resting {
+            log!(
+                "map_space_test: {} frames were lost",
+                fixture.outstanding().wrapping_sub(resting)
+            );
+            return false;
+        }
+        for (name, value) in fixture.array.counts().vmstat() {
+            log!("map_space_test: {name} {value}");
+        }
+        if !hvo_check::run(manager, map, array) {
+            return false;
+        }
+        if self == Self::Write {
+            write_zero(TRIAL_BASE);
+            log!("map_space_test: an absent descriptor was written");
+            return false;
+        }
+        true
+    }
+}
+
+/// Frames from the manager.
+struct ManagerFrames<'a> {
+    manager: &'a Manager<GuestPlatform>,
+    outstanding: &'a AtomicU64,
+}
+
+// SAFETY: what the manager allocates is nobody else's, and all of this machine's memory is in the
+// direct map.
+unsafe impl FrameSource for ManagerFrames<'_> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let range = self.manager.allocate(&Request::new(order)).ok()?;
+        self.outstanding.fetch_add(range.pages(), Ordering::Relaxed);
+        Some(range.start)
+    }
+
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        give_back(self.manager, self.outstanding, PfnRange::new(start.0, start.0 + order.pages()));
+    }
+}
+
+fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: PfnRange) {
+    // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants
+    // 12 and 42).
+    if let Err(error) = unsafe { manager.free(range) } {
+        panic!("frames of the array cannot be freed: {error}");
+    }
+    outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
+}
+
+/// The second array, as some CPUs see it.
+struct Trial<'a> {
+    array: Array,
+    manager: &'a Manager<GuestPlatform>,
+    outstanding: AtomicU64,
+    cpus: u32,
+}
+
+impl Trial<'_> {
+    /// A word of the array as this CPU sees it.
+    fn word(address: usize) -> *mut u64 {
+        core::ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// Has the `cpu`th of those that run do something, in an interrupt if it is another than this.
+    fn on(cpu: u32, access: &(dyn Fn() + Sync)) {
+        let target = smp::online().iter().nth(cpu as usize).unwrap_or(0);
+        if target == smp::index() {
+            access();
+        } else {
+            let called = smp::call_on(smp::CpuSet::EMPTY.with(target), access);
+            assert_eq!(called, 1, "CPU {target} did not answer");
+        }
+    }
+}
+
+// SAFETY: the array is the trial's own, in a range of addresses that nobody else uses, and is
+// looked at by volatile accesses through pointers.
+unsafe impl VmemmapSpaceFixture for Trial<'_> {
+    fn space(&self) -> &dyn VmemmapSpace {
+        &self.array
+    }
+
+    fn frames(&self) -> impl FrameSource {
+        ManagerFrames { manager: self.manager, outstanding: &self.outstanding }
+    }
+
+    fn free(&self, run: PfnRange) {
+        // Another owner's content must not be what was in the array, or a stale translation would
+        // go unnoticed.
+        for pfn in run.start.0..run.end.0 {
+            let frame = PLATFORM.direct(Pfn(pfn).address());
+            // SAFETY: the frame came out of the tables and is ours until it is freed below
+            // (invariant 1).
+            unsafe { frame.cast::<[u8; 4096]>().write([JUNK; 4096]) };
+        }
+        give_back(self.manager, &self.outstanding, run);
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    fn load(&self, cpu: u32, address: usize) -> Result<u64, AccessFault> {
+        if Walkable::translate(self, address).is_none() {
+            return Err(AccessFault::Beyond { cpu, address });
+        }
+        let seen = AtomicU64::new(0);
+        Self::on(cpu, &|| {
+            // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
+            let value = unsafe { Self::word(address).read_volatile() };
+            seen.store(value, Ordering::Relaxed);
+        });
+        Ok(seen.into_inner())
+    }
+
+    /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write`
+    /// does that.
+    fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
+        let found =
+            Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
+        if !found.write {
+            return Err(AccessFault::ReadOnly {
+                cpu,
+                address,
+                frame: Pfn::containing(found.physical),
+            });
+        }
+        Self::on(cpu, &|| {
+            // SAFETY: as above, and writable.
+            unsafe { Self::word(address).write_volatile(value) };
+        });
+        Ok(())
+    }
+}
+
+impl Walkable for Trial<'_> {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        let (physical, _, access) =
+            translate(&tables::InUse, self.array.place().root, address as u64)?;
+        Some(Translation { physical, write: access.write, execute: access.execute })
+    }
+
+    fn zero_frame(&self) -> u64 {
+        self.array.zero_frame().address()
+    }
+
+    fn tables(&self) -> u64 {
+        self.array.counts().tables
+    }
+}
+
+/// In assembly, because in Rust such an access means nothing.
+fn write_zero(address: u64) {
+    // SAFETY: the tables forbid it, so that an exception ends the program here; if they do not, the
+    // zero frame of a test that is over is written.
+    unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
+}
