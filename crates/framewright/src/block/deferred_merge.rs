@@ -136,8 +136,8 @@ impl FreeLists {
     }
 
     /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries
-    /// say [`MERGE_DEFERRED`]. False, and nothing is changed, when one of them is free already, or when they
-    /// have to be freed by [`buddy::free`].
+    /// say [`MERGE_DEFERRED`]. False, and nothing is changed, when one of them is free already, or
+    /// when they have to be freed by [`buddy::free`].
     #[inline]
     pub(crate) fn defer_merge(
         &mut self,

@@ -13,9 +13,9 @@ const AT_ONCE: u32 = 16;
 const MOST_HOLDS: u32 = 1 << 16;
 
 impl Zone {
-    /// The lock, with no block loose ([`loose`](crate::block::deferred_merge)): free neighbours are merged
-    /// and in the lists. Whoever looks for something in the tables, or wants more than one block,
-    /// takes it this way. What gets loose under the guard stays so.
+    /// The lock, with no block loose ([`loose`](crate::block::deferred_merge)): free neighbours are
+    /// merged and in the lists. Whoever looks for something in the tables, or wants more than one
+    /// block, takes it this way. What gets loose under the guard stays so.
     pub(super) fn lock_coalesced<'a, P: Platform>(
         &'a self,
         platform: &'a P,
