@@ -188,32 +188,31 @@ fn public_paths(tree: &Tree) -> BTreeMap<Target, Vec<String>> {
 /// What a public module offers, each with its name there.
 fn exports(tree: &Tree, module: usize) -> Vec<(Target, String)> {
     let here = &tree.modules[module];
-    let mut exports = Vec::new();
+    let mut found = Vec::new();
     for (name, child) in &here.children {
         if tree.modules[*child].is_public {
-            exports.push((Target::Module(*child), name.clone()));
+            found.push((Target::Module(*child), name.clone()));
         }
     }
     for (index, item) in here.items.iter().enumerate().filter(|(_, item)| !item.is_left_out()) {
         let exported_macro = item.attributes.iter().any(|text| text == "#[macro_export]");
         match &item.kind {
             Kind::Named if item.is_public => {
-                exports.push((Target::Item(module, index), item.name.clone()));
+                found.push((Target::Item(module, index), item.name.clone()));
             }
             Kind::Macro if exported_macro => {
-                exports.push((Target::Item(module, index), item.name.clone()));
+                found.push((Target::Item(module, index), item.name.clone()));
             }
             Kind::Use(names) if item.is_public => {
                 for (path, name) in names.iter().filter(|(_, name)| name != "*") {
-                    exports
-                        .extend(tree.resolve(module, path).into_iter().map(|t| (t, name.clone())));
+                    found.extend(tree.resolve(module, path).into_iter().map(|t| (t, name.clone())));
                 }
                 for (path, _) in tree::globs(item) {
                     for target in tree.resolve(module, &path[..path.len() - 1]) {
                         if let Target::Module(inner) = target
                             && inner != module
                         {
-                            exports.extend(exports(tree, inner));
+                            found.extend(exports(tree, inner));
                         }
                     }
                 }
@@ -221,7 +220,7 @@ fn exports(tree: &Tree, module: usize) -> Vec<(Target, String)> {
             _ => {}
         }
     }
-    exports
+    found
 }
 
 /// What the root of the crate and its public modules export of other crates.
