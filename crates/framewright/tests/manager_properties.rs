@@ -262,7 +262,8 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
     let in_map = manager
         .map_frames(block)
         .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
-    !in_map && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_held_back)
+    !in_map
+        && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_unavailable)
 }
 
 #[derive(Clone, Debug)]

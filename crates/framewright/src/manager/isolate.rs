@@ -227,7 +227,7 @@ impl<P: Platform> Manager<P> {
         self.with_caches(&mut |cache| {
             let hull = self.isolations.lock(self.platform).hull;
             if let Some(zone) = self.zones.get(cache.zone) {
-                cache.set_home(kept(zone.home(), hull));
+                cache.set_pfn_range(kept(zone.pfn_range(), hull));
             }
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
