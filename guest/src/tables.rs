@@ -9,7 +9,7 @@ use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::PhysRange;
 use framewright::vmemmap_space::VmemmapSpace;
-use framewright_arch::page_table::{Access, Entry, Mapping, TableMemory, Visitor, walk};
+use framewright_arch::paging::{Access, Entry, Mapping, TableMemory, Visitor, walk};
 
 /// The tables as the CPU has them, to be read.
 pub struct InUse;

@@ -8,8 +8,8 @@ use framewright::firmware::MemoryMap;
 use framewright::memblock::MemblockRequest;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
 use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
-use framewright_arch::cpu::registers::page_table_root;
 use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapPlace};
+use framewright_arch::x86_64::registers::page_table_root;
 
 /// Where the array begins. Linux has its own at the same address.
 pub const BASE: u64 = 0xffff_ea00_0000_0000;

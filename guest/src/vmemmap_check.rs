@@ -14,7 +14,7 @@ use framewright::platform::Platform;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
 use framewright::{Manager, Request};
-use framewright_arch::page_table::translate;
+use framewright_arch::paging::translate;
 use framewright_workload::vmemmap_space::{
     AccessFault, Translation, VmemmapSpaceFixture, Walkable, vmemmap_space_contract,
     vmemmap_space_history,

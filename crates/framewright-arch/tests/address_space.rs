@@ -7,9 +7,9 @@ mod table_memory;
 
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::FrameSource;
-use framewright_arch::address_space::{AddressSpace, SpaceError};
-use framewright_arch::page_table::{PageSize, TableMemory, index_of, translate};
-use framewright_arch::vmemmap::{FlushRequest, FlushTlb, VirtualRange};
+use framewright_arch::paging::{AddressSpace, SpaceError};
+use framewright_arch::paging::{FlushRequest, FlushTlb, VirtualRange};
+use framewright_arch::paging::{PageSize, TableMemory, index_of, translate};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::{FakeMachine, FramePool};
 use proptest::prelude::*;

@@ -5,7 +5,9 @@ mod common;
 use common::{Memory, room};
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
-use framewright_arch::pvh::{MAGIC, MAX_COMMAND_LINE_BYTES, MemoryEntry, PvhError, StartInfo};
+use framewright_arch::x86_64::pvh::{
+    MAGIC, MAX_COMMAND_LINE_BYTES, MemoryEntry, PvhError, StartInfo,
+};
 use proptest::prelude::*;
 
 const AT: u64 = 0x1000;

@@ -135,7 +135,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         manager.give_back(one(whole.start.add(offset * 3))).expect("allocated");
         let now = state(&manager, whole.start);
         assert_eq!(
-            (now.map_form(), now.is_held_back(), now.free_pages()),
+            (now.map_form(), now.is_unavailable(), now.free_pages()),
             (MapForm::None, true, offset + 1)
         );
         assert!(page(&manager, whole.start.add(1)).is_none());
@@ -146,7 +146,10 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     }
     manager.give_back(one(whole.start.add(100))).expect("allocated");
     let now = state(&manager, whole.start);
-    assert_eq!((now.map_form(), now.free_pages(), now.is_held_back()), (MapForm::Inside, 1, false));
+    assert_eq!(
+        (now.map_form(), now.free_pages(), now.is_unavailable()),
+        (MapForm::Inside, 1, false)
+    );
     assert!(now.has(BlockState::SCATTERED));
     check(&manager);
     assert!(
@@ -197,7 +200,7 @@ fn freeing_never_fails_in_any_order_and_any_pieces() {
                 .give_back(PfnRange::new(start, (start + piece).min(whole.end.0)))
                 .expect("allocated");
             let waiting = state(&manager, Pfn(start));
-            assert!(!waiting.is_held_back() || waiting.free_pages() <= 8);
+            assert!(!waiting.is_unavailable() || waiting.free_pages() <= 8);
             if step % 16 == 0 {
                 check(&manager);
             }

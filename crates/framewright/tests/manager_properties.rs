@@ -263,7 +263,8 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
         .vmemmap()
         .map_frames(block)
         .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
-    !in_map && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_held_back)
+    !in_map
+        && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_unavailable)
 }
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;
 use framewright::platform::Platform;
-use framewright_arch::awaited::Awaited;
+use framewright_arch::ipi::Awaited;
 use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
 
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.

@@ -30,8 +30,8 @@ pub use start::start;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::units::NodeId;
-use framewright_arch::cpu::msr;
-use framewright_arch::put_off::PutOff;
+use framewright_arch::paging::PutOff;
+use framewright_arch::x86_64::msr;
 use set::AtomicCpuSet;
 
 /// Most CPUs that are used.

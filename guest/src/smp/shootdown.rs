@@ -2,8 +2,8 @@
 
 use super::interrupts::{add, count};
 use super::{Cpu, CpuSet, call_on, cpu, others, this};
-use framewright_arch::cpu::registers::time_stamp;
-use framewright_arch::vmemmap::{FlushRequest, FlushTlb, LocalTlb};
+use framewright_arch::paging::{FlushRequest, FlushTlb, LocalTlb};
+use framewright_arch::x86_64::registers::time_stamp;
 
 /// The one way in which this guest drops translations on all CPUs. The counters are those of the
 /// CPUs.

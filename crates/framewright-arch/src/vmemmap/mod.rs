@@ -24,18 +24,15 @@
 //! ```
 
 mod counts;
-mod flush;
-mod local;
 mod section;
-pub(crate) mod table;
-pub(crate) mod taken;
 
 pub use counts::ArrayCounts;
-pub use flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
-pub use local::{LocalTlb, Means};
 
-use crate::cpu::registers::time_stamp;
-use crate::page_table::{Access, Entry, PageSize, index_of};
+use crate::paging::flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
+use crate::paging::table::{ENTRIES, Table};
+use crate::paging::taken::Taken;
+use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
+use crate::x86_64::registers::time_stamp;
 use core::fmt;
 use core::ptr::NonNull;
 use counts::{Counters, add};
@@ -46,8 +43,6 @@ use framewright::vmemmap_space::{
     VmemmapSpace,
 };
 use section::Section;
-use table::{ENTRIES, Table};
-use taken::Taken;
 
 /// Bytes of the array that describe one block: 512 descriptors of 64.
 const BLOCK_BYTES: u64 = 512 * 64;

@@ -1,10 +1,11 @@
 //! One section's 2 MiB of the array: the four operations on it.
 
+use super::Vmemmap;
 use super::counts::{add, one_less};
-use super::table::{ENTRIES, Table};
-use super::taken::Taken;
-use super::{FlushTlb, Vmemmap};
-use crate::page_table::Entry;
+use crate::paging::flush::FlushTlb;
+use crate::paging::table::{ENTRIES, Table};
+use crate::paging::taken::Taken;
+use crate::x86_64::entry::Entry;
 use core::ops::Range;
 use framewright::Platform;
 use framewright::units::{Order, Pfn, PfnRange};

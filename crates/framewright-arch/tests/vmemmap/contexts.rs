@@ -3,7 +3,7 @@
 use crate::fixture::Fixture;
 use crate::{LIMITS, order};
 use framewright::units::Order;
-use framewright_arch::vmemmap::{FlushRequest, LocalTlb, Means, VirtualRange};
+use framewright_arch::paging::{FlushRequest, LocalTlb, Means, VirtualRange};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::stress::vmemmap_space::vmemmap_space_history;
 use framewright_testkit::vmemmap_space_contract;

@@ -10,8 +10,8 @@
 use crate::table_memory::Memory;
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn};
-use framewright_arch::page_table::{Entry, PageSize, TableMemory, index_of};
-use framewright_arch::vmemmap::{FlushRequest, FlushTlb, LocalTlb, MAX_RANGES, Means};
+use framewright_arch::paging::{Entry, PageSize, TableMemory, index_of};
+use framewright_arch::paging::{FlushRequest, FlushTlb, LocalTlb, MAX_RANGES, Means};
 use framewright_testkit::{AccessFault, FakeMachine, FrameLedger};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

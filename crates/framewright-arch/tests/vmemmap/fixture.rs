@@ -4,7 +4,7 @@ use crate::cpus::{Forgets, SoftwareCpus};
 use crate::table_memory::Memory;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockRange, FrameSource, Unflushed, VmemmapSpace};
-use framewright_arch::page_table::{Access, PageSize, translate};
+use framewright_arch::paging::{Access, PageSize, translate};
 use framewright_arch::vmemmap::{Vmemmap, VmemmapPlace};
 use framewright_testkit::stress::vmemmap_space::{Translation, Walkable};
 use framewright_testkit::{AccessFault, FakeMachine, FramePool, VmemmapSpaceFixture};

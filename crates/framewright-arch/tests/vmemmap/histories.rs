@@ -5,7 +5,7 @@ use crate::cpus::Forgets;
 use crate::fixture::{BASE, BLOCK_BYTES, Fixture};
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright::vmemmap_space::{BlockRange, OutOfFrames, Unflushed};
-use framewright_arch::page_table::PageSize;
+use framewright_arch::paging::PageSize;
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::{AccessFault, FaultyFrames, VmemmapSpaceFixture};
 use proptest::prelude::*;

@@ -12,7 +12,7 @@ use cpus::{Asked, Forgets};
 use fixture::{BASE, BLOCK_BYTES, Fixture, root};
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockRange, Unflushed, VmemmapSpace};
-use framewright_arch::page_table::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
+use framewright_arch::paging::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
 use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapPlace};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::stress::vmemmap_space::{TrialSpace, vmemmap_space_history};
@@ -222,7 +222,7 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     let root = fixture.array.place().root;
     let upper = |level: u32, table: u64| {
         memory
-            .read(table, framewright_arch::page_table::index_of(BASE + 128 * BLOCK_BYTES, level))
+            .read(table, framewright_arch::paging::index_of(BASE + 128 * BLOCK_BYTES, level))
             .address()
     };
     let table = upper(2, upper(3, upper(4, root)));

@@ -7,7 +7,7 @@ use crate::order;
 use crate::table_memory::Memory;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockRange, FrameSource, Unflushed};
-use framewright_arch::page_table::{Entry, PageSize, TableMemory, index_of};
+use framewright_arch::paging::{Entry, PageSize, TableMemory, index_of};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::{FramePool, VmemmapSpaceFixture};
 

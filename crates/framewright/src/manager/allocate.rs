@@ -233,8 +233,8 @@ impl Mark {
     /// The same of what is free or withheld.
     fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
         match self {
-            Self::Low => zone.keeps(zone.low_pages(), highest),
-            Self::Min => zone.keeps(zone.min_pages(), highest),
+            Self::Low => zone.watermark_for(zone.low_pages(), highest),
+            Self::Min => zone.watermark_for(zone.min_pages(), highest),
             Self::Nothing => 0,
         }
     }

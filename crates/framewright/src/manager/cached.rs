@@ -272,11 +272,11 @@ impl<P: Platform> Manager<P> {
         }
         let put = self.inside(|cache| {
             let usual = !self.pressure.quiet.wants_attention()
-                && cache.keeps(start, order)
+                && cache.covers(start, order)
                 && start.is_aligned(order);
             if usual { cache.put(start, order) } else { Put::Full }
         });
-        if put == Some(Put::Kept) {
+        if put == Some(Put::Cached) {
             Ok(())
         } else {
             self.free_slowly(start, order, put, Location::caller())
@@ -293,13 +293,13 @@ impl<P: Platform> Manager<P> {
         put: Option<Put>,
         place: Place,
     ) -> Result<(), FreeError> {
-        if put == Some(Put::Twice) {
+        if put == Some(Put::DoubleFree) {
             return Err(FreeError::free_already(start));
         }
         let mut told = false;
         let kept = self.inside(|cache| {
             if !(cache.caches(order, MigrateType::Movable)
-                && cache.keeps(start, order)
+                && cache.covers(start, order)
                 && start.is_aligned(order))
             {
                 return None;
@@ -337,8 +337,8 @@ impl<P: Platform> Manager<P> {
                 put = cache.put(start, order);
             }
             match put {
-                Put::Kept => Some(result),
-                Put::Twice => Some(Err(FreeError::free_already(start))),
+                Put::Cached => Some(result),
+                Put::DoubleFree => Some(Err(FreeError::free_already(start))),
                 Put::Full => None,
             }
         });

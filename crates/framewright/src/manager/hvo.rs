@@ -160,7 +160,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
-        self.for_each_piece(runs, Zone::withdraw, &mut |piece| {
+        self.for_each_piece(runs, Zone::unpublish, &mut |piece| {
             if batch.push(piece) {
                 total += self.evict_batch(space, &mut batch);
             }
@@ -185,7 +185,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
-        self.for_each_piece(runs, Zone::withdrawn, &mut |piece| {
+        self.for_each_piece(runs, Zone::unpublished, &mut |piece| {
             if batch.push(piece) {
                 total += self.populate_batch(space, &mut batch);
             }
@@ -244,7 +244,7 @@ impl<P: Platform> Vmemmap<'_, P> {
                 change.spent_pages += frames.taken_pages;
                 ready.push(piece);
             } else {
-                piece.zone.describe_again(piece.blocks);
+                piece.zone.publish_again(piece.blocks);
                 change.out_of_frames += u64::from(piece.blocks.blocks());
             }
         }
@@ -322,7 +322,7 @@ impl<P: Platform> Vmemmap<'_, P> {
             }
         }
         change += self.flush(space, &mut unflushed);
-        done.take().for_each(|piece| piece.zone.describe_again(piece.blocks));
+        done.take().for_each(|piece| piece.zone.publish_again(piece.blocks));
         self.manager.vmemmap.note_restored(&change);
         change
     }
@@ -339,7 +339,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         let mut change = self.flush(space, unflushed);
         if populated.is_ok() {
             change.spent_pages += frames.taken_pages;
-            piece.zone.describe_again(piece.blocks);
+            piece.zone.publish_again(piece.blocks);
         }
         // Without frames what is present stays so without use, and what is absent is absent: the
         // blocks' pages come inside.

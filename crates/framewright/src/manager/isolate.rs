@@ -228,7 +228,7 @@ impl<P: Platform> Isolation<'_, P> {
         self.with_caches(&mut |cache| {
             let hull = self.manager.isolations.lock(self.manager.platform).hull;
             if let Some(zone) = self.manager.zones.get(cache.zone) {
-                cache.set_home(kept(zone.home(), hull));
+                cache.set_pfn_range(kept(zone.pfn_range(), hull));
             }
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.

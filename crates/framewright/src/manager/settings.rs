@@ -68,7 +68,7 @@ impl Tunables {
                     self.watermark_scale_factor,
                 );
                 let ratio = self.lowmem_reserve_ratio[kind as usize];
-                zone.set_marks(marks, lowmem_reserve(kind, managed, ratio));
+                zone.set_watermarks(marks, lowmem_reserve(kind, managed, ratio));
             }
         }
     }

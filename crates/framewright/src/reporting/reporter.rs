@@ -150,7 +150,7 @@ impl<P: Platform> Manager<P> {
             return Err((RegisterError::Busy, device));
         }
         for zone in self.zones() {
-            zone.keep_marks(self.platform());
+            zone.track_reported(self.platform());
         }
         let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
         if order < Order::BLOCK {

@@ -35,14 +35,14 @@ impl<P: Platform> Vmemmap<'_, P> {
         let mut withdrawn = 0;
         let mut partly = false;
         for_each_piece(zone, runs.clone(), &mut |piece| {
-            let blocks = zone.withdraw_owned(piece.blocks);
+            let blocks = zone.unpublish_owned(piece.blocks);
             withdrawn += u64::from(blocks);
             partly |= blocks != 0 && piece.blocks.blocks() != BLOCKS_PER_CALL;
         });
         if withdrawn == 0 {
             return Ok(change);
         }
-        zone.wait_for_lookers();
+        zone.wait_for_readers();
         let mut unflushed = Unflushed::new();
         if partly {
             for_each_piece(zone, runs.clone(), &mut |piece| {
@@ -81,7 +81,7 @@ impl<P: Platform> Vmemmap<'_, P> {
             change.spent_pages = frames.taken_pages;
         } else {
             // Only a section in one mapping needs a frame, and of that all blocks are present.
-            piece.zone.describe_again(piece.blocks);
+            piece.zone.publish_again(piece.blocks);
             change.out_of_frames = u64::from(piece.blocks.blocks());
         }
         change

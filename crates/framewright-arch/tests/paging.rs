@@ -1,7 +1,7 @@
 //! Tables built over pretended memory, walked and compared with a model.
 
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_arch::page_table::{
+use framewright_arch::paging::{
     Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory, translate,
 };
 use proptest::prelude::*;

@@ -5,10 +5,10 @@
 //! for later. A call takes all its tables before it stores an entry that a CPU can see, so that one
 //! that fails has changed nothing.
 
-use crate::page_table::{Access, Entry, PageSize, index_of};
-use crate::vmemmap::table::{ENTRIES, Table};
-use crate::vmemmap::taken::Taken;
-use crate::vmemmap::{FlushRequest, FlushTlb, VirtualRange};
+use super::flush::{FlushRequest, FlushTlb, VirtualRange};
+use super::table::{ENTRIES, Table};
+use super::taken::Taken;
+use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;
 use framewright::Platform;
 use framewright::units::{Order, Pfn, PhysRange};

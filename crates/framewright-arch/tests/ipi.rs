@@ -2,7 +2,7 @@
 //! and what crosses is visible.
 #![cfg(not(loom))]
 
-use framewright_arch::cross_calls::CrossCalls;
+use framewright_arch::ipi::CrossCalls;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

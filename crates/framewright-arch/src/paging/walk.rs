@@ -1,6 +1,7 @@
 //! Follows tables as the CPU does, for one address or for all.
 
-use super::{Access, Entry, PageSize, TableMemory, index_of};
+use super::builder::TableMemory;
+use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;

@@ -1,7 +1,7 @@
 //! Flushing the TLB of the CPU that asks.
 
-use super::{FlushRequest, FlushTlb, VirtualRange};
-use crate::cpu::registers;
+use super::flush::{FlushRequest, FlushTlb, VirtualRange};
+use crate::x86_64::registers;
 use core::arch::asm;
 
 /// Forgets on the calling CPU alone: all that a machine with one CPU needs, and what each CPU does
@@ -13,7 +13,7 @@ pub struct LocalTlb {
 
 impl LocalTlb {
     /// `global`: the array's entries survive a change of tables
-    /// ([`VmemmapPlace::global`](super::VmemmapPlace::global)).
+    /// ([`VmemmapPlace::global`](crate::vmemmap::VmemmapPlace::global)).
     ///
     /// # Safety
     /// While this is used as a [`FlushTlb`], no other CPU uses the tables. Runs with the rights of

@@ -46,7 +46,7 @@ pub enum FlushRequest<'a> {
 }
 
 /// A way to make CPUs forget translations. What it costs is counted by
-/// [`Vmemmap`](super::Vmemmap).
+/// [`Vmemmap`](crate::vmemmap::Vmemmap).
 ///
 /// # Safety
 /// When [`flush`](Self::flush) or [`flush_pages`](Self::flush_pages) returns, no CPU uses what it

@@ -1,7 +1,7 @@
 //! How fast the time-stamp counter runs, measured against a clock of known rate.
 
 use crate::acpi::PowerTimer;
-use crate::cpu::port::Port;
+use crate::x86_64::port::Port;
 use core::ptr::NonNull;
 
 /// Looks at the reference before it counts as stopped. At 30 ns a look this is more than any

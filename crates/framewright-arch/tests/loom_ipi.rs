@@ -1,10 +1,10 @@
 //! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain
 //! memory here, so the model fails when it is seen too early; a CPU that is not notified of a call
 //! waits for ever, and the model says so. `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! framewright-arch --test loom_cross_calls --target-dir target/loom`
+//! framewright-arch --test loom_ipi --target-dir target/loom`
 #![cfg(loom)]
 
-use framewright_arch::cross_calls::CrossCalls;
+use framewright_arch::ipi::CrossCalls;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};

@@ -13,7 +13,7 @@
 //! which looks once more after `begin`, finds the work done, or the helper, which has done it
 //! before `wake`, finds the caller in the set.
 
-use crate::cross_calls::MAX_CPUS;
+use super::cross_calls::MAX_CPUS;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::const_fn;
 

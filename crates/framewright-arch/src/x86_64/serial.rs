@@ -2,7 +2,7 @@
 //!
 //! Orders of memory: Relaxed: the size of a queue stands alone.
 
-use crate::cpu::port::Port;
+use crate::x86_64::port::Port;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the

@@ -1,6 +1,6 @@
 //! Builds translations of physical ranges and finds out where an address leads.
 
-use super::{Access, Entry, PageSize, index_of};
+use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;
 use framewright::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 

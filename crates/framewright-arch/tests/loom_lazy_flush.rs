@@ -1,10 +1,10 @@
 //! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The
 //! page is plain memory: the model fails when the CPU still looks at it while it is somebody
-//! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_put_off
+//! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_lazy_flush
 //! --target-dir target/loom`
 #![cfg(loom)]
 
-use framewright_arch::put_off::PutOff;
+use framewright_arch::paging::PutOff;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! Two CPUs that wait one after the other for the same helper, under every interleaving that the
 //! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_awaited --target-dir
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_ipi_awaited --target-dir
 //! target/loom`
 #![cfg(loom)]
 
-use framewright_arch::awaited::Awaited;
+use framewright_arch::ipi::Awaited;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;

@@ -4,7 +4,7 @@
 //! one is set has its partner in the page walk of the processor, which reads what an entry leads to
 //! after the entry. A new table is filled Relaxed before an entry names it.
 
-use crate::page_table::Entry;
+use crate::x86_64::entry::Entry;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::units::Pfn;
