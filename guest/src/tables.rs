@@ -218,7 +218,7 @@ pub fn inspect(
         ),
         (found.present_bytes == described, "the vmemmap has not what was populated"),
         (
-            found.present_bytes <= manager.vmemmap_bytes(),
+            found.present_bytes <= manager.vmemmap().bytes(),
             "the vmemmap has more than the manager knows of",
         ),
         (check_absent_table(vmemmap), "the absent table is not what it was"),
