@@ -209,7 +209,7 @@ fn an_interrupt_ends_it_and_nothing_is_left() {
     wait_until("QEMU is gone", || !is_running(&pid()));
     let (stdout, stderr) = common::rest(&mut child);
     assert!(
-        stdout.is_empty() && stderr.ends_with("framewright: interrupted\n"),
+        stdout.is_empty() && stderr.ends_with("framewright-bench: interrupted\n"),
         "{stdout}{stderr}"
     );
 }

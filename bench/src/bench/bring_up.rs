@@ -100,7 +100,7 @@ fn first_touch_once(index: usize) -> Result<Value, Error> {
         |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let output = Command::new(program)
-        .args(["bench", "bring-up", "--first-touch-of", &index.to_string()])
+        .args(["bring-up", "--first-touch-of", &index.to_string()])
         .stdin(Stdio::null())
         .output()
         .map_err(|error| failed(error.to_string()))?;

@@ -11,7 +11,7 @@ impl Zone {
     /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole
     /// or in a pool and are described by the array. They are not described any more when this
     /// returns, and nobody looks at their descriptors.
-    pub(crate) fn withdraw<P: Platform>(
+    pub(crate) fn unpublish<P: Platform>(
         &self,
         platform: &P,
         blocks: BlockRange,
@@ -20,7 +20,7 @@ impl Zone {
         let array = descriptors.array()?;
         let mut found: Option<BlockRange> = None;
         // Readers are waited for under the lock, so that no block is split meanwhile.
-        let _lists = self.settled(platform);
+        let _lists = self.lock_coalesced(platform);
         for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
             let index = self.index_of_whole(block).filter(|&index| array.describes(index));
             match (index, &mut found) {
@@ -39,8 +39,8 @@ impl Zone {
 
     /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many.
     /// Who came to look at them before is to be waited for
-    /// ([`wait_for_lookers`](Self::wait_for_lookers)).
-    pub(crate) fn withdraw_owned(&self, blocks: BlockRange) -> u32 {
+    /// ([`wait_for_readers`](Self::wait_for_readers)).
+    pub(crate) fn unpublish_owned(&self, blocks: BlockRange) -> u32 {
         let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
         else {
             return 0;
@@ -51,7 +51,7 @@ impl Zone {
     }
 
     /// Waits for all who look at descriptors.
-    pub(crate) fn wait_for_lookers(&self) {
+    pub(crate) fn wait_for_readers(&self) {
         if let Some(descriptors) = &self.descriptors {
             descriptors.wait_for_all();
         }
@@ -67,13 +67,13 @@ impl Zone {
 
     /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and
     /// that the array could describe but does not.
-    pub(crate) fn withdrawn<P: Platform>(
+    pub(crate) fn unpublished<P: Platform>(
         &self,
         platform: &P,
         blocks: BlockRange,
     ) -> Option<BlockRange> {
         let array = self.descriptors.as_ref()?.array()?;
-        let _lists = self.settled(platform);
+        let _lists = self.lock_coalesced(platform);
         let is_one = |&block: &u32| {
             self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index))
         };
@@ -84,7 +84,7 @@ impl Zone {
 
     /// Initialises descriptors of blocks that are allocated whole, whose part of the array is
     /// present, and puts them into use.
-    pub(crate) fn describe_again(&self, blocks: BlockRange) {
+    pub(crate) fn publish_again(&self, blocks: BlockRange) {
         let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
         else {
             return;

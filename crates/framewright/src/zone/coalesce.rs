@@ -13,24 +13,24 @@ const AT_ONCE: u32 = 16;
 const MOST_HOLDS: u32 = 1 << 16;
 
 impl Zone {
-    /// The lock, with no block loose ([`loose`](crate::block::loose)): free neighbours are merged
-    /// and in the lists. Whoever looks for something in the tables, or wants more than one block,
-    /// takes it this way. What gets loose under the guard stays so.
-    pub(super) fn settled<'a, P: Platform>(
+    /// The lock, with no block loose ([`loose`](crate::block::deferred_merge)): free neighbours are
+    /// merged and in the lists. Whoever looks for something in the tables, or wants more than one
+    /// block, takes it this way. What gets loose under the guard stays so.
+    pub(super) fn lock_coalesced<'a, P: Platform>(
         &'a self,
         platform: &'a P,
     ) -> SpinGuard<'a, FreeLists, P> {
         let mut lists = self.changing.lists.lock(platform);
         for _ in 0..MOST_HOLDS {
-            if lists.loose.is_empty() {
+            if lists.deferred.is_empty() {
                 return lists;
             }
-            lists.settle(&self.table, self.segments, AT_ONCE);
+            lists.coalesce(&self.table, self.segments, AT_ONCE);
             // What the caller does has a hold of its own.
             drop(lists);
             lists = self.changing.lists.lock(platform);
         }
-        lists.settle(&self.table, self.segments, u32::MAX);
+        lists.coalesce(&self.table, self.segments, u32::MAX);
         lists
     }
 }

@@ -106,13 +106,13 @@ impl Tier<'_> {
 
     /// Goes on where frames of a block became free that is isolated or undescribed.
     #[cold]
-    pub(super) fn freed_held_back(&mut self, segment: &Range<u32>, index: u32, pages: u64) {
+    pub(super) fn freed_unavailable(&mut self, segment: &Range<u32>, index: u32, pages: u64) {
         let state = self.table.state(index);
         *self.free_counter(state) += pages;
         if state.has(BlockState::UNDESCRIBED) {
             self.describe_if_possible(index);
         }
-        self.settle(segment, index);
+        self.reindex(segment, index);
     }
 
     /// Isolates a split block: what is free and what becomes free waits.
@@ -120,7 +120,7 @@ impl Tier<'_> {
         if self.lists.spare == index {
             self.lists.spare = NONE;
         }
-        self.set_room(index, None);
+        self.set_free_order(index, None);
         self.hold(segment, index, BlockState::with);
     }
 
@@ -140,18 +140,18 @@ impl Tier<'_> {
         let state = change(state, BlockState::ISOLATED);
         *self.free_counter(state) += state.free_pages();
         self.table.set_state(index, state);
-        self.settle(segment, index);
+        self.reindex(segment, index);
     }
 
     /// Puts a split block where its state says that it belongs: among the whole ones, into a set of
     /// those with room, or nowhere.
-    pub(crate) fn settle(&mut self, segment: &Range<u32>, index: u32) {
+    pub(crate) fn reindex(&mut self, segment: &Range<u32>, index: u32) {
         let state = self.table.state(index);
         let complete = state.free_pages() + state.map_pages() == PAGES_PER_BLOCK;
         if state.has(BlockState::ISOLATED) {
             if complete {
                 self.lists.isolated_pages += PAGES_PER_BLOCK - state.free_pages();
-                self.lists.marks.set_zero(index, false);
+                self.lists.reported.set_zero(index, false);
                 self.take_map(index);
                 self.table.set_state(
                     index,
@@ -160,9 +160,9 @@ impl Tier<'_> {
             }
         } else if complete {
             self.complete(segment, index);
-        } else if !state.is_held_back() {
+        } else if !state.is_unavailable() {
             let largest = self.table.free_map(index).largest_order();
-            self.set_room(index, largest);
+            self.set_free_order(index, largest);
         }
     }
 }

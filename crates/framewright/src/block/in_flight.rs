@@ -7,7 +7,7 @@ use super::lists::NONE;
 use core::ops::Range;
 
 /// How many runs are out at once: what one call to a device may hold.
-pub(crate) const MOST_OUT: usize = 32;
+pub(crate) const MOST_IN_FLIGHT: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Run {
@@ -26,13 +26,13 @@ impl Run {
 }
 
 /// See the module documentation. Changed under the zone lock only.
-pub(crate) struct Outside {
-    runs: [Run; MOST_OUT],
+pub(crate) struct InFlight {
+    runs: [Run; MOST_IN_FLIGHT],
     count: usize,
 }
 
-impl Outside {
-    pub(crate) const EMPTY: Self = Self { runs: [Run::NONE; MOST_OUT], count: 0 };
+impl InFlight {
+    pub(crate) const EMPTY: Self = Self { runs: [Run::NONE; MOST_IN_FLIGHT], count: 0 };
 
     /// Writes a run down; false when there is no room.
     pub(crate) fn add(&mut self, index: u32, start: usize, order: u8) -> bool {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn runs_go_out_and_come_back_one_by_one() {
-        let mut outside = Outside::EMPTY;
+        let mut outside = InFlight::EMPTY;
         assert!(outside.add(7, 0, 4) && outside.add(7, 64, 5) && outside.add(8, 0, 8));
         assert_eq!((outside.pages_of(7), outside.pages_of(8), outside.pages_of(9)), (48, 256, 0));
         assert_eq!(outside.first_in(7, &(10..70)), Some(10));
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(outside.remove(7, 0), (false, true));
         assert_eq!(outside.remove(7, 64), (true, false));
         assert_eq!(outside.first_in(8, &(255..512)), Some(255));
-        for run in 1..MOST_OUT {
+        for run in 1..MOST_IN_FLIGHT {
             assert!(outside.add(9, run, 0));
         }
         assert!(!outside.add(9, 0, 0), "no more than fit");

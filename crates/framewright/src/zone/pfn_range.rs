@@ -11,17 +11,17 @@ use crate::units::{Order, Pfn, PfnRange};
 
 impl Zone {
     /// See the module documentation; as bring-up left the zone.
-    pub(crate) const fn home(&self) -> PfnRange {
-        self.home
+    pub(crate) const fn pfn_range(&self) -> PfnRange {
+        self.pfn_range
     }
 
     /// Finds it, at the end of bring-up, while what is free in a block in pieces is all that is
     /// managed there.
-    pub(super) fn find_home(&mut self) {
+    pub(super) fn find_pfn_range(&mut self) {
         let first = self.segments.iter().find_map(|segment| self.first_of(segment));
         let last = self.segments.iter().rev().find_map(|segment| self.last_of(segment));
         if let (Some(start), Some(last)) = (first, last) {
-            self.home = PfnRange { start, end: last.add(1) };
+            self.pfn_range = PfnRange { start, end: last.add(1) };
         }
     }
 

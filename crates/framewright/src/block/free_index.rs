@@ -13,7 +13,7 @@ const SETS: usize = ORDERS * MigrateType::COUNT;
 
 /// See the module documentation. Changed under the zone lock only.
 #[repr(C)]
-pub(crate) struct Room {
+pub(crate) struct FreeIndex {
     /// Per type, bit n says that the set of order n is not empty.
     occupied: [u16; MigrateType::COUNT],
     sets: BitSets<SETS>,
@@ -29,7 +29,7 @@ const fn set_of(migrate_type: MigrateType, order: u8) -> usize {
     migrate_type as usize * ORDERS + order as usize
 }
 
-impl Room {
+impl FreeIndex {
     pub(crate) const EMPTY: Self = Self { occupied: [0; MigrateType::COUNT], sets: BitSets::EMPTY };
 
     /// Empty sets for `blocks` indices over [`words_for`] words of any content.
@@ -140,10 +140,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    fn room(blocks: usize) -> Room {
+    fn free_index(blocks: usize) -> FreeIndex {
         let words: Vec<AtomicU64> =
             (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
-        Room::new(words.leak(), blocks)
+        FreeIndex::new(words.leak(), blocks)
     }
 
     #[test]
@@ -151,22 +151,22 @@ mod tests {
         const SELDOM: &[MigrateType] =
             &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
         for blocks in [64, 4097] {
-            let mut room = room(blocks);
-            assert!(!room.scratch(SELDOM).is_empty());
+            let mut index = free_index(blocks);
+            assert!(!index.scratch(SELDOM).is_empty());
             for kind in SELDOM {
-                room.insert(*kind, 3, 0);
-                assert!(room.scratch(SELDOM).is_empty(), "{kind:?}");
-                room.remove(*kind, 3, 0);
+                index.insert(*kind, 3, 0);
+                assert!(index.scratch(SELDOM).is_empty(), "{kind:?}");
+                index.remove(*kind, 3, 0);
             }
-            room.insert(MigrateType::Movable, 3, 0);
-            assert!(!room.scratch(SELDOM).is_empty());
+            index.insert(MigrateType::Movable, 3, 0);
+            assert!(!index.scratch(SELDOM).is_empty());
         }
     }
 
     #[test]
     fn sets_over_dirty_memory_behave_as_sets() {
         for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
-            let mut room = room(blocks);
+            let mut index = free_index(blocks);
             let mut model: BTreeSet<u32> = BTreeSet::new();
             let mut seed = 1_u64;
             for _ in 0..2000 {
@@ -175,17 +175,17 @@ mod tests {
                     .wrapping_add(1_442_695_040_888_963_407);
                 let block = u32::try_from((seed >> 33) % blocks as u64).expect("small");
                 if model.remove(&block) {
-                    room.remove(MigrateType::Movable, 3, block);
+                    index.remove(MigrateType::Movable, 3, block);
                 } else {
                     model.insert(block);
-                    room.insert(MigrateType::Movable, 3, block);
+                    index.insert(MigrateType::Movable, 3, block);
                 }
-                assert_eq!(room.first(MigrateType::Movable, 3), model.first().copied());
-                let any = room.any(MigrateType::Movable, 3, seed.wrapping_mul(seed));
+                assert_eq!(index.first(MigrateType::Movable, 3), model.first().copied());
+                let any = index.any(MigrateType::Movable, 3, seed.wrapping_mul(seed));
                 assert!(any.map_or(model.is_empty(), |member| model.contains(&member)));
-                assert_eq!(room.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
+                assert_eq!(index.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
                 if seed.is_multiple_of(50)
-                    && let Some((base, members)) = room.lowest_members(MigrateType::Movable, 3)
+                    && let Some((base, members)) = index.lowest_members(MigrateType::Movable, 3)
                 {
                     let near: Vec<u32> = (0..64)
                         .filter(|bit| members >> bit & 1 != 0)
@@ -195,29 +195,29 @@ mod tests {
                         near.iter().eq(model.range(base..base + 64))
                             && near.first() == model.first()
                     );
-                    room.remove_members(MigrateType::Movable, 3, (base, members & seed));
+                    index.remove_members(MigrateType::Movable, 3, (base, members & seed));
                     model
                         .retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
                 }
             }
-            assert_eq!(room.count(MigrateType::Movable, 3), model.len() as u64);
-            assert_eq!(room.first(MigrateType::Movable, 2), None);
-            assert_eq!(room.smallest(MigrateType::Unmovable, 0), None);
+            assert_eq!(index.count(MigrateType::Movable, 3), model.len() as u64);
+            assert_eq!(index.first(MigrateType::Movable, 2), None);
+            assert_eq!(index.smallest(MigrateType::Unmovable, 0), None);
         }
     }
 
     #[test]
     fn orders_and_types_do_not_mix() {
-        let mut room = room(100);
+        let mut index = free_index(100);
         for (migrate_type, order, block) in
             [(MigrateType::Movable, 0, 5), (MigrateType::Reclaimable, 9, 7)]
         {
-            room.insert(migrate_type, order, block);
+            index.insert(migrate_type, order, block);
         }
-        assert_eq!(room.smallest(MigrateType::Movable, 0), Some(0));
-        assert_eq!(room.smallest(MigrateType::Movable, 1), None);
-        assert_eq!(room.smallest(MigrateType::Reclaimable, 0), Some(9));
-        assert_eq!(room.first(MigrateType::Reclaimable, 9), Some(7));
-        assert_eq!(room.first(MigrateType::Movable, 9), None);
+        assert_eq!(index.smallest(MigrateType::Movable, 0), Some(0));
+        assert_eq!(index.smallest(MigrateType::Movable, 1), None);
+        assert_eq!(index.smallest(MigrateType::Reclaimable, 0), Some(9));
+        assert_eq!(index.first(MigrateType::Reclaimable, 9), Some(7));
+        assert_eq!(index.first(MigrateType::Movable, 9), None);
     }
 }

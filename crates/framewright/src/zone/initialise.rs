@@ -16,12 +16,13 @@
 
 use super::segment::Segment;
 use super::{Zone, ZoneRun};
-use crate::block::loose::Loose;
-use crate::block::marks::Marks;
+use crate::block::deferred_merge::DeferredMerges;
+use crate::block::free_index::FreeIndex;
+use crate::block::reported::ReportedBitmap;
 use crate::block::table::{BlockEntry, BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State, buddy};
 use crate::firmware::MemoryKind;
-use crate::page::{Partial, Room, Tier};
+use crate::page::{Partial, Tier};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -29,7 +30,7 @@ use core::ops::Range;
 
 /// What frames are painted as.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub(crate) enum InitialUse {
     /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
     /// that blocks that begin with them may have free buddies.
     Free { touching: bool },
@@ -50,15 +51,15 @@ fn edges(range: PfnRange) -> [PfnRange; 2] {
 impl Zone {
     /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and
     /// the marks of reported ones.
-    pub(crate) fn furnish(
+    pub(crate) fn attach(
         &mut self,
         span: PfnRange,
         segments: &'static [Segment],
         table: BlockTable,
-        (room, loose, marks): (Room, Loose, Marks),
+        (free_index, deferred, reported): (FreeIndex, DeferredMerges, ReportedBitmap),
     ) {
         let lists = self.changing.lists.get_mut();
-        (lists.room, lists.loose, lists.marks) = (room, loose, marks);
+        (lists.free_index, lists.deferred, lists.reported) = (free_index, deferred, reported);
         self.span = span;
         self.segments = segments;
         self.table = table;
@@ -83,10 +84,11 @@ impl Zone {
     /// Paints frames of `run`, of which those that cannot be managed are reserved whatever they are
     /// to be.
     #[inline(never)]
-    pub(crate) fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
+    pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
-        let paint = if run.stray || !is_accepted { Paint::Reserved } else { paint };
-        let is_managed = paint != Paint::Reserved;
+        let initial_use =
+            if run.stray || !is_accepted { InitialUse::Reserved } else { initial_use };
+        let is_managed = initial_use != InitialUse::Reserved;
         *(if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages }) +=
             range.pages();
         if run.stray {
@@ -95,30 +97,32 @@ impl Zone {
         let Some(segment) = self.segment_of(range) else { return };
         let [head, tail] = edges(range);
         for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
-            self.paint_part(segment, part, is_managed);
+            self.initialise_part(segment, part, is_managed);
         }
         let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
-        let touching = match paint {
-            Paint::Free { touching } => touching,
-            Paint::Allocated => return self.paint_blocks(segment, blocks, State::Whole, false),
-            Paint::Reserved => {
+        let touching = match initial_use {
+            InitialUse::Free { touching } => touching,
+            InitialUse::Allocated => {
+                return self.initialise_blocks(segment, blocks, State::Whole, false);
+            }
+            InitialUse::Reserved => {
                 let state = if is_accepted { State::Reserved } else { State::Unaccepted };
-                return self.paint_blocks(segment, blocks, state, false);
+                return self.initialise_blocks(segment, blocks, state, false);
             }
         };
         // Whole blocks of deferred sections are withheld. Blocks that are shared with what is
         // reserved come up at once.
         let border = self.sections.first_block().clamp(blocks.start, blocks.end);
-        self.paint_blocks(segment, blocks.start..border, State::Free, touching);
+        self.initialise_blocks(segment, blocks.start..border, State::Free, touching);
         if border < blocks.end {
             *self.changing.deferred_pages.get_mut() +=
                 u64::from(blocks.end - border) * PAGES_PER_BLOCK;
-            self.paint_blocks(segment, border..blocks.end, State::Deferred, false);
+            self.initialise_blocks(segment, border..blocks.end, State::Deferred, false);
         }
     }
 
     /// Publishes the free count. The last step.
-    pub(crate) fn finish_painting(&mut self) {
+    pub(crate) fn finish_initialising(&mut self) {
         let lists = self.changing.lists.get_mut();
         let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
         self.changing.free_pages.store(free_pages, Ordering::Relaxed);
@@ -142,7 +146,7 @@ impl Zone {
                     let lists = self.changing.lists.get_mut();
                     let largest = self.table.free_map(head).largest_order();
                     Tier { lists, table: &self.table, partials: &[], descriptors: None }
-                        .set_room(head, largest);
+                        .set_free_order(head, largest);
                 }
                 if state.is(State::Split)
                     && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
@@ -186,13 +190,13 @@ impl Zone {
 
     /// Paints frames of a block in pieces.
     #[inline(never)]
-    fn paint_part(&mut self, segment: &Segment, part: PfnRange, free: bool) {
+    fn initialise_part(&mut self, segment: &Segment, part: PfnRange, free: bool) {
         let index = segment.index_of(BlockNumber::containing(part.start));
         // Where nothing was noted, one run fills the block.
         let entry = self.partial(index, PAGES_PER_BLOCK);
         let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
         let start = offset(part.start.0 % PAGES_PER_BLOCK);
-        self.table.free_map(index).paint(start..start + offset(part.pages()), free);
+        self.table.free_map(index).set_run(start..start + offset(part.pages()), free);
         let freed = if free { part.pages() } else { 0 };
         let state = entry.state();
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + freed);
@@ -208,7 +212,7 @@ impl Zone {
 
     /// Paints whole blocks in the largest aligned pieces.
     #[inline(never)]
-    fn paint_blocks(
+    fn initialise_blocks(
         &mut self,
         segment: &Segment,
         blocks: Range<u32>,

@@ -15,13 +15,13 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 
 /// Words that the bitmaps of `blocks` blocks take.
-pub(crate) const fn mark_words(blocks: usize) -> usize {
+pub(crate) const fn words_for(blocks: usize) -> usize {
     2 * blocks.div_ceil(64)
 }
 
 /// What a block was when it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct WasReported {
     /// All of it was reported.
     pub(crate) reported: bool,
     /// All of it is zero.
@@ -33,9 +33,9 @@ const MOST_WORDS: usize = blocks_of(Order::MAX) as usize / 64;
 
 /// Which blocks of one that is on its way elsewhere were reported, a bit each.
 #[derive(Clone, Copy)]
-pub(crate) struct Moved([u64; MOST_WORDS]);
+pub(crate) struct ReportedBits([u64; MOST_WORDS]);
 
-impl Moved {
+impl ReportedBits {
     /// Whether all of the 2^`order` pages were that begin with block `from`.
     pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
         let (first, count, mask) = place(from, order);
@@ -46,7 +46,7 @@ impl Moved {
 }
 
 /// See the module documentation. Changed under the zone lock only.
-pub(crate) struct Marks {
+pub(crate) struct ReportedBitmap {
     reported: &'static [AtomicU64],
     zero: &'static [AtomicU64],
     kept: bool,
@@ -86,7 +86,7 @@ const fn aligned_runs(word: u64, length: u32) -> u64 {
     all & (u64::MAX / ((1 << length) - 1))
 }
 
-impl Marks {
+impl ReportedBitmap {
     pub(crate) const EMPTY: Self = Self {
         reported: &[],
         zero: &[],
@@ -98,7 +98,7 @@ impl Marks {
         reused_early_blocks: 0,
     };
 
-    /// Marks over [`mark_words`] words of any content.
+    /// Marks over [`words_for`] words of any content.
     pub(crate) fn new(words: &'static [AtomicU64]) -> Self {
         let (reported, zero) = words.split_at(words.len() / 2);
         Self { reported, zero, ..Self::EMPTY }
@@ -106,7 +106,7 @@ impl Marks {
 
     /// Whether there are any: from the first device on.
     #[inline]
-    pub(crate) const fn are_kept(&self) -> bool {
+    pub(crate) const fn is_tracked(&self) -> bool {
         self.kept
     }
 
@@ -194,7 +194,13 @@ impl Marks {
     /// Blocks are no longer free: their marks end. `free_pages` are left in the lists; `early` says
     /// that there was another choice than reported ones.
     #[inline(never)]
-    pub(crate) fn take(&mut self, index: u32, order: Order, free_pages: u64, early: bool) -> Taken {
+    pub(crate) fn take(
+        &mut self,
+        index: u32,
+        order: Order,
+        free_pages: u64,
+        early: bool,
+    ) -> WasReported {
         let place = place(index, order);
         let (reported, zero) =
             (Self::write(self.reported, place, false), Self::write(self.zero, place, false));
@@ -204,16 +210,21 @@ impl Marks {
         self.reused_early_blocks += if early { reported } else { 0 };
         self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
         let blocks = u64::from(blocks_of(order));
-        Taken { reported: reported == blocks, zero: zero == blocks }
+        WasReported { reported: reported == blocks, zero: zero == blocks }
     }
 
     /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when
     /// none of them was reported.
     #[inline(never)]
-    pub(crate) fn move_out(&mut self, index: u32, order: Order, free_pages: u64) -> Option<Moved> {
+    pub(crate) fn move_out(
+        &mut self,
+        index: u32,
+        order: Order,
+        free_pages: u64,
+    ) -> Option<ReportedBits> {
         let place = place(index, order);
         let (first, count, mask) = place;
-        let mut moved = Moved([0; MOST_WORDS]);
+        let mut moved = ReportedBits([0; MOST_WORDS]);
         for (out, word) in moved.0.iter_mut().zip(&self.reported[first..first + count]) {
             *out = (word.load(Ordering::Relaxed) & mask) >> (index % 64);
         }
@@ -302,9 +313,9 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn marks(blocks: usize) -> Marks {
-        let words: Vec<AtomicU64> = (0..mark_words(blocks)).map(|_| AtomicU64::new(0)).collect();
-        let mut marks = Marks::new(words.leak());
+    fn marks(blocks: usize) -> ReportedBitmap {
+        let words: Vec<AtomicU64> = (0..words_for(blocks)).map(|_| AtomicU64::new(0)).collect();
+        let mut marks = ReportedBitmap::new(words.leak());
         marks.keep(blocks as u64 * PAGES_PER_BLOCK);
         marks
     }

@@ -6,7 +6,7 @@
 //! cache, and it counts as free. Requests for one block take the lowest bit. 64 neighbours that are
 //! all loose are one free block of 128 MiB at once; what else is loose is *settled*, which is
 //! merged and put into the lists, when somebody wants more than one block or looks at what is free
-//! (`Zone::settled`).
+//! (`Zone::lock_coalesced`).
 
 use super::bit_sets::{BitSets, neighbours};
 use super::buddy;
@@ -19,11 +19,11 @@ use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
 /// What the entry of each loose block says, so that nobody has to write it there.
-pub(crate) const LOOSE: BlockState =
+pub(crate) const MERGE_DEFERRED: BlockState =
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
 
 /// See the module documentation. Changed under the zone lock only.
-pub(crate) struct Loose {
+pub(crate) struct DeferredMerges {
     set: BitSets<1>,
     blocks: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) const fn words_for(blocks: usize) -> usize {
     BitSets::<1>::words_for(blocks)
 }
 
-impl Loose {
+impl DeferredMerges {
     pub(crate) const EMPTY: Self = Self { set: BitSets::EMPTY, blocks: 0 };
 
     /// No loose block of `blocks` indices, over [`words_for`] words of any content.
@@ -131,63 +131,63 @@ impl FreeLists {
     /// Whether blocks may be loose: not while they are shuffled, as their order would not be by
     /// chance.
     #[inline]
-    pub(super) fn loosens(&mut self) -> bool {
+    pub(super) fn defers_merges(&mut self) -> bool {
         self.largest == Order::MAX && !self.placement.coin()
     }
 
     /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries
-    /// say [`LOOSE`]. False, and nothing is changed, when one of them is free already, or when they
-    /// have to be freed by [`buddy::free`].
+    /// say [`MERGE_DEFERRED`]. False, and nothing is changed, when one of them is free already, or
+    /// when they have to be freed by [`buddy::free`].
     #[inline]
-    pub(crate) fn loosen(
+    pub(crate) fn defer_merge(
         &mut self,
         table: &BlockTable,
         segment: &Range<u32>,
         index: u32,
         blocks: u32,
     ) -> bool {
-        if !self.loosens() {
+        if !self.defers_merges() {
             return false;
         }
         let members = neighbours(index, blocks);
-        let loose = self.loose.insert(members);
+        let loose = self.deferred.insert(members);
         if loose == Some(u64::MAX) {
-            self.settle_all_64(table, segment, members.0);
+            self.coalesce_64(table, segment, members.0);
         }
         loose.is_some()
     }
 
     /// The same for one block.
     #[inline]
-    pub(crate) fn loosen_one(
+    pub(crate) fn defer_merge_of_one(
         &mut self,
         table: &BlockTable,
         segment: &Range<u32>,
         index: u32,
     ) -> bool {
-        if !self.loosens() {
+        if !self.defers_merges() {
             return false;
         }
-        let loose = self.loose.insert_one(index);
+        let loose = self.deferred.insert_one(index);
         if loose == Some(u64::MAX) {
-            self.settle_all_64(table, segment, index & !63);
+            self.coalesce_64(table, segment, index & !63);
         }
         loose.is_some()
     }
 
     /// Blocks that are neighbours and all loose become one, unless a segment ends among them.
     #[inline(never)]
-    fn settle_all_64(&mut self, table: &BlockTable, segment: &Range<u32>, base: u32) {
+    fn coalesce_64(&mut self, table: &BlockTable, segment: &Range<u32>, base: u32) {
         if segment.start <= base && base + 64 <= segment.end {
-            self.loose.remove((base, u64::MAX));
+            self.deferred.remove((base, u64::MAX));
             free_neighbours(self, table, segment, base, u64::MAX);
         }
     }
 
     /// Merges up to `most` words of loose blocks and puts them into the lists, the lowest first.
-    pub(crate) fn settle(&mut self, table: &BlockTable, segments: &[Segment], most: u32) {
+    pub(crate) fn coalesce(&mut self, table: &BlockTable, segments: &[Segment], most: u32) {
         for _ in 0..most {
-            let Some((base, mut bits)) = self.loose.take(64) else { return };
+            let Some((base, mut bits)) = self.deferred.take(64) else { return };
             while bits != 0 {
                 let first = base + bits.trailing_zeros();
                 let Some(segment) = segment::find_index(segments, first) else { return };
@@ -201,7 +201,7 @@ impl FreeLists {
     }
 }
 
-/// Frees blocks whose entries say [`LOOSE`], in pieces as large as they make together.
+/// Frees blocks whose entries say [`MERGE_DEFERRED`], in pieces as large as they make together.
 fn free_neighbours(
     lists: &mut FreeLists,
     table: &BlockTable,
@@ -218,7 +218,7 @@ fn free_neighbours(
             .ok()
             .and_then(|level| Order::new(BLOCK_ORDER + level))
             .unwrap_or(Order::BLOCK);
-        buddy::free_shattered(lists, table, segment, base + start, order, MigrateType::Movable);
+        buddy::free_divided(lists, table, segment, base + start, order, MigrateType::Movable);
         bits &= !neighbours(start, blocks_of(order)).1;
     }
 }

@@ -5,8 +5,8 @@ use super::flow::unused_pages;
 use super::segment::{self, Segment};
 use super::serve::offset_in_block;
 use crate::block::bit_sets::neighbours;
+use crate::block::deferred_merge::MERGE_DEFERRED;
 use crate::block::lists::{FreeLists, NONE};
-use crate::block::loose::LOOSE;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
 use crate::page::{CpuCache, HALF, MOST_RETURNED, MOST_RUNS, Runs};
 use crate::platform::Platform;
@@ -132,7 +132,7 @@ impl Zone {
         while filled < wanted {
             let room = (wanted - filled).min(RUNS_OF_A_BLOCK);
             if filled != 0
-                && lists.room.smallest(migrate_type, order.get()).is_none()
+                && lists.free_index.smallest(migrate_type, order.get()).is_none()
                 && (room < FreeMap::<8>::PAGES >> order.get()
                     || lists.is_next_reported(migrate_type, Order::BLOCK))
             {
@@ -251,7 +251,7 @@ impl Zone {
                 |lists, segment, index, rest| self.give_runs(lists, segment, index, rest, order),
             );
         } else {
-            let ahead = |lists: &FreeLists, index| lists.loose.prefetch(index);
+            let ahead = |lists: &FreeLists, index| lists.deferred.prefetch(index);
             self.free_each(
                 platform,
                 batch,
@@ -386,7 +386,7 @@ impl Zone {
             let whole = (0..most)
                 .zip(rest.chunks_exact(runs_of_block))
                 .take_while(|&(block, runs)| is_all(block, runs));
-            let blocks = self.tier(lists).free_held(
+            let blocks = self.tier(lists).free_allocated(
                 segment,
                 index,
                 u32::try_from(whole.count()).unwrap_or(0),
@@ -408,14 +408,14 @@ impl Zone {
     }
 
     /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say
-    /// [`LOOSE`], as the first's does.
+    /// [`MERGE_DEFERRED`], as the first's does.
     #[inline]
     fn neighbours_of(&self, segment: &Range<u32>, index: u32, rest: &[Runs]) -> u32 {
         let most = most_neighbours(segment, index);
         let base = rest[0].base;
         let follow = (1..most).zip(&rest[1..]).take_while(|&(block, entry)| {
             entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK)
-                && self.table.state(index + block) == LOOSE
+                && self.table.state(index + block) == MERGE_DEFERRED
         });
         follow.last().map_or(1, |(block, _)| block + 1)
     }
@@ -433,19 +433,19 @@ impl Zone {
             return 0;
         }
         let state = self.table.state(index);
-        if state == LOOSE {
+        if state == MERGE_DEFERRED {
             let follows =
                 rest.get(1).is_some_and(|next| next.base == rest[0].base.add(PAGES_PER_BLOCK));
             let blocks = if follows { self.neighbours_of(segment, index, rest) } else { 1 };
-            if blocks > 1 && lists.loosen(&self.table, segment, index, blocks) {
+            if blocks > 1 && lists.defer_merge(&self.table, segment, index, blocks) {
                 return blocks as usize;
             }
             // Here and not below only: a sixth of what a free in random order takes.
-            if lists.loosen_one(&self.table, segment, index) {
+            if lists.defer_merge_of_one(&self.table, segment, index) {
                 return 1;
             }
         }
         let plain = state == BlockState::head(State::Whole, Order::BLOCK, state.migrate_type());
-        usize::from(plain && self.give_whole_or_loosen(lists, segment, index, state))
+        usize::from(plain && self.give_whole_or_defer_merge(lists, segment, index, state))
     }
 }
