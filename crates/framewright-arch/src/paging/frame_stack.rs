@@ -1,26 +1,26 @@
-//! Frames that were taken but are in no table yet, so that a call that runs short can put all of
-//! them back.
+//! Frames that are allocated but in no table yet, so that a call that runs short can free all of
+//! them.
 //!
-//! There may be hundreds, and there is no heap: each run's first word, which is nobody's yet, holds
-//! which run was taken before it.
+//! There may be hundreds, and there is no heap. So they are a linked stack: the first word of each
+//! run of frames names the run that was taken before it.
 
 use core::ptr::NonNull;
 use framewright::Platform;
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{FrameSource, MAP_PAGES_PER_BLOCK};
 
-/// The first run's word.
+/// The word of the first run.
 const NONE: u64 = u64::MAX;
 
-/// See the module documentation.
-pub(crate) struct Taken<'a, P> {
+/// A stack of frames. See the module documentation.
+pub(crate) struct FrameStack<'a, P> {
     platform: &'a P,
     frames: &'a mut dyn FrameSource,
     /// The last run: its frame number above its order's eight bits.
     last: u64,
 }
 
-impl<'a, P: Platform> Taken<'a, P> {
+impl<'a, P: Platform> FrameStack<'a, P> {
     pub(crate) fn new(platform: &'a P, frames: &'a mut dyn FrameSource) -> Self {
         Self { platform, frames, last: NONE }
     }
@@ -29,7 +29,7 @@ impl<'a, P: Platform> Taken<'a, P> {
         self.platform.direct(start.address()).cast()
     }
 
-    /// Takes a run. False when there is none.
+    /// Takes a run from the source. False when there is none.
     pub(crate) fn take(&mut self, order: Order) -> bool {
         let Some(start) = self.frames.take(order) else { return false };
         let word = self.word(start);
@@ -40,13 +40,13 @@ impl<'a, P: Platform> Taken<'a, P> {
         true
     }
 
-    /// Takes a part of the array for one block: in one piece if possible.
-    pub(crate) fn take_part(&mut self) -> bool {
+    /// Takes the frames of one block's descriptors: in one run if possible.
+    pub(crate) fn take_block(&mut self) -> bool {
         let together = Order::for_pages(MAP_PAGES_PER_BLOCK).is_some_and(|order| self.take(order));
         together || (0..MAP_PAGES_PER_BLOCK).all(|_| self.take(Order::PAGE))
     }
 
-    /// Gives out what was taken last. It is the caller's.
+    /// Hands the caller the run that was taken last.
     pub(crate) fn pop(&mut self) -> Option<(Pfn, Order)> {
         if self.last == NONE {
             return None;
@@ -59,10 +59,9 @@ impl<'a, P: Platform> Taken<'a, P> {
         Some((start, order))
     }
 
-    /// Gives out what [`take_part`](Self::take_part) took last, page by page to `each`, which gets
-    /// the page's place 0..8 too. Frames keep their order, so that those which follow one another
-    /// stay a run.
-    pub(crate) fn pop_part(&mut self, mut each: impl FnMut(usize, Pfn)) {
+    /// Hands what [`take_block`](Self::take_block) took last to `each`, page by page, with the
+    /// page's index 0..8. Frames keep their order, so that a run stays a run.
+    pub(crate) fn pop_block(&mut self, mut each: impl FnMut(usize, Pfn)) {
         let mut left = MAP_PAGES_PER_BLOCK;
         while left > 0
             && let Some((start, order)) = self.pop()
@@ -73,10 +72,10 @@ impl<'a, P: Platform> Taken<'a, P> {
         }
     }
 
-    /// Puts everything back that was not given out.
+    /// Puts back everything that was not popped.
     pub(crate) fn put_back(mut self) {
         while let Some((start, order)) = self.pop() {
-            // SAFETY: taken by this and not given out, so that no table names it (invariant 39).
+            // SAFETY: taken by this stack and not popped, so no table names it (invariant 39).
             unsafe { self.frames.put_back(start, order) };
         }
     }

@@ -1,10 +1,10 @@
 //! Two CPUs that wait one after the other for the same helper, under every interleaving that the
 //! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_ipi_awaited --target-dir
-//! target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_ipi_waiters
+//! --target-dir target/loom`
 #![cfg(loom)]
 
-use framewright_arch::ipi::Awaited;
+use framewright_arch::ipi::Waiters;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;
@@ -13,7 +13,7 @@ use loom::thread;
 const CALLERS: [u32; 2] = [1, 70];
 
 struct Machine {
-    awaited: Awaited,
+    waiters: Waiters,
     /// What the helper did for each of the callers is done. The post has room for one: the second
     /// caller comes when the first one's work is done.
     done: [AtomicBool; 2],
@@ -29,11 +29,11 @@ impl Machine {
         if done() {
             return;
         }
-        self.awaited.begin(CALLERS[caller]);
+        self.waiters.add(CALLERS[caller]);
         while !done() {
             self.bells[caller].wait();
         }
-        self.awaited.end(CALLERS[caller]);
+        self.waiters.remove(CALLERS[caller]);
     }
 
     fn finish(&self, caller: usize) {
@@ -41,7 +41,7 @@ impl Machine {
     }
 
     fn wake(&self) {
-        self.awaited.wake(|cpu| {
+        self.waiters.wake(|cpu| {
             let caller =
                 CALLERS.iter().position(|&caller| caller == cpu).expect("a CPU that waits");
             self.bells[caller].notify();
@@ -56,7 +56,7 @@ fn nobody_sleeps_on_because_somebody_else_waited_for_the_helper_before() {
     bounded.preemption_bound = Some(3);
     bounded.check(|| {
         let machine = Arc::new(Machine {
-            awaited: Awaited::new(),
+            waiters: Waiters::new(),
             done: [AtomicBool::new(false), AtomicBool::new(false)],
             bells: [Notify::new(), Notify::new()],
             posted: Notify::new(),
