@@ -9,7 +9,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use framewright::bootlog::BootLog;
 use framewright::platform::Platform;
-use framewright_arch::serial::Serial;
+use framewright_arch::x86_64::serial::Serial;
 
 /// The first serial port of every PC.
 // SAFETY: it is there or nothing is, and nobody but this module uses it.

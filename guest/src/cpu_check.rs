@@ -10,7 +10,7 @@ use crate::smp::{self, GuestHelpers, MAX_CPUS, TlbShootdown};
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::platform::Platform;
-use framewright_arch::vmemmap::{FlushRequest, FlushTlb, VirtualRange};
+use framewright_arch::paging::{FlushRequest, FlushTlb, VirtualRange};
 use framewright_jobs::Job;
 
 /// Units of the job for each CPU.

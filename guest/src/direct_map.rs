@@ -14,11 +14,9 @@ use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
-use framewright_arch::cpu::features::Features;
-use framewright_arch::cpu::registers::{page_table_root, set_page_table_root};
-use framewright_arch::page_table::{
-    Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory,
-};
+use framewright_arch::paging::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
+use framewright_arch::x86_64::features::Features;
+use framewright_arch::x86_64::registers::{page_table_root, set_page_table_root};
 
 /// Where stacks of CPUs are seen.
 pub const STACKS: u64 = 0xffff_fe00_0000_0000;

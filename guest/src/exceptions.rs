@@ -10,9 +10,9 @@ use crate::{console, image, smp};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_arch::cpu::exceptions::{self, Frame, PageFaultCode, Table};
-use framewright_arch::cpu::registers::{self, halt};
-use framewright_arch::cpu::segments::Segments;
+use framewright_arch::x86_64::exceptions::{self, Frame, PageFaultCode, Table};
+use framewright_arch::x86_64::registers::{self, halt};
+use framewright_arch::x86_64::segments::Segments;
 
 const STACK_BYTES: usize = 32 * 1024;
 const STACKS: usize = 4;

@@ -1,8 +1,8 @@
 //! The end of the guest, told to QEMU through its `isa-debug-exit` device, whose exit status is
 //! twice the code plus one.
 
-use framewright_arch::cpu::port::Port;
-use framewright_arch::cpu::registers;
+use framewright_arch::x86_64::port::Port;
+use framewright_arch::x86_64::registers;
 
 /// How it ended.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use core::arch::asm;
 use framewright::Manager;
 use framewright::block::MigrateType;
 use framewright::units::Order;
-use framewright_arch::cpu::registers;
+use framewright_arch::x86_64::registers;
 
 /// A way to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
 use framewright::units::{NodeId, PhysRange};
 use framewright_arch::acpi::{AcpiError, Tables, read_topology};
-use framewright_arch::pvh::StartInfo;
+use framewright_arch::x86_64::pvh::StartInfo;
 
 /// Entries of the memory map that there is room for.
 pub const MAP_CAPACITY: usize = 1024;

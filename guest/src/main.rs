@@ -42,8 +42,8 @@ use framewright::memblock::{MemblockError, MemblockStorage};
 use framewright::platform::Platform;
 use framewright::{BringUp, BringUpError, Manager, Parameters, bootlog};
 use framewright_arch::acpi::Tables;
-use framewright_arch::page_table::MapFault;
-use framewright_arch::pvh::{PvhError, StartInfo};
+use framewright_arch::paging::MapFault;
+use framewright_arch::x86_64::pvh::{PvhError, StartInfo};
 use framewright_freestanding as _;
 use options::Options;
 use platform::{EarlyMemory, GuestPlatform, PLATFORM};
@@ -165,14 +165,14 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (kernel_tables, mapped) =
         direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
-    let array = vmemmap::build(&mut early, map);
+    let vmemmap = vmemmap::build(&mut early, map);
     let started = smp::start(&kernel_tables, &mut early, left_out);
     let called_ns = PLATFORM.now_ns();
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
         .map_err(|failed| BootError::BringUp(failed.error))?;
-    manager.initialise_deferred(&smp::GuestHelpers);
+    manager.vmemmap().initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
-    let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
+    let pools = manager.hugetlb().fill(&parameters, &smp::GuestHelpers);
 
     if let Err(error) = nodes {
         let without = if topology.node_count() > 1 {
@@ -202,7 +202,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, called_ns),
         since(called_ns, up_ns),
     );
-    vmemmap::report(&array);
+    vmemmap::report(&vmemmap);
     let intake = bootlog::Intake { map, topology: &topology, parameters: &parameters };
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);

@@ -6,7 +6,7 @@ use crate::vmemmap_check::VmemmapSpaceTest;
 use framewright::parameters::Problem;
 
 /// Bytes of the command line that are passed on.
-pub const CAPACITY: usize = framewright_arch::pvh::MAX_COMMAND_LINE_BYTES + 1;
+pub const CAPACITY: usize = framewright_arch::x86_64::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// The names of the guest's words.
 const NAMES: [&str; 15] = [

@@ -12,8 +12,8 @@ use framewright::memblock::Memblock;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
 use framewright::vmemmap_space::VmemmapSpace;
-use framewright_arch::cpu::features::hypervisor_is;
-use framewright_arch::cpu::{entropy, interrupts, registers};
+use framewright_arch::x86_64::features::hypervisor_is;
+use framewright_arch::x86_64::{entropy, interrupts, registers};
 
 /// The memblock allocator of this guest.
 pub type EarlyMemory<'a> = Memblock<'a, GuestPlatform>;

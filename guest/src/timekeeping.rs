@@ -6,11 +6,11 @@ use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, PLATFORM};
 use core::ptr::NonNull;
 use framewright::units::PhysRange;
 use framewright_arch::acpi::{AcpiError, hpet_address, power_timer};
-use framewright_arch::clock::{
+use framewright_arch::x86_64::clock::{
     Hpet, IntervalTimer, PowerTimerClock, Reference, USUAL_HPET_ADDRESS, calibrate,
 };
-use framewright_arch::cpu::registers::time_stamp;
-use framewright_arch::pvh::StartInfo;
+use framewright_arch::x86_64::pvh::StartInfo;
+use framewright_arch::x86_64::registers::time_stamp;
 
 /// How long to look; the counter is then known to about 1 in 10 000.
 const WINDOW_US: u64 = 4_000;

@@ -5,7 +5,7 @@ use crate::platform::PLATFORM;
 use core::fmt::{self, Write};
 use framewright::platform::Platform;
 use framewright::procfs::FileSystem;
-use framewright_arch::serial::Serial;
+use framewright_arch::x86_64::serial::Serial;
 use framewright_shell::Requests;
 
 /// The second serial port of a PC, if it has one.

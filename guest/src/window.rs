@@ -8,10 +8,10 @@ use framewright::sync::SpinLock;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::FrameSource;
 use framewright::{Manager, Request};
-use framewright_arch::address_space::{AddressSpace, SpaceError};
-use framewright_arch::cpu::features::Features;
-use framewright_arch::cpu::registers::page_table_root;
-use framewright_arch::page_table::PageSize;
+use framewright_arch::paging::PageSize;
+use framewright_arch::paging::{AddressSpace, SpaceError};
+use framewright_arch::x86_64::features::Features;
+use framewright_arch::x86_64::registers::page_table_root;
 use framewright_workload::{Window, WindowError};
 
 /// Where it begins; nothing else of this guest is there.

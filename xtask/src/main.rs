@@ -1,10 +1,13 @@
 //! Developer commands. `cargo xtask test` is what continuous integration runs, no more and no less.
 
+mod api;
 mod command;
 mod guest;
 mod house;
 mod miri;
 mod packages;
+mod publish;
+mod rust;
 mod soak;
 mod step;
 mod steps;
@@ -23,6 +26,7 @@ usage: cargo xtask <command>
        [--threads N]   instead of as many as the host has CPUs, and three times more
   miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs a nightly toolchain
   guest                builds the reference guest and the minimal kernel and shows their sizes
+  api                  writes the lists of the public interface, docs/api
   fmt                  formats all code
 ";
 
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
             .iter()
             .try_for_each(|kernel| guest::build(kernel).map(|image| println!("{image}")))
             .map_err(|failure| failure.output),
+        ["api"] => api::write(),
         ["fmt"] => command::Run::cargo(&["fmt", "--all"])
             .output()
             .map(drop)

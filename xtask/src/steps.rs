@@ -2,7 +2,7 @@
 
 use crate::command::Run;
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{guest, house, packages, soak, workspace};
+use crate::{api, guest, house, packages, publish, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -12,6 +12,7 @@ pub const ALL: &[Step] = &[
         about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what they may",
         run: house,
     },
+    Step { name: "api", about: "docs/api lists the public interface as it is", run: api::check },
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "docs", about: "documentation builds without a warning", run: docs },
     Step {
@@ -36,6 +37,11 @@ pub const ALL: &[Step] = &[
         name: "guest",
         about: "the reference guest, the minimal kernel and the program for Linux build and are small",
         run: guest_image,
+    },
+    Step {
+        name: "publish",
+        about: "every library can be packed, and builds from its package",
+        run: publish::check,
     },
     Step { name: "browser", about: "reports, looked at in a browser", run: browser_tests },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },

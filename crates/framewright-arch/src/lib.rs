@@ -1,34 +1,44 @@
-//! Framewright on x86-64: what a kernel needs between the boot protocol and the memory manager.
+//! What a kernel needs between the boot protocol and Framewright's memory manager.
 //!
-//! * [`acpi`] and [`pvh`] read what firmware left in memory. They copy it through
-//!   [`PhysicalMemory`], each byte once, because a host may change it; they contain no unsafe code,
-//!   and give an error that names the place for every malformed input.
-//! * [`page_table`] builds translations over tables that it reaches through a trait, so it runs on
-//!   the host too.
-//! * [`vmemmap`] is the vmemmap's range: descriptors of pages mapped by 2 MiB, given back,
-//!   and shared where there are none.
-//! * [`cross_calls`] lets CPUs have each other call functions; how they are interrupted is the
-//!   kernel's business.
-//! * [`awaited`] is who sleeps until a helper has ended.
-//! * [`cpu`], [`serial`] and [`clock`] touch the hardware.
+//! * [`acpi`] reads the tables that firmware left in memory: CPUs, memory affinities, distances and
+//!   timers.
+//! * [`ipi`] lets CPUs call functions on each other; how they are interrupted is the kernel's
+//!   business.
+//! * [`paging`] builds, walks and changes page tables, and says what a TLB flush is.
+//! * [`vmemmap`] maps the vmemmap with such tables: descriptors by 2 MiB, given back where they are
+//!   not needed, and shared where there is no memory.
+//! * [`x86_64`] is the only processor so far: its registers, page-table entries, interrupts and
+//!   clocks, the PVH boot protocol and the serial port.
+//!
+//! Parsers copy what firmware wrote through [`PhysicalMemory`], each byte once, because a host may
+//! change it meanwhile. They contain no unsafe code, and every malformed input is an error that
+//! names the place.
+//!
+//! Modules use only what is above them in this picture:
+//!
+//! ```text
+//! physical memory, bytes, atomics
+//!   |          |           |
+//!  acpi     x86_64        ipi
+//!   |        |   |
+//!   +-> x86_64::clock
+//!            |
+//!          paging
+//!            |
+//!         vmemmap
+//! ```
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
 pub mod acpi;
-pub mod address_space;
-pub mod awaited;
 mod bytes;
-pub mod clock;
-pub mod cpu;
-pub mod cross_calls;
-pub mod page_table;
+pub mod ipi;
+pub mod paging;
 mod physical;
-pub mod put_off;
-pub mod pvh;
-pub mod serial;
 mod sync;
 pub mod vmemmap;
+pub mod x86_64;
 
 pub use physical::PhysicalMemory;

@@ -9,7 +9,7 @@ use framewright_arch::PhysicalMemory;
 use framewright_arch::acpi::{
     Fault, Signature, Tables, hpet_address, power_timer, read_topology, visit_cpus,
 };
-use framewright_arch::pvh::{MAGIC, PvhError, StartInfo};
+use framewright_arch::x86_64::pvh::{MAGIC, PvhError, StartInfo};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 

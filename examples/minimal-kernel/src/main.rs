@@ -10,10 +10,10 @@ use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
-use framewright_arch::cpu::port::Port;
-use framewright_arch::cpu::registers::{disable_interrupts, halt, restore_interrupts};
-use framewright_arch::pvh::StartInfo;
-use framewright_arch::serial::Serial;
+use framewright_arch::x86_64::port::Port;
+use framewright_arch::x86_64::pvh::StartInfo;
+use framewright_arch::x86_64::registers::{disable_interrupts, halt, restore_interrupts};
+use framewright_arch::x86_64::serial::Serial;
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
 

@@ -13,7 +13,7 @@ use framewright::debug::{Aids, POISON};
 use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::units::PhysRange;
 use framewright::{Manager, Parameters};
-use framewright_arch::page_table::MapFault;
+use framewright_arch::paging::MapFault;
 use framewright_balloon::pci::RegistersError;
 use framewright_balloon::{Balloon, FreeContent, Settings, StartError};
 use virtio_drivers::transport::pci::bus::{DeviceFunction, PciRoot};

@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Manager;
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_arch::cpu::port::Port;
-use framewright_arch::page_table::MapFault;
+use framewright_arch::paging::MapFault;
+use framewright_arch::x86_64::port::Port;
 use framewright_balloon::pci::Registers;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
 

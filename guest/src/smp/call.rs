@@ -9,8 +9,8 @@ use super::{CpuSet, MAX_CPUS, cpu, index, others, sleep_until};
 use crate::platform::PLATFORM;
 use core::sync::atomic::{Ordering, fence};
 use framewright::platform::Platform;
-use framewright_arch::cpu::interrupts::{CALL, are_enabled};
-use framewright_arch::cross_calls::{CrossCalls, Function};
+use framewright_arch::ipi::{CrossCalls, Function};
+use framewright_arch::x86_64::interrupts::{CALL, are_enabled};
 
 /// Looks before a caller sleeps until the last one it waits for wakes it: more than a call takes
 /// when all run. Where CPUs are virtual and share real ones, one that waits awake keeps those it

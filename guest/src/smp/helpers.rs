@@ -6,14 +6,14 @@
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;
 use framewright::platform::Platform;
-use framewright_arch::awaited::Awaited;
+use framewright_arch::ipi::Waiters;
 use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
 static SLOTS: [WorkerSlot; MAX_CPUS - 1] = [const { WorkerSlot::new() }; MAX_CPUS - 1];
 static SCHEDULER: SchedulerState = SchedulerState::new();
 /// Who sleeps until a helper has ended.
-static AWAITED: [Awaited; MAX_CPUS - 1] = [const { Awaited::new() }; MAX_CPUS - 1];
+static WAITERS: [Waiters; MAX_CPUS - 1] = [const { Waiters::new() }; MAX_CPUS - 1];
 /// Looks at a helper before its caller sleeps.
 const LOOKS: u32 = 20_000;
 
@@ -30,8 +30,8 @@ pub fn serve(index: u32) -> bool {
         return false;
     }
     // The next caller may have found the slot free by now, and wait as well.
-    if let Some(awaited) = AWAITED.get(helper) {
-        awaited.wake(|caller| {
+    if let Some(waiters) = WAITERS.get(helper) {
+        waiters.wake(|caller| {
             if let Some(caller) = cpu(caller) {
                 caller.wake();
             }
@@ -72,10 +72,10 @@ impl Helpers for GuestHelpers {
             }
             PLATFORM.relax();
         }
-        let Some(awaited) = AWAITED.get(helper) else { return };
-        awaited.begin(index());
+        let Some(waiters) = WAITERS.get(helper) else { return };
+        waiters.add(index());
         sleep_until(done);
-        awaited.end(index());
+        waiters.remove(index());
     }
 
     fn relax(&self) {

@@ -8,8 +8,8 @@ use super::call::{has_tasks, serve_tasks};
 use super::interrupts::send;
 use super::{Cpu, all, helpers, this};
 use core::sync::atomic::{Ordering, fence};
-use framewright_arch::cpu::interrupts::{WAKE, enable, wait};
-use framewright_arch::cpu::registers::disable_interrupts;
+use framewright_arch::x86_64::interrupts::{WAKE, enable, wait};
+use framewright_arch::x86_64::registers::disable_interrupts;
 
 impl Cpu {
     /// Interrupts it if it sleeps or is about to. What was written for it to find before this is

@@ -12,10 +12,12 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_arch::cpu::interrupts::{self, CALL, ERROR, SPURIOUS, TIMER, WAKE};
-use framewright_arch::cpu::local_apic::{LocalApic, Mode, Vectors, has_x2apic, registers_address};
-use framewright_arch::cpu::port::Port;
-use framewright_arch::page_table::{Access, MapFault};
+use framewright_arch::paging::{Access, MapFault};
+use framewright_arch::x86_64::interrupts::{self, CALL, ERROR, SPURIOUS, TIMER, WAKE};
+use framewright_arch::x86_64::local_apic::{
+    LocalApic, Mode, Vectors, has_x2apic, registers_address,
+};
+use framewright_arch::x86_64::port::Port;
 
 const VECTORS: Vectors = Vectors { timer: TIMER, error: ERROR, spurious: SPURIOUS };
 /// The shortest time over which the timer is measured.

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use framewright::firmware::Topology;
 use framewright::units::NodeId;
 use framewright_arch::acpi::visit_cpus;
-use framewright_arch::cpu::local_apic::{LARGEST_XAPIC_ID, has_x2apic, initial_id};
+use framewright_arch::x86_64::local_apic::{LARGEST_XAPIC_ID, has_x2apic, initial_id};
 
 /// How many that are left out are named one by one.
 const NAMED: usize = 8;

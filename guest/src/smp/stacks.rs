@@ -6,8 +6,8 @@ use crate::direct_map::{KernelTables, STACKS};
 use crate::platform::EarlyMemory;
 use framewright::memblock::{MemblockRequest, NodeChoice};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
-use framewright_arch::cpu::segments::Segments;
-use framewright_arch::page_table::Access;
+use framewright_arch::paging::Access;
+use framewright_arch::x86_64::segments::Segments;
 
 /// From one CPU's stacks to the next.
 const STRIDE: u64 = 256 * 1024;

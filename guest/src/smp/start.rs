@@ -16,12 +16,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::PAGE_SIZE;
-use framewright_arch::cpu::features::Features;
-use framewright_arch::cpu::interrupts::TIMER;
-use framewright_arch::cpu::local_apic::LocalApic;
-use framewright_arch::cpu::registers::{halt, page_table_root, time_stamp};
-use framewright_arch::page_table::MapFault;
-use framewright_arch::vmemmap::{FlushRequest, LocalTlb};
+use framewright_arch::paging::MapFault;
+use framewright_arch::paging::{FlushRequest, LocalTlb};
+use framewright_arch::x86_64::features::Features;
+use framewright_arch::x86_64::interrupts::TIMER;
+use framewright_arch::x86_64::local_apic::LocalApic;
+use framewright_arch::x86_64::registers::{halt, page_table_root, time_stamp};
 
 /// The trampoline runs in real mode.
 const REAL_MODE_END: u64 = 1 << 20;
@@ -258,7 +258,7 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
     // From here on others send it interrupts, which wait until they are let in.
     ONLINE.insert(index);
     // What changed until now was not sent here.
-    LocalTlb::forget(FlushRequest::Everything, true);
+    LocalTlb::flush_local(FlushRequest::Everything, true);
     interrupts::let_in();
     idle::idle()
 }

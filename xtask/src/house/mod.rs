@@ -5,12 +5,16 @@
 //! * Nothing is left unfinished.
 //! * `unsafe` is explained where it stands.
 //! * Orders of memory are explained in the file that uses them.
-//! * Crates know only what `docs/architecture.md` says they may.
+//! * Crates know only what `docs/architecture.md` says they may; modules of the core know only those
+//!   below them, and files form no circles.
+//! * Documents are short, no wider than a line, and their links lead somewhere.
 
 mod arrows;
+mod documents;
+mod modules;
 mod orders;
-mod source;
 
+use crate::rust::source;
 use crate::workspace;
 use std::path::Path;
 use std::{fs, io};
@@ -49,6 +53,8 @@ pub fn inspect(root: &Path) -> io::Result<Report> {
     }
     let manifests = workspace::files(root, "Cargo.toml")?;
     findings.extend(arrows::inspect(root, &manifests)?);
+    findings.extend(modules::inspect(root)?);
+    findings.extend(documents::inspect(root)?);
     Ok(Report { files: files.len(), crates: manifests.len().saturating_sub(1), findings })
 }
 

@@ -3,7 +3,7 @@
 //! What can be checked by a program is that a file which uses an order speaks of it. Tests,
 //! examples and programs are left out.
 
-use super::source;
+use crate::rust::source;
 
 /// What an order is called in code, and how comments may speak of it.
 const ORDERS: [(&str, &[&str]); 5] = [

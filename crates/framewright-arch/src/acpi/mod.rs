@@ -1,5 +1,5 @@
-//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near to one another (SRAT),
-//! how far nodes are apart (SLIT), and which clocks can be believed (HPET, FADT).
+//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near one another (SRAT), how
+//! far nodes are apart (SLIT), and which clocks have a known rate (HPET, FADT).
 //!
 //! [`Tables::open`] walks from the root pointer and copies what it meets, each byte once, because
 //! memory that firmware wrote may change while it is read; [`read_topology`] makes a

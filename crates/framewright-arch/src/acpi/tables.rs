@@ -13,7 +13,7 @@ pub const MAX_TABLE_BYTES: usize = 1 << 20;
 const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
-/// The tables that are copied: all that anybody here reads.
+/// The tables that are copied: all that this crate reads.
 const COPIED: [Signature; 5] =
     [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
 
@@ -95,9 +95,9 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and where all are
-/// that the root table names. Each byte of firmware's memory was read once: what was checked is
-/// what is used.
+/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and the addresses of
+/// all tables that the root table names. Each byte of firmware's memory was read once: what was
+/// checked is what is used.
 #[derive(Debug)]
 pub struct Tables<'a> {
     rsdp: PhysRange,
@@ -110,16 +110,16 @@ pub struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// Room that is enough for the tables of some 4000 CPUs.
+    /// Storage that is enough for the tables of about 4000 CPUs.
     pub const USUAL_STORAGE_BYTES: usize = 256 << 10;
 
-    /// Copies root pointer, root table and tables into `storage`, and checks them. Beside the
+    /// Copies root pointer, root table and tables into `storage`, and checks them. Besides the
     /// tables that takes 20 bytes for each table that the root names and 12 for each CPU that the
     /// SRAT names.
     ///
     /// # Errors
-    /// Whatever is wrong with root pointer or root table, too little room for the latter included.
-    /// What is wrong with another table is [`find`](Self::find)'s error.
+    /// The root pointer or the root table is malformed, or `storage` is too small for the latter.
+    /// An error in another table is reported by [`find`](Self::find).
     pub fn open(
         memory: &impl PhysicalMemory,
         rsdp: u64,
@@ -154,7 +154,7 @@ impl<'a> Tables<'a> {
                 copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none())
             {
                 match &header {
-                    // What comes behind an entry that leads nowhere is not believed.
+                    // Nothing behind an entry that leads nowhere is believed.
                     None => *copy = Some(Err(unreadable(root, index, address_bytes))),
                     Some(header) if address != 0 && name == signature.0 => {
                         *copy = Some(Table::read(memory, &mut storage, signature, address, header));
@@ -200,8 +200,8 @@ impl<'a> Tables<'a> {
         copy.and_then(|(copy, _)| *copy).transpose()
     }
 
-    /// Name and bytes of every table that the root table names. Only the headers were looked at;
-    /// null addresses, which real firmware leaves for tables that it took away, are stepped over.
+    /// Name and byte range of every table that the root table names. Only the headers were read.
+    /// Null addresses, which real firmware leaves for tables that it removed, are skipped.
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
         let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
         self.records.iter().enumerate().filter_map(move |(index, record)| {
@@ -247,7 +247,7 @@ fn read_root_pointer(
 ) -> Result<(PhysRange, Signature, u64), AcpiError> {
     let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
     let unreadable = |length| error(0, Fault::Unreadable { length });
-    // Each part is read once, and no more than the part before says that there is.
+    // Each part is read once, and only as far as the part before says.
     let read = |offset: usize, to: &mut [u8]| {
         rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to))
     };

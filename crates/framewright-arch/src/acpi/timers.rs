@@ -20,7 +20,7 @@ pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
     Ok(memory_register(&table, 40).filter(|&address| address != 0))
 }
 
-/// The power-management timer, when the machine has one behind a port.
+/// The power-management timer, when the machine has one at a port.
 ///
 /// # Errors
 /// The table is malformed.

@@ -1,6 +1,6 @@
 //! Page tables in the memory of a machine that is made up.
 
-use framewright_arch::page_table::{Entry, TableMemory};
+use framewright_arch::paging::{Entry, TableMemory};
 use framewright_testkit::FakeMachine;
 
 /// The machine's memory as tables.

@@ -5,7 +5,7 @@
 
 use super::bit_sets::neighbours;
 use super::lists::{FreeLists, Position};
-use super::marks::Moved;
+use super::reported::ReportedBits;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockTable, blocks_of};
 use crate::units::{BLOCK_ORDER, Order};
@@ -18,10 +18,11 @@ const CLAIM_ORDER: u8 = 12;
 
 /// What gets loose at once when one block is wanted: 8 blocks; 2 on the tiny machines of the model
 /// checkers.
-const TORN: Order = match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
-    Some(order) => order,
-    None => Order::BLOCK,
-};
+const SPLIT_AHEAD: Order =
+    match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
+        Some(order) => order,
+        None => Order::BLOCK,
+    };
 
 fn lower(order: Order) -> Order {
     Order::new(order.get() - 1).unwrap_or(Order::BLOCK)
@@ -41,10 +42,10 @@ pub(crate) fn take(
     migrate_type: MigrateType,
 ) -> Option<u32> {
     if order == Order::BLOCK && migrate_type == MigrateType::Movable {
-        if lists.loose.is_empty() {
+        if lists.deferred.is_empty() {
             tear(lists, table);
         }
-        if let Some(index) = take_loose(lists) {
+        if let Some(index) = take_deferred(lists) {
             return Some(index);
         }
     }
@@ -55,22 +56,27 @@ pub(crate) fn take(
 /// one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
 /// as what it was told of should stay free.
 fn tear(lists: &mut FreeLists, table: &BlockTable) {
-    if !lists.marks.are_kept()
-        && lists.loosens()
+    if !lists.reported.is_tracked()
+        && lists.defers_merges()
         && lists
             .smallest(MigrateType::Movable, Order::BLOCK)
-            .is_some_and(|(smallest, _)| smallest >= TORN)
-        && let Some((index, _)) =
-            take_up_to(lists, table, (TORN, TORN), MigrateType::Movable, MigrateType::Movable)
+            .is_some_and(|(smallest, _)| smallest >= SPLIT_AHEAD)
+        && let Some((index, _)) = take_up_to(
+            lists,
+            table,
+            (SPLIT_AHEAD, SPLIT_AHEAD),
+            MigrateType::Movable,
+            MigrateType::Movable,
+        )
     {
-        shatter_whole(table, index, TORN);
-        lists.loose.insert(neighbours(index, blocks_of(TORN)));
+        divide_into_blocks(table, index, SPLIT_AHEAD);
+        lists.deferred.insert(neighbours(index, blocks_of(SPLIT_AHEAD)));
     }
 }
 
 /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose,
 /// else the smallest free block or a piece of it. The blocks that come back are the bits of 64 from
-/// the first value on. Unless it `may_tear`, nothing larger than that is divided; of reported
+/// the first value on. Unless it `may_split`, nothing larger than that is divided; of reported
 /// memory one block is taken, and none then: nobody waits for more.
 #[inline]
 pub(crate) fn take_some(
@@ -78,12 +84,12 @@ pub(crate) fn take_some(
     table: &BlockTable,
     most: u32,
     migrate_type: MigrateType,
-    may_tear: bool,
+    may_split: bool,
 ) -> Option<(u32, u64)> {
     if migrate_type == MigrateType::Movable
-        && let Some((base, bits)) = lists.loose.take(most)
+        && let Some((base, bits)) = lists.deferred.take(most)
     {
-        lists.end_marks(base + bits.trailing_zeros(), Order::BLOCK, false);
+        lists.end_reported(base + bits.trailing_zeros(), Order::BLOCK, false);
         return Some((base, bits));
     }
     let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
@@ -91,26 +97,29 @@ pub(crate) fn take_some(
     let largest =
         if reported { Order::BLOCK } else { Order::new(BLOCK_ORDER + level).unwrap_or(smallest) };
     let order = smallest.min(largest);
-    if (order < smallest || reported) && !may_tear {
+    if (order < smallest || reported) && !may_split {
         return None;
     }
     let mut place = choose(lists, migrate_type, order, order)?;
-    if lists.marks.are_kept() && !place.reported && lists.marks.counts(place.index, order).0 != 0 {
+    if lists.reported.is_tracked()
+        && !place.reported
+        && lists.reported.counts(place.index, order).0 != 0
+    {
         // Not all of it was reported, nor nothing: what was not comes first.
         place = choose(lists, migrate_type, Order::BLOCK, Order::BLOCK)?;
     }
     let index = take_place(lists, table, place, migrate_type);
     if place.order > Order::BLOCK {
-        shatter_whole(table, index, place.order);
+        divide_into_blocks(table, index, place.order);
     }
     Some(neighbours(index, blocks_of(place.order)))
 }
 
 /// Takes the lowest block that is loose.
-fn take_loose(lists: &mut FreeLists) -> Option<u32> {
-    let (base, bits) = lists.loose.take(1)?;
+fn take_deferred(lists: &mut FreeLists) -> Option<u32> {
+    let (base, bits) = lists.deferred.take(1)?;
     let index = base + bits.trailing_zeros();
-    lists.end_marks(index, Order::BLOCK, false);
+    lists.end_reported(index, Order::BLOCK, false);
     Some(index)
 }
 
@@ -132,7 +141,7 @@ fn take_listed(
     if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
         // Alone: where only loose blocks are left, nothing as large as what is usually claimed with
         // it is free.
-        let index = take_loose(lists)?;
+        let index = take_deferred(lists)?;
         table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
         lists.events.fallback_claims += 1;
         return Some(index);
@@ -162,7 +171,7 @@ fn take_place(
     migrate_type: MigrateType,
 ) -> u32 {
     let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
-    lists.end_marks(index, place.order, !place.reported);
+    lists.end_reported(index, place.order, !place.reported);
     index
 }
 
@@ -174,10 +183,10 @@ pub(crate) fn move_up_to(
     (order, most): (Order, Order),
     from: MigrateType,
     migrate_type: MigrateType,
-) -> Option<(u32, Order, Option<Moved>)> {
+) -> Option<(u32, Order, Option<ReportedBits>)> {
     let Place { head, index, order, .. } = choose(lists, from, order, most)?;
     let index = cut(lists, table, head, index, order, migrate_type);
-    Some((index, order, lists.move_marks(index, order)))
+    Some((index, order, lists.move_reported(index, order)))
 }
 
 /// A piece of a free block.
@@ -201,7 +210,7 @@ fn choose(
     let (found, reported) = lists.smallest(migrate_type, order)?;
     let order = found.min(most);
     let head = lists.next(migrate_type, found, reported);
-    let index = if reported { head } else { lists.marks.choose(head, found, order) };
+    let index = if reported { head } else { lists.reported.choose(head, found, order) };
     Some(Place { head, index, order, reported })
 }
 
@@ -217,7 +226,7 @@ pub(crate) fn take_from(
     migrate_type: MigrateType,
 ) -> u32 {
     let index = cut(lists, table, head, index, order, migrate_type);
-    lists.end_marks(index, order, false);
+    lists.end_reported(index, order, false);
     index
 }
 
@@ -350,7 +359,7 @@ fn free_in_pieces(
 }
 
 /// Makes an allocated block into allocated blocks of order 9.
-pub(crate) fn shatter_whole(table: &BlockTable, index: u32, order: Order) {
+pub(crate) fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
     if order == Order::MAX {
         table.make_ready(index, true);
     }
@@ -360,7 +369,7 @@ pub(crate) fn shatter_whole(table: &BlockTable, index: u32, order: Order) {
 
 /// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to
 /// it.
-pub(crate) fn free_shattered(
+pub(crate) fn free_divided(
     lists: &mut FreeLists,
     table: &BlockTable,
     segment: &Range<u32>,

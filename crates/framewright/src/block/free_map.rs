@@ -41,7 +41,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
 
     /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never
     /// again.
-    pub(crate) fn paint(&self, frames: core::ops::Range<usize>, free: bool) {
+    pub(crate) fn set_run(&self, frames: core::ops::Range<usize>, free: bool) {
         let paint = if free { u64::MAX } else { 0 };
         let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else {
             return;
@@ -392,8 +392,8 @@ mod tests {
             for free in [false, true] {
                 for others in [false, true] {
                     let map = empty();
-                    map.paint(0..512, others);
-                    map.paint(start..end, free);
+                    map.set_run(0..512, others);
+                    map.set_run(start..end, free);
                     for frame in 0..512 {
                         let expected = if (start..end).contains(&frame) { free } else { others };
                         assert_eq!(
@@ -406,7 +406,7 @@ mod tests {
             }
         }
         let map = empty();
-        map.paint(0..513, true);
+        map.set_run(0..513, true);
         assert_eq!(map.count(), 0, "a range beyond the block is none");
     }
 

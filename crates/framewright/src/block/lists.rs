@@ -4,14 +4,14 @@
 //! is handed out first, because whoever gets a reported block makes the hypervisor find memory for
 //! it. Without a device for reports all blocks are in the second.
 
-use super::loose::Loose;
-use super::marks::{Marks, Moved, Taken};
-use super::outside::Outside;
+use super::deferred_merge::DeferredMerges;
+use super::free_index::FreeIndex;
+use super::in_flight::InFlight;
+use super::placement::Placement;
+use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::shuffle::Chance;
 use super::state::{BlockState, MigrateType, State};
 use super::table::{BlockEntry, BlockTable};
-use crate::debug::Placement;
-use crate::page::Room;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 
 /// Orders that have lists: 9..=18.
@@ -124,7 +124,7 @@ pub(crate) struct FreeLists {
     /// Frames in all lists.
     pages: u64,
     /// Free blocks that are in no list yet.
-    pub(crate) loose: Loose,
+    pub(crate) deferred: DeferredMerges,
     /// Free frames in split blocks, which are in no list.
     pub(crate) split_pages: u64,
     /// Frames that hold descriptors.
@@ -141,7 +141,7 @@ pub(crate) struct FreeLists {
     /// A split block all of whose frames are free, kept as it is.
     pub(crate) spare: u32,
     /// Split blocks with free frames.
-    pub(crate) room: Room,
+    pub(crate) free_index: FreeIndex,
     /// Counted here, because all of it happens under the lock.
     pub(crate) events: ZoneEvents,
     lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
@@ -150,11 +150,11 @@ pub(crate) struct FreeLists {
     /// What decides where freed blocks go while they are.
     pub(crate) chance: Chance,
     /// Which blocks are reported and which are zero.
-    pub(crate) marks: Marks,
+    pub(crate) reported: ReportedBitmap,
     /// What marks the block had that was taken last.
-    pub(crate) taken: Taken,
+    pub(crate) last_taken: WasReported,
     /// Runs of split blocks that are with the hypervisor.
-    pub(crate) outside: Outside,
+    pub(crate) in_flight: InFlight,
     /// Frames of blocks that the manager keeps for itself.
     pub(crate) kept_pages: u64,
 }
@@ -168,12 +168,12 @@ impl FreeLists {
         lists: [[[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
         occupied: [[0; MigrateType::COUNT]; 2],
         pages: 0,
-        loose: Loose::EMPTY,
+        deferred: DeferredMerges::EMPTY,
         split_pages: 0,
         map_pages: 0,
         isolated_pages: 0,
         reporting_pages: 0,
-        room: Room::EMPTY,
+        free_index: FreeIndex::EMPTY,
         spare: NONE,
         placement: Placement::USUAL,
         events: ZoneEvents {
@@ -188,9 +188,9 @@ impl FreeLists {
         },
         largest: Order::MAX,
         chance: Chance::new(0),
-        marks: Marks::EMPTY,
-        taken: Taken { reported: false, zero: false },
-        outside: Outside::EMPTY,
+        reported: ReportedBitmap::EMPTY,
+        last_taken: WasReported { reported: false, zero: false },
+        in_flight: InFlight::EMPTY,
         kept_pages: 0,
     };
 
@@ -203,12 +203,12 @@ impl FreeLists {
     /// Free frames of blocks that are not split, in lists and loose.
     #[inline]
     const fn block_pages(&self) -> u64 {
-        self.pages + self.loose.pages()
+        self.pages + self.deferred.pages()
     }
 
     /// Those of them that the hypervisor was not told of.
     pub(crate) const fn unreported_pages(&self) -> u64 {
-        self.block_pages().saturating_sub(self.marks.reported_pages())
+        self.block_pages().saturating_sub(self.reported.reported_pages())
     }
 
     /// Blocks in one list.
@@ -269,12 +269,15 @@ impl FreeLists {
     /// foreign one, is reported memory.
     #[cold]
     pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
-        if migrate_type == MigrateType::Movable && order == Order::BLOCK && !self.loose.is_empty() {
+        if migrate_type == MigrateType::Movable
+            && order == Order::BLOCK
+            && !self.deferred.is_empty()
+        {
             return false;
         }
         let mut types =
             core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
-        self.marks.are_kept()
+        self.reported.is_tracked()
             && types
                 .find_map(|from| self.smallest(from, order))
                 .is_some_and(|(_, reported)| reported)
@@ -283,18 +286,18 @@ impl FreeLists {
     /// Ends the marks of a block that was taken, which are in `taken` then. `early`: there was
     /// something that was not reported.
     #[inline]
-    pub(crate) fn end_marks(&mut self, index: u32, order: Order, early: bool) {
-        if self.marks.are_kept() {
-            self.taken = self.marks.take(index, order, self.block_pages(), early);
+    pub(crate) fn end_reported(&mut self, index: u32, order: Order, early: bool) {
+        if self.reported.is_tracked() {
+            self.last_taken = self.reported.take(index, order, self.block_pages(), early);
         }
     }
 
     /// The same for a block that stays free for others than this zone: what was reported of it, if
     /// anything was.
     #[inline]
-    pub(crate) fn move_marks(&mut self, index: u32, order: Order) -> Option<Moved> {
-        if self.marks.are_kept() {
-            self.marks.move_out(index, order, self.block_pages())
+    pub(crate) fn move_reported(&mut self, index: u32, order: Order) -> Option<ReportedBits> {
+        if self.reported.is_tracked() {
+            self.reported.move_out(index, order, self.block_pages())
         } else {
             None
         }
@@ -310,7 +313,7 @@ impl FreeLists {
         migrate_type: MigrateType,
         position: Position,
     ) {
-        let reported = self.marks.is_reported(index, order);
+        let reported = self.reported.is_reported(index, order);
         let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
         let entry = table.entry(index);
         let state = BlockState::head(State::Free, order, migrate_type);
@@ -335,9 +338,9 @@ impl FreeLists {
         let list = &mut self.lists[0][migrate_type as usize][slot(Order::MAX)];
         let index = list.first;
         if index == NONE
-            || self.marks.are_kept()
+            || self.reported.is_tracked()
             || self.placement.is_random()
-            || !self.loose.is_empty()
+            || !self.deferred.is_empty()
         {
             return None;
         }
@@ -367,7 +370,7 @@ impl FreeLists {
         const FREE: BlockState = BlockState::head(State::Free, Order::MAX, MigrateType::Movable);
         let entry = table.group(index);
         if entry.state() != WHOLE
-            || self.marks.are_kept()
+            || self.reported.is_tracked()
             || self.placement.is_random()
             || self.largest != Order::MAX
         {
@@ -375,7 +378,7 @@ impl FreeLists {
         }
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
         let pages = self.pages + Order::MAX.pages();
-        let free_pages = pages + self.loose.pages() + self.split_pages;
+        let free_pages = pages + self.deferred.pages() + self.split_pages;
         entry.set_state(FREE);
         list.link_first(|other| table.group(other), entry, index);
         if list.last == index {
@@ -398,7 +401,7 @@ impl FreeLists {
         order: Order,
     ) {
         debug_assert!(
-            !self.marks.are_kept(),
+            !self.reported.is_tracked(),
             "there are devices for reports before there is memory"
         );
         let slot = slot(order).min(BLOCK_ORDERS - 1);

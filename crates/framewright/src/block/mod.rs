@@ -8,11 +8,13 @@
 
 pub(crate) mod bit_sets;
 pub(crate) mod buddy;
+pub(crate) mod deferred_merge;
+pub(crate) mod free_index;
 mod free_map;
+pub(crate) mod in_flight;
 pub(crate) mod lists;
-pub(crate) mod loose;
-pub(crate) mod marks;
-pub(crate) mod outside;
+pub(crate) mod placement;
+pub(crate) mod reported;
 pub(crate) mod segment;
 pub(crate) mod shuffle;
 mod state;

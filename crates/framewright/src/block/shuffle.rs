@@ -177,7 +177,7 @@ pub(crate) fn gather(
         lists.remove(table, place);
         place += size;
     }
-    lists.end_marks(index, order, lists.unreported_pages() != 0);
+    lists.end_reported(index, order, lists.unreported_pages() != 0);
     table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
     true
 }

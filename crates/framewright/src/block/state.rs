@@ -208,7 +208,7 @@ impl BlockState {
     /// for them yet. What is free waits.
     pub const UNDESCRIBED: u64 = 1 << 63;
     /// Bits that keep free frames of a split block from being handed out.
-    const HELD_BACK: u64 = Self::ISOLATED | Self::UNDESCRIBED;
+    const UNAVAILABLE: u64 = Self::ISOLATED | Self::UNDESCRIBED;
 
     /// The word as it stands in the table.
     #[must_use]
@@ -305,8 +305,8 @@ impl BlockState {
     /// Whether free frames of the split block are not handed out: it is isolated, or waits for
     /// descriptors.
     #[must_use]
-    pub const fn is_held_back(self) -> bool {
-        self.0 & Self::HELD_BACK != 0
+    pub const fn is_unavailable(self) -> bool {
+        self.0 & Self::UNAVAILABLE != 0
     }
 
     /// How many of a split block's frames hold its descriptors.
@@ -369,14 +369,14 @@ impl BlockState {
 
     /// The order that no free run in the split block exceeds, if it is known to have one.
     #[must_use]
-    pub const fn room(self) -> Option<u8> {
+    pub const fn free_order(self) -> Option<u8> {
         let room = (self.0 >> ROOM_SHIFT & ROOM_BITS) as u8;
         room.checked_sub(1)
     }
 
     /// The same with another room.
     #[must_use]
-    pub const fn with_room(self, order: Option<u8>) -> Self {
+    pub const fn with_free_order(self, order: Option<u8>) -> Self {
         let room = match order {
             Some(order) => order as u64 + 1,
             None => 0,
@@ -416,7 +416,7 @@ impl BlockState {
         const LOOKED_AT: u64 = STATE_BITS
             | 3 << FORM_SHIFT
             | COUNT_BITS << MANAGED_SHIFT
-            | BlockState::HELD_BACK
+            | BlockState::UNAVAILABLE
             | BlockState::REPORTING;
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
@@ -499,13 +499,15 @@ mod tests {
                         && marked.is(State::Whole)
                 );
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
-                assert_eq!(word.room(), None);
+                assert_eq!(word.free_order(), None);
                 for room in 0..=9 {
-                    assert_eq!(word.with_room(Some(room)).room(), Some(room));
-                    assert_eq!(word.with_room(Some(room)).with_room(None), word);
-                    let exact = word.with_room(Some(room)).with_exact(true);
-                    assert!(exact.is_exact() && !word.is_exact() && exact.room() == Some(room));
-                    assert_eq!(exact.with_exact(false).with_room(None), word);
+                    assert_eq!(word.with_free_order(Some(room)).free_order(), Some(room));
+                    assert_eq!(word.with_free_order(Some(room)).with_free_order(None), word);
+                    let exact = word.with_free_order(Some(room)).with_exact(true);
+                    assert!(
+                        exact.is_exact() && !word.is_exact() && exact.free_order() == Some(room)
+                    );
+                    assert_eq!(exact.with_exact(false).with_free_order(None), word);
                 }
                 assert_eq!(
                     word.with_migrate_type(MigrateType::Cma).migrate_type(),
@@ -516,7 +518,9 @@ mod tests {
                     BlockState::head(State::Split, order, migrate_type)
                 );
                 assert_eq!(word.with_order(Order::PAGE).with_order(order), word);
-                assert!(word.with(BlockState::UNDESCRIBED).is_held_back() && !word.is_held_back());
+                assert!(
+                    word.with(BlockState::UNDESCRIBED).is_unavailable() && !word.is_unavailable()
+                );
                 for (first, scattered) in [(0, false), (504, false), (511, true), (7, true)] {
                     let mapped = word.with(BlockState::UNDESCRIBED).with_map(first, scattered);
                     assert_eq!(
@@ -525,7 +529,10 @@ mod tests {
                     );
                     assert_eq!(mapped.has(BlockState::SCATTERED), scattered);
                     assert_eq!(mapped.without_map(), word);
-                    assert_eq!(mapped.with_room(Some(9)).with_pages(1, 2, 3).map_first(), first);
+                    assert_eq!(
+                        mapped.with_free_order(Some(9)).with_pages(1, 2, 3).map_first(),
+                        first
+                    );
                 }
             }
         }

@@ -14,7 +14,6 @@ mod fill;
 mod filled;
 mod history;
 mod owner;
-mod placement;
 mod places;
 
 pub use history::{Damage, PageHistory};
@@ -22,7 +21,6 @@ pub use history::{Damage, PageHistory};
 pub(crate) use fill::{fill, first_other};
 pub(crate) use filled::Filled;
 pub(crate) use owner::{Allocation, Event, Misuse, Owners, PageRecord};
-pub(crate) use placement::Placement;
 pub(crate) use places::{PLACES, Place, Places};
 
 use crate::parameters::Parameters;

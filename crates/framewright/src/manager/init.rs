@@ -22,18 +22,19 @@ use super::hugetlb::boot::choose_boot_pages;
 use super::isolate::Isolations;
 use super::node_clock::{NodeClock, Work};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
-use super::pressure::Pressure;
+use super::pressure::PressureState;
 use super::settings::{Settings, Tunables};
 use super::vmemmap::{self, MapPolicy, MapState};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
-use crate::block::loose::Loose;
-use crate::block::marks::Marks;
+use crate::block::deferred_merge::DeferredMerges;
+use crate::block::free_index::FreeIndex;
+use crate::block::reported::ReportedBitmap;
 use crate::block::table::BlockTable;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors, Partial, Room};
+use crate::page::{CpuCache, Descriptors, Partial};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::reporting::Reporting;
@@ -79,11 +80,11 @@ impl<P: Platform> Manager<P> {
     /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
     ///
     /// Pages that the command line puts into pools without a map are kept back until
-    /// [`fill_pools`](Self::fill_pools), which then has to be called.
+    /// [`Hugetlb::fill`](super::Hugetlb::fill), which then has to be called.
     ///
     /// # Errors
-    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes back
-    /// with the error.
+    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes
+    /// back with the error.
     #[expect(
         clippy::result_large_err,
         reason = "the manager is larger than what comes back with an error"
@@ -174,7 +175,7 @@ impl<P: Platform> Manager<P> {
             let poison = aids.page_poison;
             let descriptors =
                 Descriptors::new(platform, readers, segments, are_wanted, array, poison);
-            zone.furnish_descriptors(descriptors, &frame.pools.boot_pages);
+            zone.attach_descriptors(descriptors, &frame.pools.boot_pages);
         }
         clock.stop(frame.nodes);
         let tunables = Tunables::of(input.parameters, frame.zones);
@@ -203,7 +204,7 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             sole: same.and_then(|zone| zones.get(zone)),
-            pressure: Pressure::new(aids.watch()),
+            pressure: PressureState::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
             pools,
@@ -435,11 +436,11 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].furnish(
+            frame.zones[slot].attach(
                 span,
                 segments,
                 BlockTable::EMPTY,
-                (Room::EMPTY, Loose::EMPTY, Marks::EMPTY),
+                (FreeIndex::EMPTY, DeferredMerges::EMPTY, ReportedBitmap::EMPTY),
             );
             continue;
         }
@@ -458,12 +459,12 @@ fn allocate_tables<P: Platform>(
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
-        let room = Room::new(carver.any(size.room_words), size.entries);
-        let loose = Loose::new(carver.any(size.loose_words), size.entries);
-        let marks = Marks::new(carver.any(size.mark_words));
+        let room = FreeIndex::new(carver.any(size.free_index_words), size.entries);
+        let loose = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
+        let marks = ReportedBitmap::new(carver.any(size.reported_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].furnish(
+        frame.zones[slot].attach(
             span,
             segments,
             BlockTable::new(heads, entries, free_maps, ready),
@@ -526,6 +527,6 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         };
         let zone = &zones[slot];
         let share = zone.final_managed_pages() / u64::from(sharers[zone.id().node.index()].max(1));
-        *cache = CpuCache::new(slot, zone.home(), share);
+        *cache = CpuCache::new(slot, zone.pfn_range(), share);
     }
 }

@@ -1,13 +1,11 @@
 //! Measuring a machine before anything is allocated: which zones have memory, how many segments
 //! they have, how large their tables are.
 
-use crate::block::loose;
-use crate::block::marks::mark_words;
 use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap};
+use crate::block::{deferred_merge, free_index, reported};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
-use crate::page::words_for;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -94,9 +92,9 @@ pub(super) struct TableSize {
     pub(super) entries: usize,
     pub(super) groups: usize,
     pub(super) ready_words: usize,
-    pub(super) room_words: usize,
-    pub(super) mark_words: usize,
-    pub(super) loose_words: usize,
+    pub(super) free_index_words: usize,
+    pub(super) reported_words: usize,
+    pub(super) deferred_words: usize,
 }
 
 impl TableSize {
@@ -108,17 +106,17 @@ impl TableSize {
             entries: entries as usize,
             groups: groups as usize,
             ready_words: groups.div_ceil(64) as usize,
-            room_words: words_for(entries as usize),
-            mark_words: mark_words(entries as usize),
-            loose_words: loose::words_for(entries as usize),
+            free_index_words: free_index::words_for(entries as usize),
+            reported_words: reported::words_for(entries as usize),
+            deferred_words: deferred_merge::words_for(entries as usize),
         }
     }
 
     /// Bytes, rounded up to whole pages.
     pub(super) fn bytes(self) -> u64 {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
-        let bytes = room::<AtomicU64>((self.ready_words + self.room_words) as u64)
-            + room::<AtomicU64>((self.mark_words + self.loose_words) as u64)
+        let bytes = room::<AtomicU64>((self.ready_words + self.free_index_words) as u64)
+            + room::<AtomicU64>((self.reported_words + self.deferred_words) as u64)
             + room::<BlockEntry>(groups)
             + room::<BlockEntry>(entries)
             + room::<FreeMap>(entries);

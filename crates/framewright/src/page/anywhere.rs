@@ -1,9 +1,9 @@
 //! The search for a run when placement is left to chance (`careful`): any member of any set that is
 //! large enough, and any run in it.
 
-use super::room::ORDERS;
 use super::tier::{Found, Tier};
 use crate::block::MigrateType;
+use crate::block::free_index::ORDERS;
 use crate::units::PAGES_PER_BLOCK;
 
 /// Runs that are tried in a block before its lowest is taken.
@@ -14,16 +14,16 @@ impl Tier<'_> {
     #[cold]
     pub(super) fn find_anywhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         loop {
-            let mut found = self.lists.room.smallest(migrate_type, order)?;
+            let mut found = self.lists.free_index.smallest(migrate_type, order)?;
             for larger in found + 1..u8::try_from(ORDERS).unwrap_or(0) {
-                if self.lists.room.first(migrate_type, larger).is_some()
+                if self.lists.free_index.first(migrate_type, larger).is_some()
                     && self.lists.placement.coin()
                 {
                     found = larger;
                 }
             }
             let chance = self.lists.placement.next();
-            let index = self.lists.room.any(migrate_type, found, chance)?;
+            let index = self.lists.free_index.any(migrate_type, found, chance)?;
             let map = self.table.free_map(index);
             let chances = (0..TRIES)
                 .map(|_| (self.lists.placement.next() % PAGES_PER_BLOCK) >> order << order);
@@ -36,7 +36,7 @@ impl Tier<'_> {
                 return Some(Found { index, start });
             }
             let state = self.table.state(index);
-            self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
         }
     }
 }

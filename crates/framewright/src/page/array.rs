@@ -24,7 +24,8 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// `base` as [`VmemmapSpace::base`](crate::vmemmap_space::VmemmapSpace::base) says it; no bit is set.
+    /// `base` as [`VmemmapSpace::base`](crate::vmemmap_space::VmemmapSpace::base) says it; no bit
+    /// is set.
     pub(crate) const fn new(
         base: NonNull<u8>,
         described: &'static [AtomicU64],

@@ -115,10 +115,10 @@ impl Word {
     fn give(&self, start: Pfn) -> Put {
         let (runs, run) = (self.runs.load(Ordering::Relaxed), 1 << (start.0 & 63));
         if runs & run != 0 {
-            return Put::Twice;
+            return Put::DoubleFree;
         }
         self.runs.store(runs | run, Ordering::Relaxed);
-        Put::Kept
+        Put::Cached
     }
 
     fn read(&self) -> Runs {
@@ -208,9 +208,9 @@ const fn sum(counts: &[usize]) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Put {
     /// It is kept.
-    Kept,
+    Cached,
     /// It is free already.
-    Twice,
+    DoubleFree,
     /// There is no room.
     Full,
 }
@@ -240,7 +240,7 @@ pub(crate) struct CpuCache {
     pub(crate) zone: usize,
     /// The frames that are kept, from the first to one past the last: that zone's, or a part of
     /// them.
-    home: [AtomicU64; 2],
+    pfn_range: [AtomicU64; 2],
     words: [Word; WORD_ORDERS * TYPES],
     freed: [Place; WORD_ORDERS],
     ready: [Place; WORD_ORDERS],
@@ -260,7 +260,7 @@ const fn word_order(order: Order) -> Option<usize> {
 
 impl CpuCache {
     /// A cache for frames of `home`, of which `share_pages` are this CPU's share.
-    pub(crate) fn new(zone: usize, home: PfnRange, share_pages: u64) -> Self {
+    pub(crate) fn new(zone: usize, pfn_range: PfnRange, share_pages: u64) -> Self {
         // Even the smallest zone has a few pages at hand.
         let share = (share_pages / SHARE).max(8);
         // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
@@ -277,7 +277,7 @@ impl CpuCache {
             flow: AtomicU32::new(0),
             blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
             zone,
-            home: [AtomicU64::new(home.start.0), AtomicU64::new(home.end.0)],
+            pfn_range: [AtomicU64::new(pfn_range.start.0), AtomicU64::new(pfn_range.end.0)],
             words: core::array::from_fn(|_| Word::empty()),
             freed: Place::all(FREED, 0, |order| share >> order),
             ready: Place::all(READY, sum(&FREED), |_| share / 64),
@@ -335,9 +335,9 @@ impl CpuCache {
     /// Whether frames of this run are kept here, if it is aligned: then its last frame has a
     /// number, whatever the first is.
     #[inline]
-    pub(crate) fn keeps(&self, start: Pfn, order: Order) -> bool {
+    pub(crate) fn covers(&self, start: Pfn, order: Order) -> bool {
         self.contents.touch();
-        let [first, end] = &self.home;
+        let [first, end] = &self.pfn_range;
         let last = start.0.wrapping_add(order.pages() - 1);
         first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
     }
@@ -374,10 +374,10 @@ impl CpuCache {
     }
 
     /// Changes which frames are kept. For who has the cache.
-    pub(crate) fn set_home(&self, home: PfnRange) {
+    pub(crate) fn set_pfn_range(&self, pfn_range: PfnRange) {
         self.contents.touch();
-        self.home[0].store(home.start.0, Ordering::Relaxed);
-        self.home[1].store(home.end.0, Ordering::Relaxed);
+        self.pfn_range[0].store(pfn_range.start.0, Ordering::Relaxed);
+        self.pfn_range[1].store(pfn_range.end.0, Ordering::Relaxed);
     }
 
     /// Keeps a run, if there is room.
@@ -400,7 +400,7 @@ impl CpuCache {
             return Put::Full;
         };
         entry.set(Runs::one(start));
-        Put::Kept
+        Put::Cached
     }
 
     #[inline]
@@ -409,13 +409,13 @@ impl CpuCache {
         if let Some(top) = stack.top().and_then(|top| self.starts.get(top))
             && top.load(Ordering::Relaxed) == start.0
         {
-            return Put::Twice;
+            return Put::DoubleFree;
         }
         let Some(entry) = stack.grow().and_then(|entry| self.starts.get(entry)) else {
             return Put::Full;
         };
         entry.store(start.0, Ordering::Relaxed);
-        Put::Kept
+        Put::Cached
     }
 
     /// How much a refill should take, in words or runs, besides what the caller wants: more each

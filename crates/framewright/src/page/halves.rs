@@ -6,8 +6,8 @@
 //! general way of [`Tier::free_run`].
 
 use super::tier::Tier;
+use crate::block::deferred_merge::MERGE_DEFERRED;
 use crate::block::lists::{NONE, Position};
-use crate::block::loose::LOOSE;
 use crate::block::{BlockState, MigrateType, buddy};
 use crate::units::{Order, PAGES_PER_BLOCK};
 use core::ops::Range;
@@ -23,7 +23,7 @@ const HELD: BlockState =
 /// Half of its frames, and as far as counts tell that may be in one run.
 const HALF_FREE: BlockState = HELD
     .with_pages(PAGES_PER_BLOCK / 2, PAGES_PER_BLOCK, PAGES_PER_BLOCK)
-    .with_room(Some(HALF.get()));
+    .with_free_order(Some(HALF.get()));
 
 impl Tier<'_> {
     /// Frees the half at frame `start` of a block, if that is in one of the usual two states.
@@ -39,7 +39,7 @@ impl Tier<'_> {
             entry.set_state(HALF_FREE);
             self.table.free_map(index).set_half(start);
             self.lists.split_pages += HALF.pages();
-            self.lists.room.insert(MigrateType::Movable, HALF.get(), index);
+            self.lists.free_index.insert(MigrateType::Movable, HALF.get(), index);
             return true;
         }
         // One block is kept split when it is all free, which the general way sees to.
@@ -49,10 +49,10 @@ impl Tier<'_> {
         {
             return false;
         }
-        self.lists.room.remove(MigrateType::Movable, HALF.get(), index);
+        self.lists.free_index.remove(MigrateType::Movable, HALF.get(), index);
         self.lists.split_pages -= HALF.pages();
         self.lists.events.block_merges += 1;
-        self.lists.marks.set_zero(index, false);
+        self.lists.reported.set_zero(index, false);
         self.free_whole(segment, index, MigrateType::Movable);
         true
     }
@@ -60,17 +60,17 @@ impl Tier<'_> {
     /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces,
     /// and of which none came back; how many of them were so. Of others nothing is changed.
     #[inline]
-    pub(crate) fn free_held(&mut self, segment: &Range<u32>, index: u32, blocks: u32) -> u32 {
+    pub(crate) fn free_allocated(&mut self, segment: &Range<u32>, index: u32, blocks: u32) -> u32 {
         if !self.table.is_ready(index) {
             return 0;
         }
         let mut held = 0;
         while held < blocks && self.table.state(index + held) == HELD {
-            self.table.set_state(index + held, LOOSE);
+            self.table.set_state(index + held, MERGE_DEFERRED);
             held += 1;
         }
         self.lists.events.block_merges += u64::from(held);
-        if held != 0 && !self.lists.loosen(self.table, segment, index, held) {
+        if held != 0 && !self.lists.defer_merge(self.table, segment, index, held) {
             for block in index..index + held {
                 buddy::free(
                     self.lists,

@@ -7,8 +7,8 @@
 
 use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
+use crate::block::deferred_merge::MERGE_DEFERRED;
 use crate::block::lists::{FreeLists, NONE, Position};
-use crate::block::loose::LOOSE;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State, buddy};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
@@ -105,7 +105,7 @@ impl Tier<'_> {
     ) {
         let (mut filled, mut limit) = (0, limit);
         while filled < most && limit != 0 {
-            let found = self.lists.room.smallest(migrate_type, order.get());
+            let found = self.lists.free_index.smallest(migrate_type, order.get());
             if found.is_none()
                 && (spares || filled != 0)
                 && self.lists.is_next_reported(migrate_type, Order::BLOCK)
@@ -114,7 +114,7 @@ impl Tier<'_> {
             }
             let near = found.filter(|_| !self.lists.placement.is_random());
             let near = near.and_then(|found| {
-                Some((found, self.lists.room.lowest_members(migrate_type, found)?))
+                Some((found, self.lists.free_index.lowest_members(migrate_type, found)?))
             });
             let Some((found, (base, mut members))) = near else {
                 let Some((index, first, runs)) = self.take_word(order, migrate_type, limit) else {
@@ -139,7 +139,7 @@ impl Tier<'_> {
                     self.change(
                         index,
                         state,
-                        state.with_room(map.largest_order()).with_exact(true),
+                        state.with_free_order(map.largest_order()).with_exact(true),
                     );
                     members &= members - 1;
                     continue;
@@ -154,17 +154,19 @@ impl Tier<'_> {
                     if self.lists.spare == index {
                         self.lists.spare = NONE;
                     }
-                    entry.set_state(state.with_free_pages(0).with_room(None).with_exact(false));
+                    entry.set_state(
+                        state.with_free_pages(0).with_free_order(None).with_exact(false),
+                    );
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {
                     self.taken(index, pages);
-                    if self.table.state(index).room() != state.room() {
+                    if self.table.state(index).free_order() != state.free_order() {
                         members &= members - 1;
                     }
                 }
             }
-            self.lists.room.remove_members(migrate_type, found, (base, used_up));
+            self.lists.free_index.remove_members(migrate_type, found, (base, used_up));
         }
     }
 
@@ -178,11 +180,11 @@ impl Tier<'_> {
     ) -> Option<(u32, usize)> {
         let all = !self.descriptors.is_some_and(Descriptors::are_wanted)
             && out.len() >= FRAMES >> order.get()
-            && self.lists.room.smallest(migrate_type, order.get()).is_none();
+            && self.lists.free_index.smallest(migrate_type, order.get()).is_none();
         if all && let Some(index) = buddy::take(self.lists, self.table, Order::BLOCK, migrate_type)
         {
             // All of a block that was whole: nothing of it is ever free.
-            self.split_held(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
+            self.split_allocated(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
             let starts = (0..FRAMES).step_by(1 << order.get());
             let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
             return Some((index, taken));
@@ -232,14 +234,14 @@ impl Tier<'_> {
             return self.find_anywhere(order, migrate_type);
         }
         loop {
-            let found = self.lists.room.smallest(migrate_type, order)?;
-            let index = self.lists.room.first(migrate_type, found)?;
+            let found = self.lists.free_index.smallest(migrate_type, order)?;
+            let index = self.lists.free_index.first(migrate_type, found)?;
             let map = self.table.free_map(index);
             if let Some(start) = map.find(order).and_then(|start| u16::try_from(start).ok()) {
                 return Some(Found { index, start });
             }
             let state = self.table.state(index);
-            self.change(index, state, state.with_room(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
         }
     }
 
@@ -261,7 +263,8 @@ impl Tier<'_> {
         // The head's word from here on: the block's own entry may be one that was never cleared
         // (invariant 5).
         let map = self.table.free_map(index);
-        if !state.is(State::Split) || state.is_held_back() || !map.is_run_free(start, order.get()) {
+        if !state.is(State::Split) || state.is_unavailable() || !map.is_run_free(start, order.get())
+        {
             return false;
         }
         map.take_run(start, order.get());
@@ -283,11 +286,11 @@ impl Tier<'_> {
             PAGES_PER_BLOCK,
             PAGES_PER_BLOCK,
         );
-        if self.lists.taken.reported {
+        if self.lists.last_taken.reported {
             // Until the first free all that is free in it was reported, and is zero if the block
             // was.
             state = state.with(BlockState::SWEPT);
-            self.lists.marks.set_zero(index, self.lists.taken.zero);
+            self.lists.reported.set_zero(index, self.lists.last_taken.zero);
         }
         self.table.set_state(index, state);
         self.lists.split_pages += PAGES_PER_BLOCK;
@@ -299,11 +302,11 @@ impl Tier<'_> {
                 self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
             }
         }
-        self.set_room(index, Some(WHOLE));
+        self.set_free_order(index, Some(WHOLE));
     }
 
     /// Makes an allocated block of order 9 a split one, all of it still allocated.
-    fn split_held(&mut self, index: u32, whole: BlockState) {
+    fn split_allocated(&mut self, index: u32, whole: BlockState) {
         self.lists.events.block_splits += 1;
         self.table.free_map(index).clear();
         self.table.set_inner(index);
@@ -336,18 +339,22 @@ impl Tier<'_> {
         let new = state.with_free_pages(free);
         let most = most_order(free);
         // Not at once: the next free may raise it again.
-        let lower = free == 0 || state.room() > most.map(|most| most + 1);
+        let lower = free == 0 || state.free_order() > most.map(|most| most + 1);
         self.change(
             index,
             state,
-            if lower { new.with_room(most).with_exact(state.is_exact() && free != 0) } else { new },
+            if lower {
+                new.with_free_order(most).with_exact(state.is_exact() && free != 0)
+            } else {
+                new
+            },
         );
     }
 
     /// Writes a split block's word and moves the block to the set that it names.
     #[inline]
     pub(super) fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
-        if (old.room(), old.migrate_type()) != (new.room(), new.migrate_type()) {
+        if (old.free_order(), old.migrate_type()) != (new.free_order(), new.migrate_type()) {
             self.change_set(index, old, new);
         }
         self.table.set_state(index, new);
@@ -355,18 +362,18 @@ impl Tier<'_> {
 
     #[inline(never)]
     fn change_set(&mut self, index: u32, old: BlockState, new: BlockState) {
-        if let Some(order) = old.room() {
-            self.lists.room.remove(old.migrate_type(), order, index);
+        if let Some(order) = old.free_order() {
+            self.lists.free_index.remove(old.migrate_type(), order, index);
         }
-        if let Some(order) = new.room() {
-            self.lists.room.insert(new.migrate_type(), order, index);
+        if let Some(order) = new.free_order() {
+            self.lists.free_index.insert(new.migrate_type(), order, index);
         }
     }
 
     /// Moves a split block to the set of another order.
-    pub(crate) fn set_room(&mut self, index: u32, room: Option<u8>) {
+    pub(crate) fn set_free_order(&mut self, index: u32, room: Option<u8>) {
         let state = self.table.state(index);
-        self.change(index, state, state.with_room(room).with_exact(false));
+        self.change(index, state, state.with_free_order(room).with_exact(false));
     }
 
     /// Whether the frames `range` of a block are allocated, as far as the tables can tell.
@@ -379,7 +386,7 @@ impl Tier<'_> {
             Some(State::Whole) if state.has(BlockState::POISONED) => {
                 Err(Refused::State(Some(State::Offline)))
             }
-            Some(State::Whole) if self.lists.loose.contains(index) => {
+            Some(State::Whole) if self.lists.deferred.contains(index) => {
                 Err(Refused::Free(range.start))
             }
             Some(State::Whole) => Ok(()),
@@ -387,7 +394,7 @@ impl Tier<'_> {
                 .table
                 .free_map(index)
                 .first_free(range.start, range.end)
-                .or_else(|| self.first_outside(index, state, range))
+                .or_else(|| self.first_in_flight(index, state, range))
             {
                 Some(frame) => Err(Refused::Free(frame)),
                 None => match self
@@ -417,9 +424,14 @@ impl Tier<'_> {
     /// The first frame of `range` of a split block that is with the hypervisor, which its free map
     /// does not tell from allocated ones.
     #[inline]
-    fn first_outside(&self, index: u32, state: BlockState, range: &Range<usize>) -> Option<usize> {
+    fn first_in_flight(
+        &self,
+        index: u32,
+        state: BlockState,
+        range: &Range<usize>,
+    ) -> Option<usize> {
         if state.has(BlockState::REPORTING) {
-            self.lists.outside.first_in(index, range)
+            self.lists.in_flight.first_in(index, range)
         } else {
             None
         }
@@ -441,7 +453,7 @@ impl Tier<'_> {
         let larger = (least.get()..=most.get())
             .take_while(|&order| start.is_multiple_of(1 << order) && map.is_run_free(start, order));
         let order = larger.last().and_then(Order::new).unwrap_or(least);
-        if !self.lists.outside.add(index, start, order.get()) {
+        if !self.lists.in_flight.add(index, start, order.get()) {
             return None;
         }
         map.take_run(start, order.get());
@@ -460,7 +472,7 @@ impl Tier<'_> {
         (start, order): (usize, Order),
         acknowledged: bool,
     ) {
-        let (was_out, more) = self.lists.outside.remove(index, start);
+        let (was_out, more) = self.lists.in_flight.remove(index, start);
         debug_assert!(was_out, "only what was lent comes back");
         let state = self.table.state(index);
         if !more {
@@ -484,7 +496,7 @@ impl Tier<'_> {
             if buddy::divide_whole(self.table, index, index + 1).is_none() {
                 return;
             }
-            self.split_held(index, state);
+            self.split_allocated(index, state);
         }
         let mut start = range.start;
         while start < range.end {
@@ -516,7 +528,7 @@ impl Tier<'_> {
         let run = start..start + (1 << order.get());
         if !state.is(State::Split)
             || self.unmanaged(index, state, run.start, run.end).is_some()
-            || self.first_outside(index, state, &run).is_some()
+            || self.first_in_flight(index, state, &run).is_some()
             || self.in_map(index, state, &run).is_some()
         {
             return false;
@@ -575,7 +587,7 @@ impl Tier<'_> {
             return false;
         }
         let free = state.free_pages() + pages;
-        if free != PAGES_PER_BLOCK && state.room() >= most_order(free) {
+        if free != PAGES_PER_BLOCK && state.free_order() >= most_order(free) {
             self.lists.split_pages += pages;
             entry.set_state(state.freed_to(free));
         } else if state.free_pages() == 0 {
@@ -592,8 +604,9 @@ impl Tier<'_> {
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
         self.lists.split_pages += pages;
-        self.table.set_state(index, state.freed_to(pages).with_room(Some(most)).with_exact(false));
-        self.lists.room.insert(state.migrate_type(), most, index);
+        self.table
+            .set_state(index, state.freed_to(pages).with_free_order(Some(most)).with_exact(false));
+        self.lists.free_index.insert(state.migrate_type(), most, index);
     }
 
     /// The same for a block with something special about it.
@@ -641,9 +654,9 @@ impl Tier<'_> {
         reached: impl FnOnce(&FreeMap) -> u8,
     ) {
         let new = before.freed_to(free);
-        if before.is_held_back() {
+        if before.is_unavailable() {
             self.table.set_state(index, new);
-            return self.freed_held_back(segment, index, free - before.free_pages());
+            return self.freed_unavailable(segment, index, free - before.free_pages());
         }
         self.lists.split_pages += free - before.free_pages();
         if free + before.map_pages() == PAGES_PER_BLOCK {
@@ -651,14 +664,14 @@ impl Tier<'_> {
             return self.complete(segment, index);
         }
         let most = most_order(free);
-        if before.room() >= most {
+        if before.free_order() >= most {
             return self.table.set_state(index, new);
         }
         if !before.is_exact() {
-            return self.change(index, before, new.with_room(most));
+            return self.change(index, before, new.with_free_order(most));
         }
         let reached = reached(self.table.free_map(index));
-        self.change(index, before, new.with_room(before.room().max(Some(reached))));
+        self.change(index, before, new.with_free_order(before.free_order().max(Some(reached))));
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request
@@ -666,7 +679,7 @@ impl Tier<'_> {
     pub(super) fn complete(&mut self, segment: &Range<u32>, index: u32) {
         if self.lists.spare == NONE && !self.lists.placement.coin() {
             self.lists.spare = index;
-            return self.set_room(index, Some(WHOLE));
+            return self.set_free_order(index, Some(WHOLE));
         }
         let migrate_type = self.join(index);
         self.free_whole(segment, index, migrate_type);
@@ -681,8 +694,8 @@ impl Tier<'_> {
         migrate_type: MigrateType,
     ) {
         if migrate_type == MigrateType::Movable {
-            self.table.set_state(index, LOOSE);
-            if self.lists.loosen_one(self.table, segment, index) {
+            self.table.set_state(index, MERGE_DEFERRED);
+            if self.lists.defer_merge_of_one(self.table, segment, index) {
                 return;
             }
         }
@@ -700,11 +713,11 @@ impl Tier<'_> {
     /// Ends all that makes a split block a split one, but its state; returns its type.
     fn join(&mut self, index: u32) -> MigrateType {
         self.lists.events.block_merges += 1;
-        self.set_room(index, None);
+        self.set_free_order(index, None);
         let state = self.table.state(index);
         let migrate_type = state.migrate_type();
         self.lists.split_pages -= state.free_pages();
-        self.lists.marks.set_zero(index, false);
+        self.lists.reported.set_zero(index, false);
         self.take_map(index);
         migrate_type
     }

@@ -138,7 +138,7 @@ impl<P: Platform> Manager<P> {
         &self,
         device: D,
     ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
-        let aids = self.aids();
+        let aids = self.debug().aids();
         let content = device.content();
         if aids.page_poison && content != Content::Poison
             || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)
@@ -150,7 +150,7 @@ impl<P: Platform> Manager<P> {
             return Err((RegisterError::Busy, device));
         }
         for zone in self.zones() {
-            zone.keep_marks(self.platform());
+            zone.track_reported(self.platform());
         }
         let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
         if order < Order::BLOCK {

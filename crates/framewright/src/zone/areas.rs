@@ -55,7 +55,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                let _lists = self.settled(platform);
+                let _lists = self.lock_coalesced(platform);
                 for _ in 0..SLICE {
                     if index >= segment.indices().end {
                         break;
@@ -91,7 +91,7 @@ impl Zone {
                     }
                 }
                 // What waits for descriptors is not free.
-                Some(State::Split) if isolated || !state.is_held_back() => {
+                Some(State::Split) if isolated || !state.is_unavailable() => {
                     let free = self.table.free_map(index);
                     if inside < PAGES_PER_BLOCK {
                         count_cut(free, usize::try_from(inside).unwrap_or(0), runs);

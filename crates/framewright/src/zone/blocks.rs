@@ -76,7 +76,7 @@ impl BlockUse {
             }
             Some(State::Split) => {
                 let managed_pages = state.managed_pages();
-                let free_pages = if state.is_held_back() { 0 } else { state.free_pages() };
+                let free_pages = if state.is_unavailable() { 0 } else { state.free_pages() };
                 Self::Split { used_pages: managed_pages.saturating_sub(free_pages), managed_pages }
             }
             Some(State::Reserved) => Self::Reserved,
@@ -130,7 +130,7 @@ impl Zone {
                 let mut runs = [None; KEPT];
                 let mut len = 0_usize;
                 {
-                    let _lists = self.settled(platform);
+                    let _lists = self.lock_coalesced(platform);
                     for _ in 0..SLICE {
                         if index >= end {
                             break;

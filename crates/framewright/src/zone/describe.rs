@@ -38,7 +38,7 @@ impl Zone {
     /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not
     /// withheld. Where they lie inside blocks, frames of blocks too small to hold their own
     /// descriptors and one page more become reserved.
-    pub(crate) fn furnish_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
+    pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             self.for_each_head(|index, start, state| {
@@ -73,9 +73,9 @@ impl Zone {
             if free > MAP_PAGES_PER_BLOCK {
                 tier.describe_if_possible(index);
                 let largest = self.table.free_map(index).largest_order();
-                tier.set_room(index, largest);
+                tier.set_free_order(index, largest);
             } else {
-                tier.set_room(index, None);
+                tier.set_free_order(index, None);
                 tier.lists.split_pages -= free;
                 self.table.free_map(index).clear();
                 self.table.set_state(
@@ -86,8 +86,8 @@ impl Zone {
                 self.reserved_pages += free;
             }
         }
-        self.find_home();
-        self.finish_painting();
+        self.find_pfn_range();
+        self.finish_initialising();
     }
 
     /// Calls `visit` with index, first frame and state of every head, ascending, at bring-up.
@@ -144,7 +144,7 @@ impl Zone {
             && state.is(State::Whole)
             && state.order() == order
             && !state.is_nobodys();
-        if !is_one || lists.loose.contains(index) {
+        if !is_one || lists.deferred.contains(index) {
             return None;
         }
         let (count, owner) = (self.table.count(index), self.table.owner(index));

@@ -4,7 +4,7 @@ use super::flow::unused_pages;
 use super::isolate::largest_piece;
 use super::{Zone, segment};
 use crate::block::lists::{FreeLists, NONE, Position};
-use crate::block::marks::Moved;
+use crate::block::reported::ReportedBits;
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State, buddy};
 use crate::hugetlb::{Chain, Lot, first_link};
@@ -47,7 +47,7 @@ impl Zone {
         if self.free_pages() < keep.saturating_add(order.pages()) {
             return lot;
         }
-        let mut lists = self.settled(platform);
+        let mut lists = self.lock_coalesced(platform);
         for _ in 0..RUNS_AT_ONCE {
             let spare = lists.free_pages().saturating_sub(keep) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else {
@@ -73,7 +73,13 @@ impl Zone {
     /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
     /// all of it was.
     #[inline]
-    fn make_lot(&self, index: u32, whole: Order, order: Order, reported: Option<&Moved>) -> Lot {
+    fn make_lot(
+        &self,
+        index: u32,
+        whole: Order,
+        order: Order,
+        reported: Option<&ReportedBits>,
+    ) -> Lot {
         let Some(reported) = reported else {
             return Lot::fresh(self.make_pool(index, whole, order, false));
         };
@@ -99,7 +105,7 @@ impl Zone {
         lists: &mut FreeLists,
         order: Order,
         most: Order,
-    ) -> Option<(u32, Order, Option<Moved>)> {
+    ) -> Option<(u32, Order, Option<ReportedBits>)> {
         let take = |lists: &mut FreeLists| {
             let mut types = TYPES.into_iter();
             types.find_map(|from| {
@@ -186,7 +192,7 @@ impl Zone {
         }
         if order > Order::BLOCK {
             if told {
-                lists.marks.report(first, order, false);
+                lists.reported.report(first, order, false);
             }
             buddy::free(lists, &self.table, &indices, first, order, migrate_type, Position::Head);
             return next;
@@ -202,9 +208,9 @@ impl Zone {
         while position < end {
             let piece = largest_piece(position, end, Order::MAX);
             if told {
-                lists.marks.report(position, piece, false);
+                lists.reported.report(position, piece, false);
             }
-            buddy::free_shattered(lists, &self.table, &indices, position, piece, migrate_type);
+            buddy::free_divided(lists, &self.table, &indices, position, piece, migrate_type);
             position += blocks_of(piece);
         }
         next

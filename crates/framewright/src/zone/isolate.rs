@@ -117,7 +117,7 @@ impl Zone {
         range: Range<u32>,
         change: Change,
     ) -> Result<u64, IsolateError> {
-        let mut lists = self.settled(platform);
+        let mut lists = self.lock_coalesced(platform);
         self.heads(&range, &mut |index, head, state| {
             let pfn = segment.block_of(index).start();
             let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
@@ -226,7 +226,7 @@ impl Zone {
 
     /// What the pages of the blocks at `range` are.
     pub(crate) fn survey<P: Platform>(&self, platform: &P, range: &Range<u32>) -> IsolatedPages {
-        let _lists = self.settled(platform);
+        let _lists = self.lock_coalesced(platform);
         self.survey_of(range)
     }
 

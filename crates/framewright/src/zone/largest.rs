@@ -29,7 +29,7 @@ impl Zone {
     ) -> Option<Pfn> {
         let [segment] = self.segments else { return None };
         let left = self.free_pages().checked_sub(Order::MAX.pages())?;
-        if left < self.keeps(self.low_pages(), ZoneKind::Normal) {
+        if left < self.watermark_for(self.low_pages(), ZoneKind::Normal) {
             return None;
         }
         match self.changing.lists.try_lock(platform) {

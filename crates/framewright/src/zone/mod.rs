@@ -12,25 +12,25 @@
 
 mod areas;
 mod blocks;
+mod coalesce;
 mod deferred;
 mod describe;
 pub(crate) mod fallback;
 mod flow;
-mod home;
 mod hugetlb;
+pub(crate) mod initialise;
 mod isolate;
 mod kind;
 mod largest;
-pub(crate) mod paint;
+mod pcp;
+mod pfn_range;
 mod reporting;
 mod runs;
 mod serve;
-mod settle;
 mod shuffle;
-mod supply;
+mod unpublish;
 mod verify;
 mod watermark;
-mod withdraw;
 
 pub use crate::block::Segment;
 pub(crate) use crate::block::segment;
@@ -52,9 +52,9 @@ pub use watermark::{
 
 use crate::block::lists::FreeLists;
 pub use crate::block::lists::ZoneEvents;
+use crate::block::placement::Placement;
 use crate::block::table::BlockTable;
 use crate::block::{BLOCK_ORDERS, MigrateType};
-use crate::debug::Placement;
 use crate::page::{Array, Descriptors, Partial};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -79,7 +79,7 @@ struct Changing {
 }
 
 /// Marks and reserves: read by every request, changed when somebody changes a parameter.
-struct Marks {
+struct ReportedBitmap {
     /// min, low, high and promo.
     marks: [AtomicU64; 4],
     reserve: [AtomicU64; ZoneKind::COUNT],
@@ -90,13 +90,13 @@ struct Marks {
 pub struct Zone {
     id: ZoneId,
     span: PfnRange,
-    home: PfnRange,
+    pfn_range: PfnRange,
     present_pages: u64,
     stray_pages: u64,
     /// Those that are withheld included.
     managed_pages: u64,
     reserved_pages: u64,
-    marks: Marks,
+    marks: ReportedBitmap,
     table: BlockTable,
     table_memory: PhysRange,
     segments: &'static [Segment],
@@ -116,12 +116,12 @@ impl Zone {
         Self {
             id,
             span: PfnRange::new(0, 0),
-            home: PfnRange::new(0, 0),
+            pfn_range: PfnRange::new(0, 0),
             present_pages: 0,
             stray_pages: 0,
             managed_pages: 0,
             reserved_pages: 0,
-            marks: Marks {
+            marks: ReportedBitmap {
                 marks: core::array::from_fn(|_| AtomicU64::new(0)),
                 reserve: core::array::from_fn(|_| AtomicU64::new(0)),
             },
@@ -273,7 +273,7 @@ impl Zone {
 
     /// Free blocks by order, 9 first, over all migrate types.
     pub(crate) fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
-        let lists = self.settled(platform);
+        let lists = self.lock_coalesced(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
             order.map_or(0, |order| {
@@ -285,7 +285,7 @@ impl Zone {
     }
 
     /// Pages that requests for zones up to `highest` leave, given a mark (SPEC 3.5).
-    pub(crate) fn keeps(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
+    pub(crate) fn watermark_for(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
         mark_pages.saturating_add(self.marks.reserve[highest as usize].load(Ordering::Relaxed))
     }
 
@@ -319,7 +319,7 @@ impl Zone {
     }
 
     /// Requests that are under way may still use the old ones, or some of each.
-    pub(crate) fn set_marks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
+    pub(crate) fn set_watermarks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
         let Watermarks { min_pages, low_pages, high_pages, promo_pages } = marks;
         for (place, pages) in
             self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages])

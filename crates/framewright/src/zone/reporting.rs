@@ -10,8 +10,8 @@
 
 use super::Zone;
 use super::segment::{self, Segment};
+use crate::block::in_flight::MOST_IN_FLIGHT;
 use crate::block::lists::{FreeLists, Position};
-use crate::block::outside::MOST_OUT;
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, State, buddy};
 use crate::platform::Platform;
@@ -21,7 +21,7 @@ use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 /// Entries that are looked at under one hold of the lock.
 pub(crate) const MOST_VISITED: u32 = 1024;
 /// Pieces in a batch.
-pub(crate) const MOST_PIECES: usize = MOST_OUT;
+pub(crate) const MOST_PIECES: usize = MOST_IN_FLIGHT;
 /// The largest piece: 64 MiB, as much as may be out at once.
 const LARGEST: Order = match Order::new(BLOCK_ORDER + 5) {
     Some(order) => order,
@@ -118,20 +118,20 @@ pub(crate) enum Returned {
 
 impl Zone {
     #[cold]
-    pub(super) fn publish_marks(&self, lists: &FreeLists) {
+    pub(super) fn publish_reported(&self, lists: &FreeLists) {
         self.changing.reporting_pages.store(lists.reporting_pages, Ordering::Relaxed);
-        self.changing.reported_pages.store(lists.marks.reported_pages(), Ordering::Relaxed);
+        self.changing.reported_pages.store(lists.reported.reported_pages(), Ordering::Relaxed);
         self.changing.unreported_pages.store(lists.unreported_pages(), Ordering::Relaxed);
     }
 
     /// Begins to keep marks, unless that was done before: nothing was reported yet.
-    pub(crate) fn keep_marks<P: Platform>(&self, platform: &P) {
+    pub(crate) fn track_reported<P: Platform>(&self, platform: &P) {
         let (reported, zero) = {
             let lists = self.changing.lists.lock(platform);
-            if lists.marks.are_kept() {
+            if lists.reported.is_tracked() {
                 return;
             }
-            lists.marks.words()
+            lists.reported.words()
         };
         // Nobody looks at them before they are kept, and one device at a time is registered.
         for word in reported.iter().chain(zero) {
@@ -139,26 +139,26 @@ impl Zone {
         }
         let mut lists = self.changing.lists.lock(platform);
         let unreported_pages = lists.unreported_pages();
-        lists.marks.keep(unreported_pages);
+        lists.reported.keep(unreported_pages);
         self.publish(&lists);
     }
 
     /// The least that was free in blocks and not reported since the last call, in pages.
     pub(crate) fn unreported_floor<P: Platform>(&self, platform: &P) -> u64 {
         let mut lists = self.changing.lists.lock(platform);
-        let listed_pages = lists.unreported_pages() + lists.marks.reported_pages();
-        lists.marks.take_floor(listed_pages)
+        let listed_pages = lists.unreported_pages() + lists.reported.reported_pages();
+        lists.reported.take_floor(listed_pages)
     }
 
     /// Whether there is a block of at least `order` with something to report.
     pub(crate) fn has_unreported<P: Platform>(&self, platform: &P, order: Order) -> bool {
-        self.unreported_pages() != 0 && self.settled(platform).coldest(order).is_some()
+        self.unreported_pages() != 0 && self.lock_coalesced(platform).coldest(order).is_some()
     }
 
     /// Pages of reported blocks that were handed out again, and those of them that were although
     /// there was another choice.
     pub(crate) fn reused_pages<P: Platform>(&self, platform: &P) -> (u64, u64) {
-        self.changing.lists.lock(platform).marks.reused_pages()
+        self.changing.lists.lock(platform).reported.reused_pages()
     }
 
     /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would
@@ -174,7 +174,7 @@ impl Zone {
         if self.free_pages() <= self.watermarks().low_pages + goal.guard_pages {
             return Collected::Short;
         }
-        let mut lists = self.settled(platform);
+        let mut lists = self.lock_coalesced(platform);
         let mut visited = 0;
         let mut collected = self.collect_blocks(&mut lists, goal, batch, &mut visited);
         if collected == Collected::All && goal.order < Order::BLOCK {
@@ -218,7 +218,7 @@ impl Zone {
                 return Collected::Some;
             }
             *visited += cost;
-            let Some((index, order)) = lists.marks.unreported(head, have, most) else {
+            let Some((index, order)) = lists.reported.unreported(head, have, most) else {
                 return Collected::All;
             };
             if self.is_short(lists, order.pages()) {
@@ -253,7 +253,7 @@ impl Zone {
             let next = Cursor { index: head + blocks_of(state.order()), frame: 0 };
             let fresh = cursor.frame == 0;
             if !state.is(State::Split)
-                || state.is_held_back()
+                || state.is_unavailable()
                 || state.free_pages() < goal.order.pages()
                 || fresh && state.has(BlockState::SWEPT)
             {
@@ -264,7 +264,7 @@ impl Zone {
                 // Before anything was reported: whatever is freed from now on ends it. What else is
                 // free in the block may hold anything.
                 self.table.set_state(head, state.with(BlockState::SWEPT));
-                lists.marks.set_zero(head, false);
+                lists.reported.set_zero(head, false);
             }
             loop {
                 let room = goal.most_pages.saturating_sub(batch.pages());
@@ -372,7 +372,7 @@ impl Zone {
                     Returned::Reported { .. } | Returned::Unasked => Position::Tail,
                 };
                 if let Returned::Reported { zero } = returned {
-                    lists.marks.report(index, order, zero);
+                    lists.reported.report(index, order, zero);
                 }
                 buddy::free(lists, &self.table, &indices, index, order, migrate_type, position);
             }
@@ -393,7 +393,7 @@ impl Zone {
                 Some((head, state)) => {
                     if state.is(State::Split) && state.has(BlockState::SWEPT) {
                         self.table.set_state(head, state.without(BlockState::SWEPT));
-                        lists.marks.set_zero(head, false);
+                        lists.reported.set_zero(head, false);
                     }
                     head + blocks_of(state.order())
                 }
@@ -405,13 +405,13 @@ impl Zone {
 
     /// Whether a page that was just taken out of the block at `index` is known to be zero.
     pub(super) fn is_known_zero(&self, lists: &FreeLists, index: u32, order: Order) -> bool {
-        if !lists.marks.are_kept() {
+        if !lists.reported.is_tracked() {
             return false;
         }
         if order >= Order::BLOCK {
-            return lists.taken.zero;
+            return lists.last_taken.zero;
         }
-        lists.marks.is_zero(index) && self.table.state(index).has(BlockState::SWEPT)
+        lists.reported.is_zero(index) && self.table.state(index).has(BlockState::SWEPT)
     }
 }
 

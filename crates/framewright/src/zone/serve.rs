@@ -4,8 +4,8 @@
 
 use super::Zone;
 use super::segment::{self, Segment};
+use crate::block::deferred_merge::MERGE_DEFERRED;
 use crate::block::lists::{FreeLists, Position};
-use crate::block::loose::LOOSE;
 use crate::block::shuffle::gather;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, MigrateType, State, buddy};
@@ -113,8 +113,8 @@ impl Zone {
         self.changing.free_pages.store(lists.free_pages(), Ordering::Relaxed);
         self.changing.map_pages.store(lists.map_pages, Ordering::Relaxed);
         self.changing.isolated_pages.store(lists.isolated_pages, Ordering::Relaxed);
-        if lists.marks.are_kept() {
-            self.publish_marks(lists);
+        if lists.reported.is_tracked() {
+            self.publish_reported(lists);
         }
     }
 
@@ -169,7 +169,7 @@ impl Zone {
         // What is loose is merged first: else it would stay in pieces while larger blocks are
         // divided.
         let mut lists = if order > Order::BLOCK {
-            self.settled(platform)
+            self.lock_coalesced(platform)
         } else {
             self.changing.lists.lock(platform)
         };
@@ -243,7 +243,7 @@ impl Zone {
     /// Makes the block that is kept split whole, as a request for whole blocks does that finds
     /// none.
     pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
-        let mut lists = self.settled(platform);
+        let mut lists = self.lock_coalesced(platform);
         self.release_spare(&mut lists);
     }
 
@@ -266,7 +266,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end && segment.block_of(index).start() < max {
-                let mut lists = self.settled(platform);
+                let mut lists = self.lock_coalesced(platform);
                 if order >= Order::BLOCK {
                     self.release_spare(&mut lists);
                 }
@@ -334,7 +334,7 @@ impl Zone {
     ) -> Option<PfnRange> {
         let block = BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
-        let mut lists = self.settled(platform);
+        let mut lists = self.lock_coalesced(platform);
         let offset = offset_in_block(start);
         if order < Order::BLOCK {
             if !self.tier(&mut lists).take_at(index, offset, order) {
@@ -452,7 +452,7 @@ impl Zone {
         if !state.is(State::Whole) || state.order() != order || state.is_nobodys() {
             return false;
         }
-        self.give_whole_or_loosen(lists, &indices, index, state)
+        self.give_whole_or_defer_merge(lists, &indices, index, state)
     }
 
     /// Frees and merges a block that is allocated whole and has its head at `index`.
@@ -481,18 +481,18 @@ impl Zone {
     /// Frees a block that is allocated whole and has its head at `index`; false when it is free
     /// already.
     #[inline]
-    pub(super) fn give_whole_or_loosen(
+    pub(super) fn give_whole_or_defer_merge(
         &self,
         lists: &mut FreeLists,
         indices: &Range<u32>,
         index: u32,
         state: BlockState,
     ) -> bool {
-        if state == LOOSE {
-            if lists.loosen_one(&self.table, indices, index) {
+        if state == MERGE_DEFERRED {
+            if lists.defer_merge_of_one(&self.table, indices, index) {
                 return true;
             }
-            if lists.loose.contains(index) {
+            if lists.deferred.contains(index) {
                 return false;
             }
         }
@@ -582,7 +582,7 @@ impl Zone {
         block: BlockNumber,
     ) -> Option<BlockState> {
         let segment = segment::find(self.segments, block)?;
-        let lists = self.settled(platform);
+        let lists = self.lock_coalesced(platform);
         let head = self.table.head_of(segment.index_of(block));
         drop(lists);
         head.map(|(_, state)| state)

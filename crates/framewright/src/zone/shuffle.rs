@@ -42,7 +42,7 @@ impl Zone {
             return false;
         }
         let mut lists = self.changing.lists.lock(platform);
-        let scratch = lists.room.scratch(SELDOM);
+        let scratch = lists.free_index.scratch(SELDOM);
         let mut done = true;
         for (migrate_type, reported) in
             MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
@@ -51,7 +51,7 @@ impl Zone {
             done &=
                 shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
         }
-        lists.room.end_scratch(scratch);
+        lists.free_index.end_scratch(scratch);
         done
     }
 

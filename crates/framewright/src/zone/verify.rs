@@ -1,10 +1,11 @@
 //! Recounting a zone from its table.
 
 use super::{Zone, ZoneId, segment};
+use crate::block::free_index::ORDERS;
 use crate::block::lists::{FreeLists, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
-use crate::page::{MapFrames, ORDERS, first_unmanaged};
+use crate::page::{MapFrames, first_unmanaged};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
@@ -61,7 +62,7 @@ pub enum FaultKind {
     BadFreeMap,
     /// A split block is not in the set that it says, or in one for too small an order, or the sets
     /// have other members.
-    BadRoom,
+    BadFreeIndex,
     /// Descriptors lie in a frame that is free or not managed, or a block waits for them although
     /// there is room.
     BadMap,
@@ -73,7 +74,7 @@ pub enum FaultKind {
     },
     /// A mark says of a block that is in use that it was reported or is zero, or a head, a list or
     /// a count says something else than the marks.
-    BadMark,
+    BadReported,
     /// Two free buddies of one type were not merged.
     Unmerged,
     /// A counter is not what the table adds up to (invariant 9).
@@ -125,7 +126,7 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
-        let lists = self.settled(platform);
+        let lists = self.lock_coalesced(platform);
         let mut counts = Counts {
             present_pages: self.stray_pages,
             reserved_pages: self.stray_pages,
@@ -153,16 +154,18 @@ impl Zone {
                             .table
                             .free_map(index)
                             .largest_order()
-                            .filter(|_| !state.is_held_back());
-                        if state.room() < largest || state.room().is_some() != largest.is_some() {
-                            return Err(fault(FaultKind::BadRoom));
+                            .filter(|_| !state.is_unavailable());
+                        if state.free_order() < largest
+                            || state.free_order().is_some() != largest.is_some()
+                        {
+                            return Err(fault(FaultKind::BadFreeIndex));
                         }
                         roomy_blocks += u64::from(largest.is_some());
                     }
                     if state.is(State::Whole) && state.has(BlockState::KEPT) {
                         kept_pages += state.order().pages();
                     }
-                    let marked = self.verify_marks(&lists, index, state).map_err(fault)?;
+                    let marked = self.verify_reported(&lists, index, state).map_err(fault)?;
                     (reported_blocks, zero_blocks) =
                         (reported_blocks + marked.0, zero_blocks + marked.1);
                     if state.is(State::Free) {
@@ -183,11 +186,11 @@ impl Zone {
                 index += blocks;
             }
         }
-        if lists.marks.totals() != (reported_blocks, zero_blocks) {
-            return Err(Fault { zone: self.id, pfn: None, kind: FaultKind::BadMark });
+        if lists.reported.totals() != (reported_blocks, zero_blocks) {
+            return Err(Fault { zone: self.id, pfn: None, kind: FaultKind::BadReported });
         }
         self.verify_lists(&lists, listed_blocks)?;
-        self.verify_room(&lists, roomy_blocks)?;
+        self.verify_free_index(&lists, roomy_blocks)?;
         self.verify_counts(&lists, counts)?;
         if lists.kept_pages != kept_pages {
             let kind = FaultKind::BadCount {
@@ -246,9 +249,9 @@ impl Zone {
                 let (free, managed, present) =
                     (state.free_pages(), state.managed_pages(), state.present_pages());
                 let map_pages = state.map_pages();
-                let reporting_pages = lists.outside.pages_of(index);
+                let reporting_pages = lists.in_flight.pages_of(index);
                 if (reporting_pages != 0) != state.has(BlockState::REPORTING) {
-                    return Err(FaultKind::BadMark);
+                    return Err(FaultKind::BadReported);
                 }
                 let idle = free + map_pages + reporting_pages;
                 if map.count() != free
@@ -315,23 +318,23 @@ impl Zone {
 
     /// Checks the marks of what has its head at `index` and says how many of its blocks are
     /// reported and zero.
-    fn verify_marks(
+    fn verify_reported(
         &self,
         lists: &FreeLists,
         index: u32,
         state: BlockState,
     ) -> Result<(u64, u64), FaultKind> {
         let order = state.order().max(Order::BLOCK);
-        let (reported, zero) = lists.marks.counts(index, order);
+        let (reported, zero) = lists.reported.counts(index, order);
         let fits = match state.state() {
             Some(State::Free) => {
-                let all = lists.marks.is_reported(index, order);
+                let all = lists.reported.is_reported(index, order);
                 zero <= reported && all == state.has(BlockState::REPORTED)
             }
             Some(State::Split) => reported == 0,
             _ => (reported, zero) == (0, 0),
         };
-        if fits { Ok((reported, zero)) } else { Err(FaultKind::BadMark) }
+        if fits { Ok((reported, zero)) } else { Err(FaultKind::BadReported) }
     }
 
     fn verify_lists(&self, lists: &FreeLists, listed_blocks: u64) -> Result<(), Fault> {
@@ -368,17 +371,17 @@ impl Zone {
 
     /// The lowest member of each set says that it is there, and there are as many members as blocks
     /// with room.
-    fn verify_room(&self, lists: &FreeLists, roomy_blocks: u64) -> Result<(), Fault> {
-        let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadRoom };
+    fn verify_free_index(&self, lists: &FreeLists, roomy_blocks: u64) -> Result<(), Fault> {
+        let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadFreeIndex };
         let mut members = 0;
         for migrate_type in MigrateType::ALL {
             for order in 0..u8::try_from(ORDERS).unwrap_or(0) {
-                if let Some(index) = lists.room.first(migrate_type, order) {
+                if let Some(index) = lists.free_index.first(migrate_type, order) {
                     let state = self.table.state(index);
-                    if state.room() != Some(order) || state.migrate_type() != migrate_type {
+                    if state.free_order() != Some(order) || state.migrate_type() != migrate_type {
                         return Err(fault);
                     }
-                    members += lists.room.count(migrate_type, order);
+                    members += lists.free_index.count(migrate_type, order);
                 }
             }
         }
@@ -392,13 +395,13 @@ impl Zone {
             ("reserved", self.reserved_pages, counts.reserved_pages),
             ("deferred", self.deferred_pages(), counts.deferred_pages),
             ("present", self.present_pages, self.managed_pages + self.reserved_pages),
-            ("loose", lists.loose.count() * PAGES_PER_BLOCK, lists.loose.pages()),
+            ("loose", lists.deferred.count() * PAGES_PER_BLOCK, lists.deferred.pages()),
             ("free (lists)", lists.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
             ("map", self.map_pages(), counts.map_pages),
             ("isolated", self.isolated_pages(), counts.isolated_pages),
             ("reporting", self.reporting_pages(), counts.reporting_pages),
-            ("reported", self.reported_pages(), lists.marks.reported_pages()),
+            ("reported", self.reported_pages(), lists.reported.reported_pages()),
         ];
         for (counter, says_pages, counted_pages) in pairs {
             if says_pages != counted_pages {

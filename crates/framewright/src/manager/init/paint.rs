@@ -7,7 +7,7 @@ use crate::memblock::{Memblock, MemoryRuns};
 use crate::platform::Platform;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, BootPages};
-use crate::zone::paint::Paint;
+use crate::zone::initialise::InitialUse;
 use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
 
 /// Zone and end of what was free before any memory.
@@ -32,8 +32,8 @@ struct Painter<'a> {
 
 impl Painter<'_> {
     #[inline(never)]
-    fn paint(&mut self, run: &ZoneRun, range: PfnRange, paint: Paint) {
-        self.zones[usize::from(self.slots[run.zone.index()])].paint(run, range, paint);
+    fn paint(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
+        self.zones[usize::from(self.slots[run.zone.index()])].initialise(run, range, initial_use);
     }
 
     #[inline(never)]
@@ -49,10 +49,10 @@ impl Painter<'_> {
             let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
             let stop = next.map_or(end, |part| part.start.0);
             if rest.start.0 < stop {
-                self.paint(run, PfnRange::new(rest.start.0, stop), Paint::Reserved);
+                self.paint(run, PfnRange::new(rest.start.0, stop), InitialUse::Reserved);
             }
             if let Some(part) = next {
-                self.paint(run, part, Paint::Allocated);
+                self.paint(run, part, InitialUse::Allocated);
             }
             self.position = next.map_or(end, |part| part.end.0);
         }
@@ -72,7 +72,7 @@ impl Painter<'_> {
                 if self.paints_free {
                     let touching = self.free_end == (run.zone, piece.start);
                     self.free_end = (run.zone, piece.end);
-                    self.paint(&run, piece, Paint::Free { touching });
+                    self.paint(&run, piece, InitialUse::Free { touching });
                 } else {
                     self.reserve_up_to(&run, piece.start.0);
                     self.position = piece.end.0;
@@ -136,7 +136,7 @@ pub(super) fn paint<P: Platform>(
     let mut rest = core::mem::take(&mut frame.partials);
     for zone in frame.zones.iter_mut() {
         clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
-        zone.finish_painting();
+        zone.finish_initialising();
         let noted = zone.record_partials(rest);
         let (mine, others) = rest.split_at_mut(noted);
         zone.set_partials(mine);

@@ -1,0 +1,207 @@
+//! One CPU has others call a function and waits: [`CrossCalls`].
+//!
+//! Each CPU has a *slot*, where it says what to call, and an *inbox*, a bit for each caller. To
+//! call, a CPU fills its slot, sets its bit in the inboxes of its targets and notifies those whose
+//! inbox word was empty: the others have been notified by another caller. A CPU that is notified
+//! takes all bits at once, calls what these callers' slots say, and decrements their counts. There
+//! is no lock and no queue, so any number of CPUs may call at once, each other too, as long as a
+//! waiting CPU can be notified. How CPUs are notified, and how they wait, is the kernel's business.
+//!
+//! # Memory ordering
+//!
+//! * A bit in an inbox is set with Release and taken by the swap in [`serve`](CrossCalls::serve)
+//!   with Acquire: this carries the slot, and what the caller wrote before.
+//! * The count in a slot goes down with Release and is read by `is_done` with Acquire: this carries
+//!   what the function did.
+//! * Relaxed is enough for what a caller writes before it sets its bit, for what only its own CPU
+//!   uses, and for loads that only say whether an exchange is worth its price.
+//!
+//! A caller may leave the notice to another one: words change by read-modify-write operations,
+//! which see the last value. So the swap that finds our bit comes after the notice for the bit that
+//! was there before ours, or finds both.
+
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{const_fn, relax};
+use core::ptr;
+
+/// Most CPUs that can call each other.
+pub const MAX_CPUS: usize = 256;
+const WORDS: usize = MAX_CPUS / 64;
+
+/// What is called.
+pub type Function<'a> = &'a (dyn Fn() + Sync + 'a);
+
+/// Slot and inbox of one CPU, on a cache line of their own.
+#[repr(align(64))]
+struct CpuSlot {
+    /// Points to a [`Function`] on the CPU's stack.
+    function: AtomicPtr<()>,
+    /// Targets that have not called it yet, plus one while more targets may be added.
+    remaining: AtomicU32,
+    busy: AtomicBool,
+    callers: [AtomicU64; WORDS],
+}
+
+impl CpuSlot {
+    const_fn! {
+        fn new() -> Self {
+            Self {
+                function: AtomicPtr::new(ptr::null_mut()),
+                remaining: AtomicU32::new(0),
+                busy: AtomicBool::new(false),
+                callers: [
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                ],
+            }
+        }
+    }
+
+    /// Calls what the slot says and counts down. Returns whether that was the last.
+    fn call(&self) -> bool {
+        let function = self.function.load(Ordering::Relaxed).cast_const().cast::<Function<'_>>();
+        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until
+        // we have counted down (invariant 29).
+        let function = unsafe { *function };
+        function();
+        // Release pairs with the Acquire in `is_done`. Nothing on the owner's stack is touched
+        // after this.
+        self.remaining.fetch_sub(1, Ordering::Release) == 1
+    }
+
+    fn is_done(&self) -> bool {
+        // Acquire pairs with the Release in `call`.
+        self.remaining.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Even in a panic a caller leaves only when all targets have called.
+struct WaitForAll<'a>(&'a CpuSlot);
+
+impl Drop for WaitForAll<'_> {
+    fn drop(&mut self) {
+        while !self.0.is_done() {
+            relax();
+        }
+        self.0.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Calls among `CPUS` CPUs, at most [`MAX_CPUS`], of one kind: for example those that are served in
+/// interrupts.
+pub struct CrossCalls<const CPUS: usize> {
+    cpus: [CpuSlot; CPUS],
+}
+
+#[cfg(not(loom))]
+impl<const CPUS: usize> CrossCalls<CPUS> {
+    /// Nobody calls anybody.
+    #[must_use]
+    pub const fn new() -> Self {
+        const { assert!(CPUS <= MAX_CPUS, "an inbox has a bit for each CPU") };
+        Self { cpus: [const { CpuSlot::new() }; CPUS] }
+    }
+}
+
+#[cfg(loom)]
+impl<const CPUS: usize> CrossCalls<CPUS> {
+    /// Nobody calls anybody.
+    pub fn new() -> Self {
+        Self { cpus: core::array::from_fn(|_| CpuSlot::new()) }
+    }
+}
+
+impl<const CPUS: usize> Default for CrossCalls<CPUS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const CPUS: usize> CrossCalls<CPUS> {
+    /// CPU `me` has each of `targets` call `function` once, and waits for them. Returns how many
+    /// called it.
+    ///
+    /// `notify` gets each target that has to be made to call [`serve`](Self::serve). `wait` gets a
+    /// condition to wait for; if it returns early, it is called again. What was written before is
+    /// visible to the function, and what the function wrote is visible afterwards.
+    ///
+    /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
+    ///
+    /// # Panics
+    /// When CPU `me` is in a call of this kind already, or does not exist: errors in the kernel.
+    pub fn call(
+        &self,
+        me: u32,
+        targets: impl Iterator<Item = u32>,
+        function: Function<'_>,
+        mut notify: impl FnMut(u32),
+        mut wait: impl FnMut(&dyn Fn() -> bool),
+    ) -> u32 {
+        let Some(own) = self.cpus.get(me as usize) else {
+            panic!("there is no CPU {me} to call from")
+        };
+        // This orders nothing: only CPU `me` uses the flag.
+        assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
+        own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
+        own.remaining.store(1, Ordering::Relaxed);
+        let wait_for_all = WaitForAll(own);
+        let mut count = 0;
+        for (target, slot) in
+            targets.filter_map(|target| Some((target, self.cpus.get(target as usize)?)))
+        {
+            let Some(word) = slot.callers.get(me as usize / 64) else { continue };
+            let bit = 1 << (me % 64);
+            own.remaining.fetch_add(1, Ordering::Relaxed);
+            // Release pairs with the Acquire in `serve`.
+            let before = word.fetch_or(bit, Ordering::Release);
+            if before & bit != 0 {
+                // Named twice, and the first has not been served: once is enough.
+                own.remaining.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            count += 1;
+            if before == 0 {
+                notify(target);
+            }
+        }
+        own.remaining.fetch_sub(1, Ordering::Relaxed);
+        while !own.is_done() {
+            wait(&|| own.is_done());
+        }
+        drop(wait_for_all);
+        count
+    }
+
+    /// Whether CPU `me` has calls to serve. A hint: others may add one at any time.
+    #[must_use]
+    pub fn is_wanted(&self, me: u32) -> bool {
+        let callers =
+            self.cpus.get(me as usize).map(|slot| slot.callers.iter().take(CPUS.div_ceil(64)));
+        callers.is_some_and(|mut callers| callers.any(|word| word.load(Ordering::Relaxed) != 0))
+    }
+
+    /// CPU `me` calls what others want it to call. `last` gets each caller whose last target this
+    /// was, which may be asleep. Returns whether there was anything to call.
+    pub fn serve(&self, me: u32, mut last: impl FnMut(u32)) -> bool {
+        let Some(inbox) = self.cpus.get(me as usize) else { return false };
+        let mut served = false;
+        for (first, word) in (0u32..).step_by(64).zip(&inbox.callers).take(CPUS.div_ceil(64)) {
+            // Acquire pairs with the Release in `call`.
+            let mut callers =
+                if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) };
+            while callers != 0 {
+                let caller = first + callers.trailing_zeros();
+                callers &= callers - 1;
+                if let Some(slot) = self.cpus.get(caller as usize) {
+                    served = true;
+                    if slot.call() {
+                        last(caller);
+                    }
+                }
+            }
+        }
+        served
+    }
+}

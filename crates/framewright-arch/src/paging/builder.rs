@@ -1,0 +1,205 @@
+//! Builds page tables that map physical ranges with the largest pages that fit.
+
+use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
+use core::fmt;
+use framewright::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+
+const ROOT_LEVEL: u32 = 4;
+const ENTRIES: usize = 512;
+/// One past the highest byte offset in either half of the 48-bit virtual address space.
+const HALF_BYTES: u64 = 1 << 47;
+
+/// Memory in which tables live. A table is named by its physical address, which is a multiple of
+/// 4096.
+pub trait TableMemory {
+    /// A frame of zero bytes that nobody else uses.
+    fn allocate(&mut self) -> Option<u64>;
+    /// Entry `index` (below 512) of a table.
+    fn read(&self, table: u64, index: usize) -> Entry;
+    /// Replaces entry `index` (below 512) of a table.
+    fn write(&mut self, table: u64, index: usize, entry: Entry);
+}
+
+/// Why a range could not be mapped. Pages below the place named are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapFault {
+    /// No frame was left for a table.
+    OutOfFrames {
+        /// Virtual address that needed it.
+        address: u64,
+    },
+    /// Something is mapped there.
+    Occupied {
+        /// Virtual address of it.
+        address: u64,
+    },
+    /// An address or the size is no multiple of 4096, or the range leaves its half of the address
+    /// space.
+    BadRange {
+        /// Virtual address as given.
+        address: u64,
+        /// Physical range as given.
+        range: PhysRange,
+    },
+}
+
+impl fmt::Display for MapFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfFrames { address } => {
+                write!(f, "no frame for a page table that maps {address:#x}")
+            }
+            Self::Occupied { address } => {
+                write!(f, "virtual address {address:#x} is mapped already")
+            }
+            Self::BadRange { address, range } => write!(f, "cannot map {range} at {address:#x}"),
+        }
+    }
+}
+
+impl core::error::Error for MapFault {}
+
+/// How much was mapped, by page size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mapped {
+    /// Pages of 4 KiB.
+    pub small: u64,
+    /// Pages of 2 MiB.
+    pub medium: u64,
+    /// Pages of 1 GiB.
+    pub large: u64,
+    /// Tables made.
+    pub tables: u64,
+}
+
+impl Mapped {
+    /// Bytes in all pages.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.small * PageSize::Small.bytes()
+            + self.medium * PageSize::Medium.bytes()
+            + self.large * PageSize::Large.bytes()
+    }
+
+    const fn pages_mut(&mut self, size: PageSize) -> &mut u64 {
+        match size {
+            PageSize::Small => &mut self.small,
+            PageSize::Medium => &mut self.medium,
+            PageSize::Large => &mut self.large,
+        }
+    }
+}
+
+/// Page tables of four levels.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTable {
+    root: u64,
+    largest: PageSize,
+}
+
+impl PageTable {
+    /// Empty tables that will use pages of up to `largest`; `None` when there is no frame for the
+    /// root.
+    pub fn new(memory: &mut impl TableMemory, largest: PageSize) -> Option<Self> {
+        Some(Self { root: memory.allocate()?, largest })
+    }
+
+    /// Tables that exist, to be added to with pages of up to `largest`.
+    #[must_use]
+    pub const fn at(root: u64, largest: PageSize) -> Self {
+        Self { root, largest }
+    }
+
+    /// Physical address of the root.
+    #[must_use]
+    pub const fn root(&self) -> u64 {
+        self.root
+    }
+
+    /// Maps `range` at virtual address `address` with the largest pages that alignment, size and
+    /// CPU allow, and adds to `mapped`.
+    ///
+    /// Only entries that were empty change, so tables in use may be added to without a flush.
+    ///
+    /// # Errors
+    /// See [`MapFault`].
+    pub fn map(
+        &self,
+        memory: &mut impl TableMemory,
+        address: u64,
+        range: PhysRange,
+        access: Access,
+        mapped: &mut Mapped,
+    ) -> Result<(), MapFault> {
+        let offset = address & (HALF_BYTES - 1);
+        let canonical = matches!(address >> 47, 0 | 0x1_ffff);
+        let aligned = (address | range.start | range.end).is_multiple_of(PAGE_SIZE);
+        if !canonical
+            || !aligned
+            || range.end > PHYSICAL_ADDRESS_END
+            || range.size() > HALF_BYTES - offset
+        {
+            return Err(MapFault::BadRange { address, range });
+        }
+        let (mut virtual_address, mut physical) = (address, range.start);
+        while physical < range.end {
+            let size = self.page_size(virtual_address, physical, range.end - physical);
+            let table = self.table_for(memory, virtual_address, size.level(), mapped)?;
+            // As many pages of this size as follow one another in this table.
+            let mut index = index_of(virtual_address, size.level());
+            while index < ENTRIES
+                && self.page_size(virtual_address, physical, range.end - physical) == size
+            {
+                if memory.read(table, index).is_present() {
+                    return Err(MapFault::Occupied { address: virtual_address });
+                }
+                memory.write(table, index, Entry::page(physical, size, access));
+                *mapped.pages_mut(size) += 1;
+                // The last page of a half ends where no address is.
+                virtual_address = virtual_address.wrapping_add(size.bytes());
+                physical += size.bytes();
+                index += 1;
+                if physical == range.end {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest page that begins at both addresses and is no longer than `left`.
+    fn page_size(&self, virtual_address: u64, physical: u64, left: u64) -> PageSize {
+        let fits = |size: &PageSize| {
+            *size <= self.largest
+                && left >= size.bytes()
+                && (virtual_address | physical).is_multiple_of(size.bytes())
+        };
+        PageSize::DESCENDING.into_iter().find(fits).unwrap_or(PageSize::Small)
+    }
+
+    /// The table of level `level` through which `address` goes, made where it is missing.
+    fn table_for(
+        &self,
+        memory: &mut impl TableMemory,
+        address: u64,
+        level: u32,
+        mapped: &mut Mapped,
+    ) -> Result<u64, MapFault> {
+        let mut table = self.root;
+        for above in (level + 1..=ROOT_LEVEL).rev() {
+            let index = index_of(address, above);
+            let entry = memory.read(table, index);
+            table = if entry.is_page(above) {
+                return Err(MapFault::Occupied { address });
+            } else if entry.is_present() {
+                entry.address()
+            } else {
+                let new = memory.allocate().ok_or(MapFault::OutOfFrames { address })?;
+                memory.write(table, index, Entry::table(new));
+                mapped.tables += 1;
+                new
+            };
+        }
+        Ok(table)
+    }
+}

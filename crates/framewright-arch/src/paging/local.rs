@@ -1,0 +1,77 @@
+//! Flushing the TLB of the CPU that asks.
+
+use super::flush::{FlushRequest, FlushTlb, VirtualRange};
+use crate::x86_64::tlb;
+
+/// Flushes the TLB of the calling CPU alone: all that a machine with one CPU needs, and what each
+/// CPU does when another one asks it to.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalTlb {
+    global: bool,
+}
+
+impl LocalTlb {
+    /// `global`: the vmemmap's entries survive a change of tables
+    /// ([`VmemmapLayout::global`](crate::vmemmap::VmemmapLayout::global)).
+    ///
+    /// # Safety
+    /// While this is used as a [`FlushTlb`], no other CPU uses the tables. Runs with the rights of
+    /// a kernel.
+    #[must_use]
+    pub const unsafe fn new(global: bool) -> Self {
+        Self { global }
+    }
+
+    /// Does on this CPU what `request` asks; `global` as in [`new`](Self::new). For a kernel that
+    /// carries requests to other CPUs.
+    pub fn flush_local(request: FlushRequest<'_>, global: bool) {
+        match Self::cheapest(request, global, tlb::has_contexts()) {
+            LocalFlush::Pages(ranges) => {
+                ranges.iter().flat_map(|range| range.addresses()).for_each(tlb::flush_page)
+            }
+            LocalFlush::NotGlobal => tlb::flush_not_global(),
+            LocalFlush::Everything => tlb::flush_everything(),
+        }
+    }
+
+    /// The cheapest flush of one CPU that covers all that `request` names. `global` as in
+    /// [`new`](Self::new); `contexts`: the CPU keeps translations of several contexts (CR4.PCIDE).
+    ///
+    /// With contexts no single page is enough. INVLPG removes the page's translation in the current
+    /// context and the global one, but cached steps of walks only of the current context (Intel SDM
+    /// volume 3, 4.10.4.1): another context would go on through a table that was given up, or
+    /// through the shared table of absent sections where a section has become present.
+    #[must_use]
+    pub const fn cheapest(
+        request: FlushRequest<'_>,
+        global: bool,
+        contexts: bool,
+    ) -> LocalFlush<'_> {
+        match request {
+            _ if contexts => LocalFlush::Everything,
+            FlushRequest::Ranges(ranges) => LocalFlush::Pages(ranges),
+            FlushRequest::Everything if global => LocalFlush::Everything,
+            FlushRequest::Everything => LocalFlush::NotGlobal,
+        }
+    }
+}
+
+/// How one CPU flushes its TLB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalFlush<'a> {
+    /// Page by page (INVLPG). The first page also removes the cached steps of walks of the current
+    /// context.
+    Pages(&'a [VirtualRange]),
+    /// All translations of the only context that are not global: the root is loaded again.
+    NotGlobal,
+    /// All translations of all contexts: CR4's bit for global pages is changed and changed back.
+    Everything,
+}
+
+// SAFETY: there is no other CPU by the promise of `new`; the instructions behind `flush_local` take
+// effect before the next one, and stores of one CPU are seen by its own walks in order.
+unsafe impl FlushTlb for LocalTlb {
+    fn flush(&self, request: FlushRequest<'_>) {
+        Self::flush_local(request, self.global);
+    }
+}

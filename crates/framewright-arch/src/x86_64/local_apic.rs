@@ -1,0 +1,319 @@
+//! The local interrupt controller of each CPU, in its two forms: registers in memory (xAPIC,
+//! identifiers of 8 bits) and model-specific registers (x2APIC, 32 bits).
+
+use super::msr;
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::fmt;
+use core::ptr::NonNull;
+
+/// The largest identifier that an xAPIC can be sent an interrupt by; 255 means everybody.
+pub const LARGEST_XAPIC_ID: u32 = 254;
+
+// Offsets of registers in memory; divided by 16 they are the numbers of the model-specific ones.
+const ID: usize = 0x20;
+const TASK_PRIORITY: usize = 0x80;
+const END_OF_INTERRUPT: usize = 0xb0;
+const SPURIOUS_VECTOR: usize = 0xf0;
+const ERROR_STATUS: usize = 0x280;
+const COMMAND_LOW: usize = 0x300;
+const COMMAND_HIGH: usize = 0x310;
+const LOCAL_TIMER: usize = 0x320;
+const LOCAL_LINE_0: usize = 0x350;
+const LOCAL_LINE_1: usize = 0x360;
+const LOCAL_ERROR: usize = 0x370;
+const TIMER_START: usize = 0x380;
+const TIMER_NOW: usize = 0x390;
+const TIMER_DIVIDER: usize = 0x3e0;
+const FIRST_X2APIC_REGISTER: u32 = 0x800;
+
+const ENABLED: u32 = 1 << 8;
+const MASKED: u32 = 1 << 16;
+const PERIODIC: u32 = 1 << 17;
+const DELIVERY_PENDING: u32 = 1 << 12;
+const ASSERT: u32 = 1 << 14;
+const INIT: u32 = 5 << 8;
+const START_UP: u32 = 6 << 8;
+const NON_MASKABLE: u32 = 4 << 8;
+const ALL_BUT_SELF: u32 = 3 << 18;
+/// The timer counts once in sixteen ticks of its clock.
+const DIVIDE_BY_16: u32 = 3;
+const BASE_ENABLED: u64 = 1 << 11;
+const BASE_X2APIC: u64 = 1 << 10;
+const BASE_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// How often a command that is not delivered is looked at before it is given up: the machine is
+/// then beyond help.
+const MAX_POLLS: u32 = 1 << 20;
+
+/// Which form is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Registers in memory, seen at this address.
+    Memory(NonNull<u32>),
+    /// Model-specific registers.
+    X2Apic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory(_) => "xAPIC",
+            Self::X2Apic => "x2APIC",
+        })
+    }
+}
+
+/// Vectors of the controller's own interrupts.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors {
+    /// The timer's.
+    pub timer: u8,
+    /// Something was sent or received wrongly.
+    pub error: u8,
+    /// An interrupt that was withdrawn before it was taken. It is not to be acknowledged.
+    pub spurious: u8,
+}
+
+/// The local controller of whichever CPU uses this.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalApic {
+    mode: Mode,
+}
+
+// SAFETY: every CPU that reads or writes the registers reaches its own controller.
+unsafe impl Send for LocalApic {}
+// SAFETY: as above.
+unsafe impl Sync for LocalApic {}
+
+/// Whether this CPU has an x2APIC.
+#[must_use]
+pub fn has_x2apic() -> bool {
+    __cpuid(1).ecx & 1 << 21 != 0
+}
+
+/// Physical address of the registers in memory of this CPU's controller.
+///
+/// # Safety
+/// The code runs at the highest privilege.
+#[must_use]
+pub unsafe fn registers_address() -> u64 {
+    // SAFETY: every 64-bit CPU has this register.
+    unsafe { msr::read(msr::APIC_BASE) & BASE_ADDRESS }
+}
+
+/// The identifier with which this CPU's controller began, whatever its mode.
+#[must_use]
+pub fn initial_id() -> u32 {
+    if __cpuid(0).eax >= 0xb {
+        let leaf = __cpuid_count(0xb, 0);
+        if leaf.ebx != 0 {
+            return leaf.edx;
+        }
+    }
+    __cpuid(1).ebx >> 24
+}
+
+impl LocalApic {
+    /// A controller in this mode.
+    ///
+    /// # Safety
+    /// The code runs at the highest privilege; the mode is one that all CPUs have; registers in
+    /// memory are mapped uncached, for ever, where the mode says, and nobody else uses them.
+    #[must_use]
+    pub const unsafe fn new(mode: Mode) -> Self {
+        Self { mode }
+    }
+
+    /// Which form it is.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Turns this CPU's controller on: its own interrupts come with `vectors`, the timer stands
+    /// still, and the pins of the old interrupt controller are closed.
+    pub fn enable(&self, vectors: Vectors) {
+        // SAFETY: `new` was promised the privilege, and every 64-bit CPU has this register.
+        let base = unsafe { msr::read(msr::APIC_BASE) };
+        let mode = if self.mode == Mode::X2Apic { BASE_X2APIC } else { 0 };
+        // SAFETY: as above; this turns on what `new` was promised to be there.
+        unsafe { msr::write(msr::APIC_BASE, base | BASE_ENABLED | mode) };
+        self.write(TASK_PRIORITY, 0);
+        self.write(LOCAL_LINE_0, MASKED);
+        self.write(LOCAL_LINE_1, MASKED);
+        self.write(LOCAL_TIMER, MASKED | u32::from(vectors.timer));
+        self.write(LOCAL_ERROR, u32::from(vectors.error));
+        self.write(SPURIOUS_VECTOR, ENABLED | u32::from(vectors.spurious));
+        self.write(ERROR_STATUS, 0);
+        // An interrupt that was under way when another program ended must not block ours.
+        self.end_of_interrupt();
+    }
+
+    /// This CPU's identifier.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        let id = self.read(ID);
+        if self.mode == Mode::X2Apic { id } else { id >> 24 }
+    }
+
+    /// Whether an interrupt can be sent to the controller with this identifier.
+    #[must_use]
+    pub fn reaches(&self, id: u32) -> bool {
+        self.mode == Mode::X2Apic && id != u32::MAX || id <= LARGEST_XAPIC_ID
+    }
+
+    /// Ends the interrupt that this CPU serves.
+    pub fn end_of_interrupt(&self) {
+        self.write(END_OF_INTERRUPT, 0);
+    }
+
+    /// Interrupts the CPU `id` with `vector`. What this CPU wrote before is visible there.
+    pub fn send(&self, id: u32, vector: u8) {
+        self.command(id, ASSERT | u32::from(vector));
+    }
+
+    /// Resets the CPU `id`: it waits for [`start_up`](Self::start_up).
+    ///
+    /// # Safety
+    /// That CPU runs nothing that anybody needs.
+    pub unsafe fn init(&self, id: u32) {
+        self.command(id, ASSERT | INIT);
+    }
+
+    /// Lets a CPU that was reset begin at physical address `page * 4096`, in real mode.
+    ///
+    /// # Safety
+    /// The code there is made for that.
+    pub unsafe fn start_up(&self, id: u32, page: u8) {
+        self.command(id, ASSERT | START_UP | u32::from(page));
+    }
+
+    /// Sends all other CPUs a non-maskable interrupt.
+    pub fn send_non_maskable_to_others(&self) {
+        self.command(0, ASSERT | ALL_BUT_SELF | NON_MASKABLE);
+    }
+
+    /// Takes the errors that were noted since the last time, as the controller encodes them.
+    #[must_use]
+    pub fn take_errors(&self) -> u32 {
+        self.write(ERROR_STATUS, 0);
+        self.read(ERROR_STATUS)
+    }
+
+    /// Lets the timer count down from its largest value without an interrupt, to measure how fast
+    /// it counts.
+    pub fn count_freely(&self, vector: u8) {
+        self.write(LOCAL_TIMER, MASKED | u32::from(vector));
+        self.write(TIMER_DIVIDER, DIVIDE_BY_16);
+        self.write(TIMER_START, u32::MAX);
+    }
+
+    /// How far it has counted since [`count_freely`](Self::count_freely).
+    #[must_use]
+    pub fn counted(&self) -> u32 {
+        u32::MAX - self.read(TIMER_NOW)
+    }
+
+    /// From now on, interrupts this CPU with `vector` once in every `counts` counts.
+    pub fn tick(&self, vector: u8, counts: u32) {
+        self.write(TIMER_DIVIDER, DIVIDE_BY_16);
+        self.write(LOCAL_TIMER, PERIODIC | u32::from(vector));
+        self.write(TIMER_START, counts.max(1));
+    }
+
+    /// Stops the timer.
+    pub fn stop_timer(&self, vector: u8) {
+        self.write(LOCAL_TIMER, MASKED | u32::from(vector));
+        self.write(TIMER_START, 0);
+    }
+
+    /// Writes a command, which is two registers. No other command can come in between, because
+    /// interrupt handlers send none.
+    fn command(&self, id: u32, low: u32) {
+        match self.mode {
+            Mode::X2Apic => {
+                // Writing this register does not wait for earlier stores, which the interrupted CPU
+                // has to see.
+                // SAFETY: fences change nothing.
+                unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
+                self.write_wide(u64::from(id) << 32 | u64::from(low));
+            }
+            Mode::Memory(_) => {
+                self.write(COMMAND_HIGH, id << 24);
+                self.write(COMMAND_LOW, low);
+                for _ in 0..MAX_POLLS {
+                    if self.read(COMMAND_LOW) & DELIVERY_PENDING == 0 {
+                        break;
+                    }
+                    core::hint::spin_loop();
+                }
+            }
+        }
+    }
+
+    fn read(&self, register: usize) -> u32 {
+        match self.mode {
+            Mode::Memory(base) => {
+                // SAFETY: `new` was promised 4 KiB of registers here, and every offset used is
+                // below.
+                let register = unsafe { base.byte_add(register) };
+                // SAFETY: as above; reading has no effect on memory.
+                unsafe { register.read_volatile() }
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "these registers have 32 bits")]
+            // SAFETY: `new` was promised that the mode is there, and these registers are part of
+            // it.
+            Mode::X2Apic => unsafe { msr::read(model_specific(register)) as u32 },
+        }
+    }
+
+    fn write(&self, register: usize, value: u32) {
+        match self.mode {
+            Mode::Memory(base) => {
+                // SAFETY: as in `read`.
+                let register = unsafe { base.byte_add(register) };
+                // SAFETY: as in `read`; what the registers do is what the methods are for.
+                unsafe { register.write_volatile(value) };
+            }
+            // SAFETY: as in `read`.
+            Mode::X2Apic => unsafe { msr::write(model_specific(register), u64::from(value)) },
+        }
+    }
+
+    /// The command register of an x2APIC is one.
+    fn write_wide(&self, command: u64) {
+        // SAFETY: called in x2APIC mode alone.
+        unsafe { msr::write(model_specific(COMMAND_LOW), command) };
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "offsets are below 4096")]
+const fn model_specific(register: usize) -> u32 {
+    FIRST_X2APIC_REGISTER + (register / 16) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_have_the_numbers_of_the_manual() {
+        assert_eq!(model_specific(ID), 0x802);
+        assert_eq!(model_specific(END_OF_INTERRUPT), 0x80b);
+        assert_eq!(model_specific(COMMAND_LOW), 0x830);
+        assert_eq!(model_specific(TIMER_DIVIDER), 0x83e);
+    }
+
+    #[test]
+    fn wide_identifiers_need_the_wide_mode() {
+        let registers = NonNull::<u32>::dangling();
+        // SAFETY: no register is touched.
+        let narrow = unsafe { LocalApic::new(Mode::Memory(registers)) };
+        // SAFETY: as above.
+        let wide = unsafe { LocalApic::new(Mode::X2Apic) };
+        assert!(narrow.reaches(254) && !narrow.reaches(255) && !narrow.reaches(1000));
+        assert!(
+            wide.reaches(254) && wide.reaches(255) && wide.reaches(1000) && !wide.reaches(u32::MAX)
+        );
+    }
+}

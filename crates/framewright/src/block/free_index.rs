@@ -1,0 +1,223 @@
+//! Which split blocks have room: for every migrate type and order a set of block indices.
+//!
+//! Orders of memory: Relaxed: under the zone lock.
+
+use crate::block::MigrateType;
+use crate::block::bit_sets::{BitSets, neighbours};
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+
+/// Orders of free runs in a split block: 0..=9, the last when every frame is free.
+pub(crate) const ORDERS: usize = 10;
+/// Sets.
+const SETS: usize = ORDERS * MigrateType::COUNT;
+
+/// See the module documentation. Changed under the zone lock only.
+#[repr(C)]
+pub(crate) struct FreeIndex {
+    /// Per type, bit n says that the set of order n is not empty.
+    occupied: [u16; MigrateType::COUNT],
+    sets: BitSets<SETS>,
+}
+
+/// Words that all sets for `blocks` indices take.
+pub(crate) const fn words_for(blocks: usize) -> usize {
+    BitSets::<SETS>::words_for(blocks)
+}
+
+/// The number of the set of a type and order.
+const fn set_of(migrate_type: MigrateType, order: u8) -> usize {
+    migrate_type as usize * ORDERS + order as usize
+}
+
+impl FreeIndex {
+    pub(crate) const EMPTY: Self = Self { occupied: [0; MigrateType::COUNT], sets: BitSets::EMPTY };
+
+    /// Empty sets for `blocks` indices over [`words_for`] words of any content.
+    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+        Self { occupied: [0; MigrateType::COUNT], sets: BitSets::new(words, blocks) }
+    }
+
+    /// The smallest order from `order` up whose set of `migrate_type` is not empty.
+    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: u8) -> Option<u8> {
+        let mask = self.occupied[migrate_type as usize] >> order;
+        #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
+        let above = mask.trailing_zeros() as u8;
+        (mask != 0).then_some(order + above)
+    }
+
+    #[inline]
+    fn is_empty(&self, migrate_type: MigrateType, order: u8) -> bool {
+        self.occupied[migrate_type as usize] >> order & 1 == 0
+    }
+
+    /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for
+    /// each that is a member.
+    #[inline]
+    pub(crate) fn lowest_members(
+        &self,
+        migrate_type: MigrateType,
+        order: u8,
+    ) -> Option<(u32, u64)> {
+        if self.is_empty(migrate_type, order) {
+            return None;
+        }
+        self.sets.lowest_members(set_of(migrate_type, order))
+    }
+
+    /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them.
+    pub(crate) fn remove_members(
+        &mut self,
+        migrate_type: MigrateType,
+        order: u8,
+        members: (u32, u64),
+    ) {
+        if members.1 != 0 && self.sets.remove_members(set_of(migrate_type, order), members) {
+            self.occupied[migrate_type as usize] &= !(1 << order);
+        }
+    }
+
+    /// The lowest member of a set.
+    #[inline]
+    pub(crate) fn first(&self, migrate_type: MigrateType, order: u8) -> Option<u32> {
+        if self.is_empty(migrate_type, order) {
+            return None;
+        }
+        self.sets.member(set_of(migrate_type, order), |word, _| word.trailing_zeros())
+    }
+
+    /// Some member of a set, by the bits of `chance`.
+    pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, chance: u64) -> Option<u32> {
+        if self.is_empty(migrate_type, order) {
+            return None;
+        }
+        self.sets.member(set_of(migrate_type, order), |word, level| {
+            // The lowest bit at or above a place that depends on the level, going round.
+            let turn = (chance >> (level * 6) & 63) as u32;
+            (word.rotate_right(turn).trailing_zeros() + turn) % 64
+        })
+    }
+
+    pub(crate) fn insert(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
+        self.sets.insert_members(set_of(migrate_type, order), neighbours(block, 1));
+        self.occupied[migrate_type as usize] |= 1 << order;
+    }
+
+    /// Takes a member out.
+    pub(crate) fn remove(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
+        self.remove_members(migrate_type, order, neighbours(block, 1));
+    }
+
+    /// Words that mean nothing, because no block of these types, neighbours in
+    /// [`MigrateType::ALL`], has room: half a word for every second block when there are at least
+    /// two types. Empty when one has. Whoever writes there calls
+    /// [`end_scratch`](Self::end_scratch).
+    pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
+        match types.first() {
+            Some(&first) if types.iter().all(|&kind| self.occupied[kind as usize] == 0) => {
+                self.sets.leaves(set_of(first, 0), types.len() * ORDERS)
+            }
+            _ => &[],
+        }
+    }
+
+    /// What stands in the words of [`scratch`](Self::scratch) means nothing again.
+    pub(crate) fn end_scratch(&self, scratch: &[AtomicU64]) {
+        // Of more levels only the top is looked at before it is written.
+        if self.sets.are_single_words() {
+            scratch.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// Members of one set, for verification.
+    pub(crate) fn count(&self, migrate_type: MigrateType, order: u8) -> u64 {
+        self.sets.count(set_of(migrate_type, order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    fn free_index(blocks: usize) -> FreeIndex {
+        let words: Vec<AtomicU64> =
+            (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
+        FreeIndex::new(words.leak(), blocks)
+    }
+
+    #[test]
+    fn there_is_scratch_memory_only_where_no_block_of_the_types_has_room() {
+        const SELDOM: &[MigrateType] =
+            &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
+        for blocks in [64, 4097] {
+            let mut index = free_index(blocks);
+            assert!(!index.scratch(SELDOM).is_empty());
+            for kind in SELDOM {
+                index.insert(*kind, 3, 0);
+                assert!(index.scratch(SELDOM).is_empty(), "{kind:?}");
+                index.remove(*kind, 3, 0);
+            }
+            index.insert(MigrateType::Movable, 3, 0);
+            assert!(!index.scratch(SELDOM).is_empty());
+        }
+    }
+
+    #[test]
+    fn sets_over_dirty_memory_behave_as_sets() {
+        for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
+            let mut index = free_index(blocks);
+            let mut model: BTreeSet<u32> = BTreeSet::new();
+            let mut seed = 1_u64;
+            for _ in 0..2000 {
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                let block = u32::try_from((seed >> 33) % blocks as u64).expect("small");
+                if model.remove(&block) {
+                    index.remove(MigrateType::Movable, 3, block);
+                } else {
+                    model.insert(block);
+                    index.insert(MigrateType::Movable, 3, block);
+                }
+                assert_eq!(index.first(MigrateType::Movable, 3), model.first().copied());
+                let any = index.any(MigrateType::Movable, 3, seed.wrapping_mul(seed));
+                assert!(any.map_or(model.is_empty(), |member| model.contains(&member)));
+                assert_eq!(index.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
+                if seed.is_multiple_of(50)
+                    && let Some((base, members)) = index.lowest_members(MigrateType::Movable, 3)
+                {
+                    let near: Vec<u32> = (0..64)
+                        .filter(|bit| members >> bit & 1 != 0)
+                        .map(|bit| base + bit)
+                        .collect();
+                    assert!(
+                        near.iter().eq(model.range(base..base + 64))
+                            && near.first() == model.first()
+                    );
+                    index.remove_members(MigrateType::Movable, 3, (base, members & seed));
+                    model
+                        .retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
+                }
+            }
+            assert_eq!(index.count(MigrateType::Movable, 3), model.len() as u64);
+            assert_eq!(index.first(MigrateType::Movable, 2), None);
+            assert_eq!(index.smallest(MigrateType::Unmovable, 0), None);
+        }
+    }
+
+    #[test]
+    fn orders_and_types_do_not_mix() {
+        let mut index = free_index(100);
+        for (migrate_type, order, block) in
+            [(MigrateType::Movable, 0, 5), (MigrateType::Reclaimable, 9, 7)]
+        {
+            index.insert(migrate_type, order, block);
+        }
+        assert_eq!(index.smallest(MigrateType::Movable, 0), Some(0));
+        assert_eq!(index.smallest(MigrateType::Movable, 1), None);
+        assert_eq!(index.smallest(MigrateType::Reclaimable, 0), Some(9));
+        assert_eq!(index.first(MigrateType::Reclaimable, 9), Some(7));
+        assert_eq!(index.first(MigrateType::Movable, 9), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! Runs of split blocks that are with the hypervisor.
+//!
+//! To the free map they are allocated. They are written down here so that whoever frees such a run
+//! by mistake is found out, as with any other free memory.
+
+use super::lists::NONE;
+use core::ops::Range;
+
+/// How many runs are out at once: what one call to a device may hold.
+pub(crate) const MOST_IN_FLIGHT: usize = 32;
+
+#[derive(Clone, Copy)]
+struct Run {
+    index: u32,
+    start: u16,
+    order: u8,
+}
+
+impl Run {
+    const NONE: Self = Self { index: NONE, start: 0, order: 0 };
+
+    fn frames(self) -> Range<usize> {
+        let start = usize::from(self.start);
+        start..start + (1 << self.order)
+    }
+}
+
+/// See the module documentation. Changed under the zone lock only.
+pub(crate) struct InFlight {
+    runs: [Run; MOST_IN_FLIGHT],
+    count: usize,
+}
+
+impl InFlight {
+    pub(crate) const EMPTY: Self = Self { runs: [Run::NONE; MOST_IN_FLIGHT], count: 0 };
+
+    /// Writes a run down; false when there is no room.
+    pub(crate) fn add(&mut self, index: u32, start: usize, order: u8) -> bool {
+        match (self.runs.get_mut(self.count), u16::try_from(start)) {
+            (Some(run), Ok(start)) => {
+                *run = Run { index, start, order };
+                self.count += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A run is back. Returns whether it was out, and whether more of its block is.
+    pub(crate) fn remove(&mut self, index: u32, start: usize) -> (bool, bool) {
+        let out = &self.runs[..self.count];
+        let Some(place) =
+            out.iter().position(|run| run.index == index && usize::from(run.start) == start)
+        else {
+            return (false, self.pages_of(index) != 0);
+        };
+        self.count -= 1;
+        self.runs.swap(place, self.count);
+        (true, self.pages_of(index) != 0)
+    }
+
+    /// Pages of a block that are out.
+    pub(crate) fn pages_of(&self, index: u32) -> u64 {
+        self.runs[..self.count]
+            .iter()
+            .filter(|run| run.index == index)
+            .map(|run| 1_u64 << run.order)
+            .sum()
+    }
+
+    /// The first frame of `range` in a block that is out.
+    pub(crate) fn first_in(&self, index: u32, range: &Range<usize>) -> Option<usize> {
+        let runs =
+            self.runs[..self.count].iter().filter(|run| run.index == index).map(|run| run.frames());
+        runs.filter(|frames| frames.start < range.end && range.start < frames.end)
+            .map(|frames| frames.start.max(range.start))
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_out_and_come_back_one_by_one() {
+        let mut outside = InFlight::EMPTY;
+        assert!(outside.add(7, 0, 4) && outside.add(7, 64, 5) && outside.add(8, 0, 8));
+        assert_eq!((outside.pages_of(7), outside.pages_of(8), outside.pages_of(9)), (48, 256, 0));
+        assert_eq!(outside.first_in(7, &(10..70)), Some(10));
+        assert_eq!(outside.first_in(7, &(16..64)), None);
+        assert_eq!(outside.first_in(7, &(16..65)), Some(64));
+        assert_eq!(outside.remove(7, 0), (true, true));
+        assert_eq!(outside.remove(7, 0), (false, true));
+        assert_eq!(outside.remove(7, 64), (true, false));
+        assert_eq!(outside.first_in(8, &(255..512)), Some(255));
+        for run in 1..MOST_IN_FLIGHT {
+            assert!(outside.add(9, run, 0));
+        }
+        assert!(!outside.add(9, 0, 0), "no more than fit");
+    }
+}

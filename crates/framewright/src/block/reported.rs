@@ -1,0 +1,419 @@
+//! Marks of a zone's blocks: which free ones the hypervisor was told of, and which are known to be
+//! zero.
+//!
+//! Two bitmaps, one bit a block, so that blocks that split and merge keep their marks without
+//! anybody moving them. A block that is *reported* is free; one that is *zero* is reported too, or
+//! it is split and its state word says *swept*: then its free frames are zero. Until the first
+//! device registers nothing is looked at, and the bitmaps hold whatever their memory did.
+//!
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
+//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
+//! finds for a hint.
+
+use super::table::blocks_of;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+
+/// Words that the bitmaps of `blocks` blocks take.
+pub(crate) const fn words_for(blocks: usize) -> usize {
+    2 * blocks.div_ceil(64)
+}
+
+/// What a block was when it was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WasReported {
+    /// All of it was reported.
+    pub(crate) reported: bool,
+    /// All of it is zero.
+    pub(crate) zero: bool,
+}
+
+/// Words of the largest block.
+const MOST_WORDS: usize = blocks_of(Order::MAX) as usize / 64;
+
+/// Which blocks of one that is on its way elsewhere were reported, a bit each.
+#[derive(Clone, Copy)]
+pub(crate) struct ReportedBits([u64; MOST_WORDS]);
+
+impl ReportedBits {
+    /// Whether all of the 2^`order` pages were that begin with block `from`.
+    pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
+        let (first, count, mask) = place(from, order);
+        self.0
+            .get(first..first + count)
+            .is_some_and(|words| words.iter().all(|word| word & mask == mask))
+    }
+}
+
+/// See the module documentation. Changed under the zone lock only.
+pub(crate) struct ReportedBitmap {
+    reported: &'static [AtomicU64],
+    zero: &'static [AtomicU64],
+    kept: bool,
+    reported_blocks: u64,
+    zero_blocks: u64,
+    /// The least that was free and not reported since [`take_floor`](Self::take_floor), in pages.
+    floor_pages: u64,
+    reused_blocks: u64,
+    reused_early_blocks: u64,
+}
+
+/// The bits of 2^`order` pages from block `index` on: so many words from the first, and which bits
+/// of each.
+#[inline]
+const fn place(index: u32, order: Order) -> (usize, usize, u64) {
+    let (word, blocks) = (index as usize / 64, blocks_of(order));
+    if blocks < 64 {
+        (word, 1, ((1 << blocks) - 1) << (index % 64))
+    } else {
+        (word, blocks as usize / 64, u64::MAX)
+    }
+}
+
+/// The lowest set bit of word `number`.
+fn bit(word: u64, number: usize) -> Option<usize> {
+    (word != 0).then(|| number * 64 + word.trailing_zeros() as usize)
+}
+
+/// A bit at the start of each aligned run of `length` set bits, a power of two below 64.
+const fn aligned_runs(word: u64, length: u32) -> u64 {
+    let (mut all, mut step) = (word, 1);
+    while step < length {
+        all &= all >> step;
+        step *= 2;
+    }
+    // Every `length`-th bit.
+    all & (u64::MAX / ((1 << length) - 1))
+}
+
+impl ReportedBitmap {
+    pub(crate) const EMPTY: Self = Self {
+        reported: &[],
+        zero: &[],
+        kept: false,
+        reported_blocks: 0,
+        zero_blocks: 0,
+        floor_pages: 0,
+        reused_blocks: 0,
+        reused_early_blocks: 0,
+    };
+
+    /// Marks over [`words_for`] words of any content.
+    pub(crate) fn new(words: &'static [AtomicU64]) -> Self {
+        let (reported, zero) = words.split_at(words.len() / 2);
+        Self { reported, zero, ..Self::EMPTY }
+    }
+
+    /// Whether there are any: from the first device on.
+    #[inline]
+    pub(crate) const fn is_tracked(&self) -> bool {
+        self.kept
+    }
+
+    /// Words that have to be cleared before the first device.
+    pub(crate) const fn words(&self) -> (&'static [AtomicU64], &'static [AtomicU64]) {
+        (self.reported, self.zero)
+    }
+
+    /// Both bitmaps are clear: from now on they are kept, with `free_pages` not reported.
+    pub(crate) fn keep(&mut self, free_pages: u64) {
+        self.kept = true;
+        self.floor_pages = free_pages;
+    }
+
+    fn count(words: &[AtomicU64], (first, count, mask): (usize, usize, u64)) -> u64 {
+        words[first..first + count]
+            .iter()
+            .map(|word| u64::from((word.load(Ordering::Relaxed) & mask).count_ones()))
+            .sum()
+    }
+
+    /// Sets or clears bits and says how many changed.
+    fn write(words: &[AtomicU64], (first, count, mask): (usize, usize, u64), set: bool) -> u64 {
+        let mut changed = 0;
+        for word in &words[first..first + count] {
+            let old = word.load(Ordering::Relaxed);
+            let new = if set { old | mask } else { old & !mask };
+            if new != old {
+                word.store(new, Ordering::Relaxed);
+                changed += u64::from((old ^ new).count_ones());
+            }
+        }
+        changed
+    }
+
+    /// Whether all blocks of a free head were reported.
+    #[inline]
+    pub(crate) fn is_reported(&self, index: u32, order: Order) -> bool {
+        self.kept && self.are_all_reported(index, order)
+    }
+
+    #[inline(never)]
+    fn are_all_reported(&self, index: u32, order: Order) -> bool {
+        let (first, count, mask) = place(index, order);
+        self.reported[first..first + count]
+            .iter()
+            .all(|word| word.load(Ordering::Relaxed) & mask == mask)
+    }
+
+    /// How many blocks of a head are reported, and how many zero.
+    pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
+        let place = place(index, order);
+        if self.kept {
+            (Self::count(self.reported, place), Self::count(self.zero, place))
+        } else {
+            (0, 0)
+        }
+    }
+
+    /// Blocks that are reported, and that are zero.
+    pub(crate) const fn totals(&self) -> (u64, u64) {
+        (self.reported_blocks, self.zero_blocks)
+    }
+
+    /// Pages of blocks that are reported.
+    pub(crate) const fn reported_pages(&self) -> u64 {
+        self.reported_blocks * PAGES_PER_BLOCK
+    }
+
+    /// Pages of reported blocks that were handed out since the first device, and those of them for
+    /// which there was another choice.
+    pub(crate) const fn reused_pages(&self) -> (u64, u64) {
+        (self.reused_blocks * PAGES_PER_BLOCK, self.reused_early_blocks * PAGES_PER_BLOCK)
+    }
+
+    /// Blocks that are about to be free were reported, and may be zero.
+    pub(crate) fn report(&mut self, index: u32, order: Order, zero: bool) {
+        let place = place(index, order);
+        self.reported_blocks += Self::write(self.reported, place, true);
+        if zero {
+            self.zero_blocks += Self::write(self.zero, place, true);
+        }
+    }
+
+    /// Blocks are no longer free: their marks end. `free_pages` are left in the lists; `early` says
+    /// that there was another choice than reported ones.
+    #[inline(never)]
+    pub(crate) fn take(
+        &mut self,
+        index: u32,
+        order: Order,
+        free_pages: u64,
+        early: bool,
+    ) -> WasReported {
+        let place = place(index, order);
+        let (reported, zero) =
+            (Self::write(self.reported, place, false), Self::write(self.zero, place, false));
+        self.reported_blocks -= reported;
+        self.zero_blocks -= zero;
+        self.reused_blocks += reported;
+        self.reused_early_blocks += if early { reported } else { 0 };
+        self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
+        let blocks = u64::from(blocks_of(order));
+        WasReported { reported: reported == blocks, zero: zero == blocks }
+    }
+
+    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when
+    /// none of them was reported.
+    #[inline(never)]
+    pub(crate) fn move_out(
+        &mut self,
+        index: u32,
+        order: Order,
+        free_pages: u64,
+    ) -> Option<ReportedBits> {
+        let place = place(index, order);
+        let (first, count, mask) = place;
+        let mut moved = ReportedBits([0; MOST_WORDS]);
+        for (out, word) in moved.0.iter_mut().zip(&self.reported[first..first + count]) {
+            *out = (word.load(Ordering::Relaxed) & mask) >> (index % 64);
+        }
+        let reported = Self::write(self.reported, place, false);
+        self.reported_blocks -= reported;
+        self.zero_blocks -= Self::write(self.zero, place, false);
+        self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
+        (reported != 0).then_some(moved)
+    }
+
+    /// The least that was free in lists and not reported since the last call, in pages;
+    /// `free_pages` are there now.
+    pub(crate) fn take_floor(&mut self, free_pages: u64) -> u64 {
+        let now = free_pages.saturating_sub(self.reported_pages());
+        core::mem::replace(&mut self.floor_pages, now).min(now)
+    }
+
+    /// Whether the free frames of a split block that is swept are zero.
+    #[inline]
+    pub(crate) fn is_zero(&self, index: u32) -> bool {
+        self.zero_blocks != 0
+            && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
+    }
+
+    /// The free frames of a split block are zero, as they were when it was whole; or nothing is
+    /// known of them any more.
+    pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
+        if self.kept {
+            let changed = Self::write(self.zero, place(index, Order::BLOCK), zero);
+            self.zero_blocks =
+                if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
+        }
+    }
+
+    /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`:
+    /// the first that was not reported at all, or else the first that has something that was not.
+    pub(crate) fn choose(&self, head: u32, have: Order, order: Order) -> u32 {
+        if !self.kept || have == order {
+            return head;
+        }
+        let (first, count, mask) = place(head, have);
+        let clear = |number: usize| !self.reported[first + number].load(Ordering::Relaxed) & mask;
+        let piece = blocks_of(order);
+        let (even, any) = if piece < 64 {
+            let even =
+                (0..count).find_map(|number| bit(aligned_runs(clear(number), piece), number));
+            (even, (0..count).find_map(|number| bit(clear(number), number)))
+        } else {
+            let words = piece as usize / 64;
+            let even = (0..count)
+                .step_by(words)
+                .find(|&number| (number..number + words).all(|word| clear(word) == u64::MAX));
+            (
+                even.map(|number| number * 64),
+                (0..count).find(|&number| clear(number) != 0).map(|number| number * 64),
+            )
+        };
+        let found = even.or(any).and_then(|offset| u32::try_from(first * 64 + offset).ok());
+        found.map_or(head, |index| index & !(piece - 1))
+    }
+
+    /// The lowest piece of a free head of which nothing was reported, as large as it gets, at most
+    /// of order `most`.
+    pub(crate) fn unreported(&self, head: u32, have: Order, most: Order) -> Option<(u32, Order)> {
+        let (first, count, mask) = place(head, have);
+        let words = self.reported[first..first + count].iter().enumerate();
+        let index = words.into_iter().find_map(|(number, word)| {
+            let clear = !word.load(Ordering::Relaxed) & mask;
+            (clear != 0).then(|| (first + number) * 64 + clear.trailing_zeros() as usize)
+        })?;
+        let index = u32::try_from(index).ok()?;
+        let is_clear = |order: Order| {
+            let inside = index.is_multiple_of(blocks_of(order))
+                && index + blocks_of(order) <= head + blocks_of(have);
+            inside && Self::count(self.reported, place(index, order)) == 0
+        };
+        let larger =
+            (BLOCK_ORDER + 1..=MAX_ORDER).filter_map(Order::new).take_while(|&order| order <= most);
+        let order = larger.take_while(|&order| is_clear(order)).last();
+        Some((index, order.unwrap_or(Order::BLOCK)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn marks(blocks: usize) -> ReportedBitmap {
+        let words: Vec<AtomicU64> = (0..words_for(blocks)).map(|_| AtomicU64::new(0)).collect();
+        let mut marks = ReportedBitmap::new(words.leak());
+        marks.keep(blocks as u64 * PAGES_PER_BLOCK);
+        marks
+    }
+
+    fn order(order: u8) -> Order {
+        Order::new(order).expect("an order")
+    }
+
+    #[test]
+    fn marks_agree_with_a_set_of_blocks() {
+        let mut marks = marks(1024);
+        let (mut reported, mut zero) = ([false; 1024], [false; 1024]);
+        let mut seed = 3_u64;
+        for _ in 0..4000 {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let of = order(9 + u8::try_from((seed >> 60) % 10).expect("small"));
+            let blocks = blocks_of(of);
+            let index = u32::try_from(seed >> 33).expect("31 bits") % 1024 / blocks * blocks;
+            let span = index as usize..(index + blocks) as usize;
+            if seed >> 20 & 1 == 0 {
+                let is_zero = seed >> 21 & 1 == 0;
+                marks.report(index, of, is_zero);
+                reported[span.clone()].fill(true);
+                if is_zero {
+                    zero[span.clone()].fill(true);
+                }
+            } else {
+                let taken = marks.take(index, of, 1024 * PAGES_PER_BLOCK, false);
+                assert_eq!(taken.reported, reported[span.clone()].iter().all(|&bit| bit));
+                assert_eq!(taken.zero, zero[span.clone()].iter().all(|&bit| bit));
+                reported[span.clone()].fill(false);
+                zero[span.clone()].fill(false);
+            }
+            let count = |bits: &[bool]| bits.iter().filter(|&&bit| bit).count() as u64;
+            assert_eq!(marks.totals(), (count(&reported), count(&zero)));
+            let head = index & !511;
+            let all = head as usize..head as usize + 512;
+            assert_eq!(
+                marks.is_reported(head, Order::MAX),
+                reported[all.clone()].iter().all(|&bit| bit)
+            );
+            let first = reported[all].iter().position(|&bit| !bit);
+            let found = marks.unreported(head, Order::MAX, order(12));
+            assert_eq!(found.map(|(index, _)| (index - head) as usize), first);
+            if let Some((index, of)) = found {
+                let size = blocks_of(of) as usize;
+                let is_clear = |size: usize| {
+                    (index as usize).is_multiple_of(size)
+                        && !reported[index as usize..index as usize + size].contains(&true)
+                };
+                assert!(is_clear(size) && (of == order(12) || !is_clear(size * 2)));
+                let piece = marks.choose(head, Order::MAX, of);
+                assert!(
+                    !reported[piece as usize..piece as usize + size].contains(&true),
+                    "{piece}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn marks_that_move_say_which_blocks_were_reported() {
+        let mut marks = marks(1024);
+        for (index, of) in [(512 + 3, 9), (512 + 8, 10), (512 + 64, 15), (512 + 256, 16)] {
+            marks.report(index, order(of), true);
+        }
+        let before = marks.reused_pages();
+        let moved = marks.move_out(512 + 2, order(10), 0).expect("one was");
+        assert!(
+            moved.has_all(1, order(9))
+                && !moved.has_all(0, order(9))
+                && !moved.has_all(0, order(10))
+        );
+        assert!(marks.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
+        let moved = marks.move_out(512, Order::MAX, 0).expect("three were");
+        let expected =
+            |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
+        assert!((0..512).all(|block| moved.has_all(block, order(9)) == expected(block)));
+        assert!(
+            moved.has_all(64, order(15))
+                && moved.has_all(256, order(16))
+                && !moved.has_all(256, order(17))
+        );
+        assert_eq!((marks.totals(), marks.reused_pages()), ((0, 0), before), "nobody has them");
+    }
+
+    #[test]
+    fn the_floor_is_the_least_since_it_was_asked() {
+        let mut marks = marks(64);
+        let all = 64 * PAGES_PER_BLOCK;
+        assert_eq!(marks.take_floor(all), all);
+        marks.take(0, order(11), all - 4 * PAGES_PER_BLOCK, false);
+        assert_eq!(marks.take_floor(all), all - 4 * PAGES_PER_BLOCK);
+        assert_eq!(marks.take_floor(all), all);
+        marks.report(0, order(14), true);
+        assert_eq!(marks.take_floor(all), all / 2);
+        assert_eq!(marks.take_floor(all / 2), 0);
+    }
+}

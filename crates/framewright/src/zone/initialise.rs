@@ -1,0 +1,257 @@
+//! Filling a zone at bring-up, while nobody else sees it.
+//!
+//! Memory is noted first, then every frame is painted, first those that are not free and then those
+//! that are, ascending each time. Whole blocks get heads, the largest that fit; blocks that are not
+//! uniform become split, with the free frames set in their free map.
+//!
+//! All frames go through the same few functions, which are not inlined and have few branches: a
+//! boot runs them a few times, so that what they cost is reading code for the first time; and of an
+//! emulator, translating it. Free frames come last, as by then nearly all of that code has run.
+//!
+//! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group
+//! of a segment holds memory, for only short holes are bridged, and painting anything but an
+//! order-18 block makes the group ready.
+//!
+//! Orders of memory: Relaxed: nobody else knows the zone at bring-up.
+
+use super::segment::Segment;
+use super::{Zone, ZoneRun};
+use crate::block::deferred_merge::DeferredMerges;
+use crate::block::free_index::FreeIndex;
+use crate::block::reported::ReportedBitmap;
+use crate::block::table::{BlockEntry, BlockTable, blocks_of};
+use crate::block::{BlockState, MigrateType, State, buddy};
+use crate::firmware::MemoryKind;
+use crate::page::{Partial, Tier};
+use crate::sync::table_atomic::Ordering;
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use core::ops::Range;
+
+/// What frames are painted as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InitialUse {
+    /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
+    /// that blocks that begin with them may have free buddies.
+    Free { touching: bool },
+    /// Whole blocks that the manager keeps: of the vmemmap, or for pools.
+    Allocated,
+    /// Nobody's.
+    Reserved,
+}
+
+/// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
+/// and after the last.
+fn edges(range: PfnRange) -> [PfnRange; 2] {
+    let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
+    let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);
+    [PfnRange::new(range.start.0, head), PfnRange::new(tail, range.end.0)]
+}
+
+impl Zone {
+    /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and
+    /// the marks of reported ones.
+    pub(crate) fn attach(
+        &mut self,
+        span: PfnRange,
+        segments: &'static [Segment],
+        table: BlockTable,
+        (free_index, deferred, reported): (FreeIndex, DeferredMerges, ReportedBitmap),
+    ) {
+        let lists = self.changing.lists.get_mut();
+        (lists.free_index, lists.deferred, lists.reported) = (free_index, deferred, reported);
+        self.span = span;
+        self.segments = segments;
+        self.table = table;
+    }
+
+    /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
+    /// block; all runs must be noted before anything is painted.
+    pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
+        self.present_pages += run.range.pages();
+        if run.stray {
+            self.stray_pages += run.range.pages();
+            return;
+        }
+        let Some(segment) = self.segment_of(run.range) else { return };
+        for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {
+            let entry = self.partial(segment.index_of(BlockNumber::containing(part.start)), 0);
+            let state = entry.state();
+            entry.set_state(state.with_pages(0, 0, state.present_pages() + part.pages()));
+        }
+    }
+
+    /// Paints frames of `run`, of which those that cannot be managed are reserved whatever they are
+    /// to be.
+    #[inline(never)]
+    pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
+        let is_accepted = run.kind != MemoryKind::Unaccepted;
+        let initial_use =
+            if run.stray || !is_accepted { InitialUse::Reserved } else { initial_use };
+        let is_managed = initial_use != InitialUse::Reserved;
+        *(if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages }) +=
+            range.pages();
+        if run.stray {
+            return;
+        }
+        let Some(segment) = self.segment_of(range) else { return };
+        let [head, tail] = edges(range);
+        for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
+            self.initialise_part(segment, part, is_managed);
+        }
+        let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
+        let touching = match initial_use {
+            InitialUse::Free { touching } => touching,
+            InitialUse::Allocated => {
+                return self.initialise_blocks(segment, blocks, State::Whole, false);
+            }
+            InitialUse::Reserved => {
+                let state = if is_accepted { State::Reserved } else { State::Unaccepted };
+                return self.initialise_blocks(segment, blocks, state, false);
+            }
+        };
+        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is
+        // reserved come up at once.
+        let border = self.sections.first_block().clamp(blocks.start, blocks.end);
+        self.initialise_blocks(segment, blocks.start..border, State::Free, touching);
+        if border < blocks.end {
+            *self.changing.deferred_pages.get_mut() +=
+                u64::from(blocks.end - border) * PAGES_PER_BLOCK;
+            self.initialise_blocks(segment, border..blocks.end, State::Deferred, false);
+        }
+    }
+
+    /// Publishes the free count. The last step.
+    pub(crate) fn finish_initialising(&mut self) {
+        let lists = self.changing.lists.get_mut();
+        let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
+        self.changing.free_pages.store(free_pages, Ordering::Relaxed);
+        self.changing.map_pages.store(map_pages, Ordering::Relaxed);
+    }
+
+    /// Puts blocks in pieces into the sets of those with room, and writes down which frames of
+    /// blocks that are not managed whole are, while all of those are free; returns how many blocks
+    /// there are, of which as many are noted as there is room.
+    pub(crate) fn record_partials(&mut self, room: &mut [Partial]) -> usize {
+        let mut noted = 0;
+        for segment in self.segments {
+            // A group that is not ready is one block.
+            let mut index = self.table.next_ready(segment.index);
+            while index < segment.indices().end {
+                let Some((head, state)) = self.table.cold_head_of(index) else {
+                    index = self.table.next_ready(index + 1);
+                    continue;
+                };
+                if state.is(State::Split) && state.free_pages() != 0 {
+                    let lists = self.changing.lists.get_mut();
+                    let largest = self.table.free_map(head).largest_order();
+                    Tier { lists, table: &self.table, partials: &[], descriptors: None }
+                        .set_free_order(head, largest);
+                }
+                if state.is(State::Split)
+                    && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
+                    && let Some(partial) = room.get_mut(noted)
+                {
+                    partial.record(head, self.table.free_map(head));
+                    noted += 1;
+                }
+                index = self.table.next_ready(head + blocks_of(state.order()));
+            }
+        }
+        noted
+    }
+
+    pub(crate) fn set_partials(&mut self, partials: &'static [Partial]) {
+        self.partials = partials;
+    }
+
+    /// The segment that holds frames of one run.
+    #[inline(never)]
+    fn segment_of(&self, range: PfnRange) -> Option<&'static Segment> {
+        super::segment::find(self.segments, BlockNumber::containing(range.start))
+    }
+
+    /// The entry of a block in pieces, made so when it is not: then nothing of it is free or
+    /// managed, and `present_pages` are memory.
+    #[inline(never)]
+    fn partial(&self, index: u32, present_pages: u64) -> &BlockEntry {
+        self.table.make_ready(index, false);
+        let entry = self.table.cold_entry(index);
+        if !entry.state().is(State::Split) {
+            self.table.free_map(index).clear();
+            entry.set_state(BlockState::split(MigrateType::Movable).with_pages(
+                0,
+                0,
+                present_pages,
+            ));
+        }
+        entry
+    }
+
+    /// Paints frames of a block in pieces.
+    #[inline(never)]
+    fn initialise_part(&mut self, segment: &Segment, part: PfnRange, free: bool) {
+        let index = segment.index_of(BlockNumber::containing(part.start));
+        // Where nothing was noted, one run fills the block.
+        let entry = self.partial(index, PAGES_PER_BLOCK);
+        let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
+        let start = offset(part.start.0 % PAGES_PER_BLOCK);
+        self.table.free_map(index).set_run(start..start + offset(part.pages()), free);
+        let freed = if free { part.pages() } else { 0 };
+        let state = entry.state();
+        let (free, managed) = (state.free_pages() + freed, state.managed_pages() + freed);
+        entry.set_state(state.with_pages(free, managed, state.present_pages()));
+        let lists = self.changing.lists.get_mut();
+        lists.split_pages += freed;
+        if free == PAGES_PER_BLOCK {
+            // Two ranges that touch made it whole between them.
+            lists.split_pages -= PAGES_PER_BLOCK;
+            buddy::free_at_bring_up(lists, &self.table, &segment.indices(), index, Order::BLOCK);
+        }
+    }
+
+    /// Paints whole blocks in the largest aligned pieces.
+    #[inline(never)]
+    fn initialise_blocks(
+        &mut self,
+        segment: &Segment,
+        blocks: Range<u32>,
+        state: State,
+        touching: bool,
+    ) {
+        let lists = self.changing.lists.get_mut();
+        // Pieces of one range are no buddies of one another.
+        let merges = touching || lists.largest < Order::MAX;
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let level = block
+                .trailing_zeros()
+                .min((blocks.end - block).ilog2())
+                .min(u32::from(MAX_ORDER - BLOCK_ORDER));
+            let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
+            let order = order.unwrap_or(Order::BLOCK);
+            let index = segment.index_of(BlockNumber(block));
+            block += blocks_of(order);
+            if order < Order::MAX {
+                self.table.make_ready(index, false);
+            }
+            let entry = self.table.cold_entry(index);
+            entry.clear();
+            let word = BlockState::head(state, order, MigrateType::Movable);
+            if state == State::Whole {
+                lists.kept_pages += order.pages();
+                entry.set_state(word.with(BlockState::KEPT));
+                continue;
+            }
+            entry.set_state(word);
+            if state != State::Free {
+                continue;
+            }
+            if merges {
+                buddy::free_at_bring_up(lists, &self.table, &segment.indices(), index, order);
+            } else {
+                lists.append(&self.table, entry, index, order);
+            }
+        }
+    }
+}

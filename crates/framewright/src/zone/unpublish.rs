@@ -1,0 +1,105 @@
+//! Taking descriptors of blocks that are allocated whole out of use, and putting them back into
+//! use.
+
+use super::{Zone, segment};
+use crate::block::State;
+use crate::block::table::blocks_of;
+use crate::platform::Platform;
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+
+impl Zone {
+    /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole
+    /// or in a pool and are described by the array. They are not described any more when this
+    /// returns, and nobody looks at their descriptors.
+    pub(crate) fn unpublish<P: Platform>(
+        &self,
+        platform: &P,
+        blocks: BlockRange,
+    ) -> Option<BlockRange> {
+        let descriptors = self.descriptors.as_ref()?;
+        let array = descriptors.array()?;
+        let mut found: Option<BlockRange> = None;
+        // Readers are waited for under the lock, so that no block is split meanwhile.
+        let _lists = self.lock_coalesced(platform);
+        for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
+            let index = self.index_of_whole(block).filter(|&index| array.describes(index));
+            match (index, &mut found) {
+                (Some(index), found) => {
+                    array.withdraw(index);
+                    descriptors.wait(index);
+                    let start = found.map_or(block, |found| found.start);
+                    *found = Some(BlockRange { start, end: BlockNumber(block.0 + 1) });
+                }
+                (None, Some(_)) => break,
+                (None, None) => {}
+            }
+        }
+        found
+    }
+
+    /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many.
+    /// Who came to look at them before is to be waited for
+    /// ([`wait_for_readers`](Self::wait_for_readers)).
+    pub(crate) fn unpublish_owned(&self, blocks: BlockRange) -> u32 {
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
+        else {
+            return 0;
+        };
+        let Some(segment) = segment::find(self.segments, blocks.start) else { return 0 };
+        let index = segment.index_of(blocks.start);
+        array.withdraw_all(index..index + blocks.blocks())
+    }
+
+    /// Waits for all who look at descriptors.
+    pub(crate) fn wait_for_readers(&self) {
+        if let Some(descriptors) = &self.descriptors {
+            descriptors.wait_for_all();
+        }
+    }
+
+    /// Whether the array describes a block.
+    pub(crate) fn is_described(&self, block: BlockNumber) -> bool {
+        let array = self.descriptors.as_ref().and_then(|descriptors| descriptors.array());
+        array
+            .zip(segment::find(self.segments, block))
+            .is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
+    }
+
+    /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and
+    /// that the array could describe but does not.
+    pub(crate) fn unpublished<P: Platform>(
+        &self,
+        platform: &P,
+        blocks: BlockRange,
+    ) -> Option<BlockRange> {
+        let array = self.descriptors.as_ref()?.array()?;
+        let _lists = self.lock_coalesced(platform);
+        let is_one = |&block: &u32| {
+            self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index))
+        };
+        let start = (blocks.start.0..blocks.end.0).find(is_one)?;
+        let end = (start..blocks.end.0).take_while(is_one).last()? + 1;
+        Some(BlockRange::new(start, end))
+    }
+
+    /// Initialises descriptors of blocks that are allocated whole, whose part of the array is
+    /// present, and puts them into use.
+    pub(crate) fn publish_again(&self, blocks: BlockRange) {
+        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
+        else {
+            return;
+        };
+        if let Some(segment) = segment::find(self.segments, blocks.start) {
+            let index = segment.index_of(blocks.start);
+            array.describe(index..index + blocks.blocks(), blocks.start.start());
+        }
+    }
+
+    /// The index of a block that is allocated whole or in a pool, by itself or in a larger one.
+    fn index_of_whole(&self, block: BlockNumber) -> Option<u32> {
+        let index = segment::find(self.segments, block)?.index_of(block);
+        let (head, state) = self.table.head_of(index)?;
+        let whole = state.is(State::Whole) || state.is(State::Pool);
+        (whole && index - head < blocks_of(state.order())).then_some(index)
+    }
+}

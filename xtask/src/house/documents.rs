@@ -1,0 +1,110 @@
+//! Documents: how much there is of them, how wide they are, and whether their links lead anywhere.
+//!
+//! `README.md` and `docs/*.md` are what a reader is asked to know; what is in `docs/log` is history
+//! and counts for nothing but its links. Tables, code and links may be wider than a line.
+
+use crate::workspace;
+use std::path::Path;
+use std::{fs, io};
+
+/// All documents together have at most so many bytes.
+const SIZE_LIMIT: usize = 120_000;
+/// Characters in a line.
+const WIDTH_LIMIT: usize = 100;
+
+/// Broken rules, one line each.
+///
+/// # Errors
+/// Those of reading the files.
+pub fn inspect(root: &Path) -> io::Result<Vec<String>> {
+    let mut findings = Vec::new();
+    let mut size = 0;
+    for path in workspace::files(root, ".md")? {
+        let text = fs::read_to_string(&path)?;
+        let shown = workspace::shown(&path);
+        let folder = path.parent().unwrap_or(root);
+        let is_asked = shown == "README.md" || folder == root.join("docs");
+        if is_asked {
+            size += text.len();
+        }
+        let mut found = links(&text, &|link| folder.join(link).exists());
+        if shown != "CHANGELOG.md" {
+            found.extend(widths(&text));
+        }
+        findings.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
+    }
+    findings.extend(size_finding(size));
+    Ok(findings)
+}
+
+fn size_finding(size: usize) -> Option<String> {
+    (size > SIZE_LIMIT)
+        .then(|| format!("README.md and docs/*.md have {size} bytes: the limit is {SIZE_LIMIT}"))
+}
+
+/// Lines of prose that are too wide.
+fn widths(text: &str) -> Vec<(usize, String)> {
+    let wide = |line: &str| {
+        line.chars().count() > WIDTH_LIMIT && !line.starts_with('|') && !line.contains("](")
+    };
+    prose(text)
+        .filter(|(_, line)| wide(line))
+        .map(|(number, line)| {
+            (number, format!("{} columns: the limit is {WIDTH_LIMIT}", line.chars().count()))
+        })
+        .collect()
+}
+
+/// Links to files that are not there.
+fn links(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
+    let mut findings = Vec::new();
+    for (number, line) in prose(text) {
+        for (at, _) in line.match_indices("](") {
+            let link = line[at + 2..].split([')', ' ']).next().unwrap_or("");
+            let file = link.split('#').next().unwrap_or("");
+            // Documentation of a crate also links to its items.
+            if !file.is_empty() && !file.contains("::") && !file.contains("://") && !exists(file) {
+                findings.push((number, format!("`{file}` is not there")));
+            }
+        }
+    }
+    findings
+}
+
+/// Numbered lines outside of code.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+            return None;
+        }
+        (!is_code).then_some((index + 1, line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_prose_is_found_and_tables_code_and_links_are_not() {
+        let wide = "x".repeat(WIDTH_LIMIT + 1);
+        let text = format!("{wide}\n| {wide} |\n```\n{wide}\n```\n[{wide}](a.md)\nshort\n");
+        assert_eq!(widths(&text), [(1, "101 columns: the limit is 100".to_owned())]);
+    }
+
+    #[test]
+    fn links_lead_to_files() {
+        let text =
+            "[a](here.md) and [b](gone.md#part) [c](https://x.y) [d](#part)\n```\n[e](no)\n```\n";
+        let found = links(text, &|link| link == "here.md");
+        assert_eq!(found, [(1, "`gone.md` is not there".to_owned())]);
+    }
+
+    #[test]
+    fn size_is_limited() {
+        assert!(size_finding(SIZE_LIMIT).is_none());
+        assert!(size_finding(SIZE_LIMIT + 1).is_some());
+    }
+}
