@@ -16,7 +16,7 @@ use framewright::Request;
 use framewright::hugetlb::PoolSize;
 use framewright::units::Order;
 use framewright_hosted::HostedHelpers;
-use framewright_jobs::{Helpers, Job};
+use framewright_jobs::Job;
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,7 +222,7 @@ fn helper_ns(threads: usize) -> f64 {
         // A helper that has gone to sleep is what a job at boot finds.
         std::thread::sleep(Duration::from_micros(500));
     }
-    helpers.crew().map_or(0.0, |crew| crew.desk.start_cost_ns() as f64)
+    helpers.mean_start_ns() as f64
 }
 
 /// How much of a CPU helpers get: by how much a job of arithmetic is faster with all of them.

@@ -1,128 +1,27 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
 //! which is to say so and go on.
 
+mod hugetlb;
+mod known;
+mod parse;
+mod policy;
+mod reporting;
+
+pub use hugetlb::{HugePageParameters, Requested};
+pub use known::KNOWN;
+pub(crate) use parse::parse_bool;
+pub use parse::{SizeError, parse_size};
+pub use policy::{Pages, Policy};
+pub use reporting::{Pace, ReportingParameters};
+
+use parse::parse_number;
+
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
-use crate::hugetlb::HugePageParameters;
-use crate::reporting::{Pace, ReportingParameters};
 use crate::units::Order;
 use core::fmt;
 
-/// Parameters with a short description each, for a program's help.
-pub const KNOWN: &[(&str, &str)] = &[
-    ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
-    ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
-    (
-        "hugepage_alloc_threads=N",
-        "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more are slower",
-    ),
-    ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
-    ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
-    ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
-    ("init_on_alloc=1", "clear memory when it is handed out"),
-    ("init_on_free=1", "clear memory when it is freed"),
-    ("mem=SIZE", "use no memory at or above this address"),
-    ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
-    (
-        "memmap_init=POLICY",
-        "when page descriptors begin: eager, deferred (the default) or on-demand",
-    ),
-    (
-        "memmap_init_threads=N",
-        "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
-    ),
-    ("min_free_kbytes=N", "memory kept free over all zones"),
-    (
-        "movable_node",
-        "keep what cannot be moved out of hot-pluggable memory, as long as there is other",
-    ),
-    ("numa=off", "one node, whatever firmware says"),
-    ("page_alloc.shuffle=1", "hand free blocks out in random order"),
-    ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
-    (
-        "page_reporting.pace=adaptive",
-        "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace",
-    ),
-    (
-        "page_reporting.page_reporting_delay_ms=N",
-        "time between passes of free page reporting, 2000 if unset",
-    ),
-    ("page_reporting.pools=1", "report free pages of huge-page pools to the hypervisor, too"),
-    (
-        "page_reporting.page_reporting_order=N",
-        "the smallest order that is reported to the hypervisor, 0 to 18",
-    ),
-    (
-        "pages=inside",
-        "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
-    ),
-    ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
-];
-
 /// How many `memmap=` a command line may have.
 pub const MAX_MEMMAP: usize = 32;
-
-/// When page descriptors come into being (`memmap_init=`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Policy {
-    /// At bring-up, all of them, by the boot CPU.
-    Eager,
-    /// A first part at bring-up, the rest by parallel jobs or when memory is wanted (SPEC 2).
-    #[default]
-    Deferred,
-    /// When a block is split, in frames of its own.
-    OnDemand,
-}
-
-impl Policy {
-    /// All, as [`name`](Self::name) orders them in tables.
-    pub const ALL: [Self; 3] = [Self::Eager, Self::Deferred, Self::OnDemand];
-
-    /// As it is written on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Eager => "eager",
-            Self::Deferred => "deferred",
-            Self::OnDemand => "on-demand",
-        }
-    }
-}
-
-/// Whether pages have descriptors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Pages {
-    /// As [`Inside`](Self::Inside) where the platform has a place for the array, as
-    /// [`None`](Self::None) elsewhere.
-    #[default]
-    Auto,
-    /// None: the adopter keeps its own books.
-    None,
-    /// Each page of a split block has one: in the array where the policy asks for it and the
-    /// platform has one, else in eight of the block's own frames.
-    Inside,
-}
-
-impl Pages {
-    /// As it is written on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::None => "none",
-            Self::Inside => "inside",
-        }
-    }
-
-    /// Whether pages have descriptors, on a platform with or without an array.
-    #[must_use]
-    pub const fn are_wanted(self, array: bool) -> bool {
-        match self {
-            Self::Auto => array,
-            Self::None => false,
-            Self::Inside => true,
-        }
-    }
-}
 
 /// Parameters that the manager knows, with their defaults where the command line is silent.
 #[derive(Clone, Debug)]
@@ -362,92 +261,6 @@ impl Parameters {
 /// What chance begins with when the command line does not say.
 const CAREFUL_SEED: u64 = 1;
 
-/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the
-/// first two of `on` and `off`.
-pub(crate) fn parse_bool(value: &str) -> Option<bool> {
-    let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
-    match letters.next()? {
-        b'1' | b'y' | b't' => Some(true),
-        b'0' | b'n' | b'f' => Some(false),
-        b'o' => match letters.next()? {
-            b'n' => Some(true),
-            b'f' => Some(false),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading
-/// zero.
-fn parse_number(text: &str) -> Option<u32> {
-    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-    let (radix, digits) = match (hexadecimal, text.strip_prefix('0')) {
-        (Some(digits), _) => (16, digits),
-        (None, Some(digits)) if !digits.is_empty() => (8, digits),
-        _ => (10, text),
-    };
-    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if plain { u32::from_str_radix(digits, radix).ok() } else { None }
-}
-
-/// Why a text is not a size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SizeError {
-    /// There is no digit at the start.
-    NotANumber,
-    /// Something other than one of K, M, G, T, P, E follows the number.
-    BadSuffix,
-    /// It does not fit in 64 bits.
-    TooLarge,
-}
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotANumber => "not a number; write bytes such as 4096, 0x1000, 512M or 8G",
-            Self::BadSuffix => "unknown suffix; use K, M, G, T, P or E, or nothing for bytes",
-            Self::TooLarge => "does not fit in 64 bits",
-        })
-    }
-}
-
-impl core::error::Error for SizeError {}
-
-/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case)
-/// for powers of 1024, as Linux reads sizes; people may put `B` or `iB` after the letter.
-///
-/// # Errors
-/// See [`SizeError`].
-pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    let (radix, rest) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        // `E` is a hexadecimal digit there, so exbibytes can be written in decimal only.
-        Some(hexadecimal) => (16, hexadecimal),
-        None => (10, text),
-    };
-    let digits = rest.bytes().take_while(|&byte| char::from(byte).is_digit(radix)).count();
-    if digits == 0 {
-        return Err(SizeError::NotANumber);
-    }
-    let number = u64::from_str_radix(&rest[..digits], radix).map_err(|_| SizeError::TooLarge)?;
-    let unit = &rest[digits..];
-    let letter = unit
-        .strip_suffix("iB")
-        .or_else(|| unit.strip_suffix('B'))
-        .filter(|letter| !letter.is_empty());
-    let shift = match letter.unwrap_or(unit) {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        "P" | "p" => 50,
-        "E" | "e" => 60,
-        _ => return Err(SizeError::BadSuffix),
-    };
-    number.checked_mul(1 << shift).ok_or(SizeError::TooLarge)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -629,24 +442,5 @@ mod tests {
             (16 << 20, MemoryKind::Conventional),
         ];
         assert_eq!(kinds, expected);
-    }
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("0"), Ok(0));
-        assert_eq!(parse_size("0x10k"), Ok(16 << 10));
-        assert_eq!(parse_size("24T"), Ok(24 << 40));
-        assert_eq!(parse_size("15E"), Ok(15 << 60));
-        assert_eq!(parse_size("16E"), Err(SizeError::TooLarge));
-        assert_eq!(parse_size("99999999999999999999"), Err(SizeError::TooLarge));
-        assert_eq!(parse_size("12Q"), Err(SizeError::BadSuffix));
-        assert_eq!(parse_size("1GB"), Ok(1 << 30));
-        assert_eq!(parse_size("2KiB"), Ok(2048));
-        for bad in ["1B", "1iB", "1Gi", "1 G", "1.5G", "8é", "1GG", "1K1"] {
-            assert_eq!(parse_size(bad), Err(SizeError::BadSuffix), "{bad}");
-        }
-        for bad in ["", "G", "-1", "0x", "+5", "é"] {
-            assert_eq!(parse_size(bad), Err(SizeError::NotANumber), "{bad}");
-        }
     }
 }

@@ -1,33 +1,8 @@
-//! The units of the field: frames, blocks, orders, nodes, and ranges of them.
-//!
-//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`; everything
-//! that counts bytes is a [`PhysRange`] or a `u64` whose name says bytes. The two never mix
-//! silently.
+//! Frames, and ranges of frames and of bytes.
 
+use super::order::Order;
+use super::sizes::{PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_END};
 use core::fmt;
-
-/// log2 of the bytes in a page.
-pub const PAGE_SHIFT: u32 = 12;
-/// Bytes in a page (4 KiB).
-pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
-/// Order of a block: 2 MiB, the pageblock of Linux.
-pub const BLOCK_ORDER: u8 = 9;
-/// Frames in a block.
-pub const PAGES_PER_BLOCK: u64 = 1 << BLOCK_ORDER;
-/// log2 of the bytes in a block.
-pub const BLOCK_SHIFT: u32 = PAGE_SHIFT + BLOCK_ORDER as u32;
-/// Bytes in a block (2 MiB).
-pub const BLOCK_SIZE: u64 = 1 << BLOCK_SHIFT;
-/// The largest order that the allocator hands out as one piece: 1 GiB.
-pub const MAX_ORDER: u8 = 18;
-/// Frames in a memory section (128 MiB), the grain of deferred initialisation (SPEC 2.1).
-pub const PAGES_PER_SECTION: u64 = 1 << 15;
-/// Highest width of a physical address that is accepted.
-pub const PHYSICAL_ADDRESS_BITS: u32 = 52;
-/// One past the last physical address that can exist.
-pub const PHYSICAL_ADDRESS_END: u64 = 1 << PHYSICAL_ADDRESS_BITS;
-/// How many nodes the manager knows at most.
-pub const MAX_NODES: usize = 64;
 
 /// A page frame number: a physical address divided by [`PAGE_SIZE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -196,89 +171,6 @@ impl fmt::Display for PhysRange {
     }
 }
 
-/// log2 of a number of frames, 0..=[`MAX_ORDER`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(transparent)]
-pub struct Order(u8);
-
-impl Order {
-    /// One page.
-    pub const PAGE: Self = Self(0);
-    /// One block, 2 MiB.
-    pub const BLOCK: Self = Self(BLOCK_ORDER);
-    /// The largest, 1 GiB.
-    pub const MAX: Self = Self(MAX_ORDER);
-
-    /// `order`, or nothing when it is above [`MAX_ORDER`].
-    #[must_use]
-    pub const fn new(order: u8) -> Option<Self> {
-        if order <= MAX_ORDER { Some(Self(order)) } else { None }
-    }
-
-    /// The smallest order that holds `pages` frames, or nothing when none does.
-    #[must_use]
-    pub const fn for_pages(pages: u64) -> Option<Self> {
-        if pages > 1 << MAX_ORDER {
-            return None;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "at most 18")]
-        let order = pages.next_power_of_two().trailing_zeros() as u8;
-        Some(Self(order))
-    }
-
-    /// The number itself.
-    #[must_use]
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-
-    /// Frames in a piece of this order.
-    #[must_use]
-    pub const fn pages(self) -> u64 {
-        1 << self.0
-    }
-}
-
-impl fmt::Debug for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "order {}", self.0)
-    }
-}
-
-/// A node: memory and CPUs that are near to one another. Dense, 0..[`MAX_NODES`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct NodeId(u8);
-
-impl NodeId {
-    /// The first node.
-    pub const ZERO: Self = Self(0);
-
-    /// Node `index`, or nothing when it is not below [`MAX_NODES`].
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "checked against MAX_NODES, which fits")]
-    pub const fn new(index: usize) -> Option<Self> {
-        if index < MAX_NODES { Some(Self(index as u8)) } else { None }
-    }
-
-    /// The number as an index.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.0)
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,14 +189,5 @@ mod tests {
         let range = PhysRange::with_size(PHYSICAL_ADDRESS_END - 0x1000, u64::MAX);
         assert_eq!(range.size(), 0x1000);
         assert!(PhysRange::with_size(u64::MAX, u64::MAX).is_empty());
-    }
-
-    #[test]
-    fn orders_hold_their_pages() {
-        assert_eq!(Order::for_pages(0), Some(Order::PAGE));
-        assert_eq!(Order::for_pages(1), Some(Order::PAGE));
-        assert_eq!(Order::for_pages(513).map(Order::get), Some(10));
-        assert_eq!(Order::for_pages(1 << 18), Some(Order::MAX));
-        assert_eq!(Order::for_pages((1 << 18) + 1), None);
     }
 }

@@ -184,10 +184,10 @@ impl FreeList {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::chain::{first_link, steps};
     use super::*;
     use crate::block::lists::NONE;
     use crate::block::{BlockEntry, FreeMap};
-    use crate::hugetlb::chain::{first_link, steps};
     use crate::sync::table_atomic::AtomicU64;
     use std::vec::Vec;
 

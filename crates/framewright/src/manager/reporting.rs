@@ -6,7 +6,7 @@
 //! Orders of memory: Relaxed where nothing is said: settings, wishes and counters that stand alone.
 //! What is reported is handed over under the zone lock.
 
-use super::settings::{Pace, ReportingParameters};
+use crate::parameters::{Pace, ReportingParameters};
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::Order;
 
@@ -76,24 +76,24 @@ impl ReportingCounters {
 
 /// One word for each counter that the reporter counts up.
 #[derive(Default)]
-pub(super) struct Tally {
-    pub(super) reported_pages: AtomicU64,
-    pub(super) reported_ranges: AtomicU64,
-    pub(super) refused_ranges: AtomicU64,
-    pub(super) calls: AtomicU64,
-    pub(super) errors: AtomicU64,
-    pub(super) busy: AtomicU64,
-    pub(super) skipped: AtomicU64,
-    pub(super) passes: AtomicU64,
-    pub(super) flushes: AtomicU64,
-    pub(super) timeouts: AtomicU64,
-    pub(super) resets: AtomicU64,
-    pub(super) device_ns: AtomicU64,
-    pub(super) pool_pages: AtomicU64,
+pub(crate) struct Tally {
+    pub(crate) reported_pages: AtomicU64,
+    pub(crate) reported_ranges: AtomicU64,
+    pub(crate) refused_ranges: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) busy: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) passes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) resets: AtomicU64,
+    pub(crate) device_ns: AtomicU64,
+    pub(crate) pool_pages: AtomicU64,
 }
 
 /// Adds to a counter.
-pub(super) fn add(counter: &AtomicU64, more: u64) {
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
@@ -107,7 +107,7 @@ pub struct Reporting {
     paused: AtomicBool,
     pools: AtomicBool,
     flushes_wanted: AtomicU64,
-    pub(super) tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 impl Reporting {
@@ -127,12 +127,12 @@ impl Reporting {
     }
 
     /// Takes the place of the one device; false when there is one.
-    pub(super) fn register(&self) -> bool {
+    pub(crate) fn register(&self) -> bool {
         // Acquire pairs with the Release of who had it before.
         self.registered.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    pub(super) fn unregister(&self) {
+    pub(crate) fn unregister(&self) {
         self.registered.store(false, Ordering::Release);
     }
 
@@ -229,12 +229,12 @@ impl Reporting {
     }
 
     /// How many flushes were ever wanted.
-    pub(super) fn flushes_wanted(&self) -> u64 {
+    pub(crate) fn flushes_wanted(&self) -> u64 {
         self.flushes_wanted.load(Ordering::Relaxed)
     }
 
     /// The counters that the reporter keeps; those that zones keep are zero.
-    pub(super) fn counted(&self) -> ReportingCounters {
+    pub(crate) fn counted(&self) -> ReportingCounters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tally = &self.tally;
         ReportingCounters {

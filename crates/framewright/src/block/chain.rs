@@ -3,7 +3,6 @@
 //! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
 //! changed by who has the lock of the books, or by who has a chain that is in no list. A page that
 //! somebody uses has a mark in place of its first link, which no index can be (invariant 37).
-
 //!
 //! Pages that the hypervisor was told of and others are in different chains. Which one a page is in
 //! shows in its first link, so that it can be taken out wherever it stands without a walk.

@@ -3,9 +3,8 @@
 //! What a word means depends on those before it: a size holds for the count that follows. So words
 //! are read in order, and what contradicts an earlier one is ignored and said.
 
-use super::{NodeMask, PoolSize};
-use crate::parameters::{parse_bool, parse_size};
-use crate::units::{MAX_NODES, NodeId};
+use super::parse::{parse_bool, parse_size};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 
 /// How many pages of one size a command line asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
