@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::time::SystemTime;
 
-/// Describes this machine, with QEMU in this version, as docs/results.md has it. What cannot be
+/// Describes this machine, with QEMU in this version, as docs/usage.md has it. What cannot be
 /// learnt is null.
 pub fn describe(qemu: Option<&str>) -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What measured fields end in (docs/results.md); `seconds` also stands alone.
+/// What measured fields end in (docs/usage.md); `seconds` also stands alone.
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
 const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
@@ -26,7 +26,7 @@ fn is_time(name: &str) -> bool {
     name == "seconds" || TIMES.iter().any(|unit| name.ends_with(unit))
 }
 
-/// Checks one row against docs/results.md.
+/// Checks one row against docs/usage.md.
 fn keeps_to_the_form(row: &Value) {
     let fields = row.as_object().unwrap_or_else(|| panic!("no object: {row}"));
     assert!(row["bench"].is_string(), "{row}");

@@ -1,4 +1,4 @@
-//! What every benchmark comes to, and the one way in which it is shown: rows as docs/results.md
+//! What every benchmark comes to, and the one way in which it is shown: rows as docs/usage.md
 //! describes them.
 
 use super::common::wrapped;

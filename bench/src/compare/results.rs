@@ -1,4 +1,4 @@
-//! The file of results, in the form of docs/results.md.
+//! The file of results, in the form of docs/usage.md.
 
 use super::lab::{EMULATED_CPU, LINUX_WORDS, Lab, SAME_FOR_BOTH};
 use crate::args::CompareLinux;

@@ -1,4 +1,4 @@
-//! Rows: the same thing done by both, as it goes into a file of results (docs/results.md).
+//! Rows: the same thing done by both, as it goes into a file of results (docs/usage.md).
 
 use crate::bench::common::Spread;
 use serde_json::{Map, Value, json};

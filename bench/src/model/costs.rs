@@ -1,5 +1,5 @@
 //! What the model is made from: costs on one CPU, rates of one and of all threads, and what it
-//! costs to reach other CPUs. docs/model.md says where each comes from.
+//! costs to reach other CPUs. docs/log/model.md says where each comes from.
 
 use serde_json::{Map, Value, json};
 

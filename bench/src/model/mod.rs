@@ -3,7 +3,7 @@
 //!
 //! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts,
 //! `predict` the model. `checks` puts predictions beside measurements of this machine (`here`),
-//! `published` beside what others measured on theirs. docs/model.md has the terms and their errors.
+//! `published` beside what others measured on theirs. docs/log/model.md has the terms and their errors.
 
 mod calibrate;
 mod checks;

@@ -1,5 +1,5 @@
 //! What the manager is held to: every ratio and limit that it must reach, and how each follows from
-//! rows of results (docs/results.md, docs/performance.md).
+//! rows of results (docs/usage.md, docs/performance.md).
 //!
 //! `framewright report` shows them first; benchmarks of everything and comparisons can end with
 //! [`table`].
