@@ -1,6 +1,6 @@
 //! A host that writes what it likes, when it likes, wherever it can: every byte of memory that
 //! devices reach, and its own configuration. The model says that every frame that is given back is
-//! one that was in the balloon, and that no report comes back that was not on its way.
+//! one that was in the balloon, and that no report comes back that was not in flight.
 
 mod common;
 

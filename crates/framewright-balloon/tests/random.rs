@@ -60,7 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     host: FakeBalloon,
     memory: Memory,
-    /// Reports on their way: their ranges.
+    /// Reports in flight: their ranges.
     reports: BTreeMap<Token, Vec<(u64, u32)>>,
     /// Reports that came back, as the host lists them.
     answered: Vec<Vec<(u64, u32)>>,

@@ -4,6 +4,9 @@
 use crate::bytes::u32_at;
 use crate::physical::Storage;
 
+/// Most CPUs that are believed.
+pub const MAX_CPUS: usize = 8192;
+
 /// A CPU's identifier, its index in the table, and its domain, of 32 bits each.
 const ENTRY_BYTES: usize = 12;
 

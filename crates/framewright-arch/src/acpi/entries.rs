@@ -1,6 +1,7 @@
 //! Tables that are lists of entries, each with a kind and a length.
 
-use super::{AcpiError, Fault, Table};
+use super::error::{AcpiError, Fault};
+use super::table::Table;
 use crate::bytes::{u32_at, u64_at};
 
 /// One entry.

@@ -1,6 +1,8 @@
 //! The CPUs that firmware lists (MADT).
 
-use super::{AcpiError, Entries, Entry, Table};
+use super::entries::{Entries, Entry};
+use super::error::AcpiError;
+use super::table::Table;
 
 const FIRST_ENTRY: usize = 44;
 const LOCAL_APIC: u8 = 0;

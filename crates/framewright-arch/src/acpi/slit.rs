@@ -1,6 +1,7 @@
 //! How far domains are apart (SLIT): a square of distances, 10 for near.
 
-use super::{AcpiError, Fault, MAX_TABLE_BYTES, Table};
+use super::error::{AcpiError, Fault};
+use super::table::{MAX_TABLE_BYTES, Table};
 use crate::bytes::u64_at;
 
 const COUNT: usize = 36;

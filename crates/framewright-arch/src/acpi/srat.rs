@@ -1,6 +1,8 @@
 //! Which memory and which CPUs belong together (SRAT).
 
-use super::{AcpiError, Entries, Fault, Table};
+use super::entries::Entries;
+use super::error::{AcpiError, Fault};
+use super::table::Table;
 
 const FIRST_ENTRY: usize = 48;
 const CPU: u8 = 0;

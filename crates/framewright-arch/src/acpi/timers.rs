@@ -1,6 +1,8 @@
 //! Clocks of known rate that ACPI names: the HPET and the power-management timer.
 
-use super::{AcpiError, Signature, Table, Tables};
+use super::error::{AcpiError, Signature};
+use super::table::Table;
+use super::tables::Tables;
 use crate::bytes::{u8_at, u16_at, u32_at, u64_at};
 
 /// The power-management timer.

@@ -1,12 +1,14 @@
 //! Makes a topology of the tables, all or nothing; only distances may be missing.
 
-use super::domains::Domains;
-use super::{AcpiError, Affinity, Fault, Signature, Slit, Table, Tables, affinities, cpus, slit};
+use super::domains::{Domains, MAX_CPUS};
+use super::error::{AcpiError, Fault, Signature};
+use super::madt::cpus;
+use super::slit::{self, Slit};
+use super::srat::{Affinity, affinities};
+use super::table::Table;
+use super::tables::Tables;
 use framewright::firmware::Topology;
 use framewright::units::{NodeId, PhysRange};
-
-/// Most CPUs that are believed.
-pub const MAX_CPUS: usize = 8192;
 
 /// Fills an empty topology from MADT, SRAT and SLIT. Without them there are one node, default
 /// distances and one CPU.

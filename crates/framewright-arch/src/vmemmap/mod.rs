@@ -25,13 +25,14 @@
 
 mod counts;
 mod section;
+mod shared;
 
 pub use counts::VmemmapCounts;
 
 use crate::paging::flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
 use crate::paging::frame_stack::FrameStack;
 use crate::paging::table::{ENTRIES, Table};
-use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
+use crate::x86_64::entry::{Entry, PageSize, index_of};
 use crate::x86_64::registers::time_stamp;
 use core::fmt;
 use core::ptr::NonNull;
@@ -43,6 +44,7 @@ use framewright::vmemmap_space::{
     VmemmapSpace,
 };
 use section::Section;
+use shared::Shared;
 
 /// Bytes of the vmemmap that describe one block: 512 descriptors of 64.
 const BLOCK_BYTES: u64 = 512 * 64;
@@ -109,16 +111,11 @@ impl core::error::Error for VmemmapError {}
 
 /// See the module documentation.
 pub struct Vmemmap<P: Platform, F> {
-    platform: &'static P,
+    shared: Shared<P>,
     tlb: F,
     layout: VmemmapLayout,
     sections: u32,
-    /// The zero frame.
-    zero: Pfn,
-    /// The table that absent sections share.
-    absent: Pfn,
     ranged_flush_pages: u64,
-    counters: Counters,
 }
 
 impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
@@ -166,27 +163,25 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         // BLOCKS_PER_CALL blocks of the vmemmap fill a directory's entry.
         let sections =
             u32::try_from(bytes / SECTION_BYTES).map_err(|_| VmemmapError::BadLayout(layout))?;
-        let counters = Counters::new();
-        let ranged_flush_pages = RANGED_FLUSH_PAGES;
-        let vmemmap =
-            Self { platform, tlb, layout, sections, zero, absent, ranged_flush_pages, counters };
-        vmemmap.table(zero).fill(|_| Entry(0));
-        vmemmap.table(absent).fill(|_| vmemmap.zero_entry());
+        let (global, counters) = (layout.global, Counters::new());
+        let shared = Shared { platform, global, zero, absent, counters };
+        shared.table(zero).fill(|_| Entry(0));
+        shared.table(absent).fill(|_| shared.zero_entry());
         for number in 0..pointers {
             let frame = next()?;
-            vmemmap.table(frame).fill(|_| Entry(0));
+            shared.table(frame).fill(|_| Entry(0));
             let first = number * ENTRIES as u64;
             for (index, _) in (0..ENTRIES).zip(first..directories) {
                 let directory = next()?;
-                vmemmap.table(directory).fill(|_| vmemmap.absent_entry());
-                vmemmap.table(frame).set(index, Entry::table(directory.address()));
+                shared.table(directory).fill(|_| shared.absent_entry());
+                shared.table(frame).set(index, Entry::table(directory.address()));
             }
             root.set(
                 index_of(layout.base + number * ROOT_ENTRY_BYTES, 4),
                 Entry::table(frame.address()),
             );
         }
-        Ok(vmemmap)
+        Ok(Self { shared, tlb, layout, sections, ranged_flush_pages: RANGED_FLUSH_PAGES })
     }
 
     /// Flushes page by page up to this many pages, and everything above.
@@ -199,7 +194,7 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
     /// What was done so far, and what is in use.
     #[must_use]
     pub fn counts(&self) -> VmemmapCounts {
-        self.counters.read()
+        self.shared.counters.read()
     }
 
     /// Where it is and what it describes.
@@ -218,13 +213,13 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
     /// The frame of zero bytes that stands for every descriptor that is absent.
     #[must_use]
     pub const fn zero_frame(&self) -> Pfn {
-        self.zero
+        self.shared.zero
     }
 
     /// The table that all absent sections share.
     #[must_use]
     pub const fn absent_table(&self) -> Pfn {
-        self.absent
+        self.shared.absent
     }
 
     /// What flushes.
@@ -232,51 +227,9 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         &self.tlb
     }
 
-    /// The table in `frame`, which is one of the vmemmap's.
-    fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only the root comes here, and frames that the vmemmap took and has not freed yet.
-        // Those of descriptors are only read as words, and written before anybody sees them
-        // (invariant 39).
-        unsafe { Table::at(self.platform, frame) }
-    }
-
-    const fn access(&self, write: bool) -> Access {
-        Access { write, execute: false, global: self.layout.global, device: false }
-    }
-
-    /// Maps 4 KiB of descriptors.
-    const fn page_entry(&self, frame: Pfn) -> Entry {
-        Entry::page(frame.address(), PageSize::Small, self.access(true))
-    }
-
-    /// Maps the zero frame.
-    const fn zero_entry(&self) -> Entry {
-        Entry::page(self.zero.address(), PageSize::Small, self.access(false))
-    }
-
-    /// Maps 2 MiB of descriptors.
-    const fn large_entry(&self, start: Pfn) -> Entry {
-        Entry::page(start.address(), PageSize::Medium, self.access(true))
-    }
-
-    /// A directory's entry for a section that is absent.
-    const fn absent_entry(&self) -> Entry {
-        Entry::read_only_table(self.absent.address())
-    }
-
-    /// Copies the descriptors in `from` to `to`, which is in no table yet.
-    fn copy(&self, from: Pfn, to: Pfn) {
-        // Both are accessed like tables: as words that anybody may read meanwhile.
-        let from = self.table(from);
-        self.table(to).fill(|index| from.get(index));
-    }
-
     /// The section of `blocks` and their indices in it. `None` without blocks, or when they are not
     /// described here.
-    fn section_of(
-        &self,
-        blocks: BlockRange,
-    ) -> Option<(Section<'_, P, F>, core::ops::Range<usize>)> {
+    fn section_of(&self, blocks: BlockRange) -> Option<(Section<'_, P>, core::ops::Range<usize>)> {
         let number = blocks.start.0 / BLOCKS_PER_CALL;
         let first = blocks.start.0 % BLOCKS_PER_CALL;
         let end = first + blocks.blocks();
@@ -285,12 +238,13 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
             return None;
         }
         let address = self.layout.base + u64::from(number) * SECTION_BYTES;
-        let mut table = self.table(Pfn::containing(self.layout.root));
+        let mut table = self.shared.table(Pfn::containing(self.layout.root));
         for level in [4, 3] {
-            table = self.table(Pfn::containing(table.get(index_of(address, level)).address()));
+            table =
+                self.shared.table(Pfn::containing(table.get(index_of(address, level)).address()));
         }
         Some((
-            Section::new(self, number, table, index_of(address, 2)),
+            Section::new(&self.shared, number, table, index_of(address, 2)),
             first as usize..end as usize,
         ))
     }
@@ -320,16 +274,16 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         match few.filter(|ranges| pages(ranges) <= self.ranged_flush_pages) {
             Some(ranges) => {
                 flush(FlushRequest::Ranges(ranges));
-                add(&self.counters.flushed_ranges, ranges.len() as u64);
-                add(&self.counters.flushed_pages, pages(ranges));
+                add(&self.shared.counters.flushed_ranges, ranges.len() as u64);
+                add(&self.shared.counters.flushed_pages, pages(ranges));
             }
             None => {
                 flush(FlushRequest::Everything);
-                add(&self.counters.full_flushes, 1);
+                add(&self.shared.counters.full_flushes, 1);
             }
         }
-        add(&self.counters.flushes, 1);
-        add(&self.counters.flush_cycles, time_stamp().wrapping_sub(start));
+        add(&self.shared.counters.flushes, 1);
+        add(&self.shared.counters.flush_cycles, time_stamp().wrapping_sub(start));
     }
 }
 
@@ -337,7 +291,7 @@ impl<P: Platform, F> fmt::Debug for Vmemmap<P, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vmemmap")
             .field("layout", &self.layout)
-            .field("counts", &self.counters.read())
+            .field("counts", &self.shared.counters.read())
             .finish()
     }
 }

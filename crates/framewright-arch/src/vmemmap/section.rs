@@ -1,8 +1,7 @@
 //! One section's 2 MiB of the vmemmap: the four operations on it.
 
-use super::Vmemmap;
 use super::counts::{add, subtract_one};
-use crate::paging::flush::FlushTlb;
+use super::shared::Shared;
 use crate::paging::frame_stack::FrameStack;
 use crate::paging::table::{ENTRIES, Table};
 use crate::x86_64::entry::Entry;
@@ -38,8 +37,8 @@ struct OwnTable<'a> {
 }
 
 /// A section and the directory's entry that maps it.
-pub(super) struct Section<'a, P: Platform, F> {
-    vmemmap: &'a Vmemmap<P, F>,
+pub(super) struct Section<'a, P: Platform> {
+    shared: &'a Shared<P>,
     first_block: u32,
     directory: Table<'a>,
     index: usize,
@@ -61,15 +60,15 @@ fn section_run(start: Pfn) -> PfnRange {
     PfnRange::new(start.0, start.0 + ENTRIES as u64)
 }
 
-impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
+impl<'a, P: Platform> Section<'a, P> {
     /// Section `number`, mapped by entry `index` of `directory`.
     pub(super) fn new(
-        vmemmap: &'a Vmemmap<P, F>,
+        shared: &'a Shared<P>,
         number: u32,
         directory: Table<'a>,
         index: usize,
     ) -> Self {
-        Self { vmemmap, first_block: number * BLOCKS_PER_CALL, directory, index }
+        Self { shared, first_block: number * BLOCKS_PER_CALL, directory, index }
     }
 
     fn form(&self) -> Form<'a> {
@@ -77,7 +76,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         let frame = Pfn::containing(entry.address());
         if entry.is_page(DIRECTORY_LEVEL) {
             Form::Large(frame)
-        } else if frame == self.vmemmap.absent {
+        } else if frame == self.shared.absent {
             Form::Absent
         } else {
             Form::Own(self.own(frame))
@@ -85,17 +84,17 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     }
 
     fn own(&self, frame: Pfn) -> OwnTable<'a> {
-        OwnTable { frame, entries: self.vmemmap.table(frame) }
+        OwnTable { frame, entries: self.shared.table(frame) }
     }
 
     /// Maps the section in this form from now on, by one store.
     fn set_form(&self, form: Form<'a>) {
         let entry = match form {
-            Form::Absent => self.vmemmap.absent_entry(),
-            Form::Large(start) => self.vmemmap.large_entry(start),
+            Form::Absent => self.shared.absent_entry(),
+            Form::Large(start) => self.shared.large_entry(start),
             Form::Own(own) => Entry::table(own.frame.address()),
         };
-        let (before, counters) = (self.form(), &self.vmemmap.counters);
+        let (before, counters) = (self.form(), &self.shared.counters);
         self.directory.set(self.index, entry);
         match before {
             Form::Absent => {}
@@ -121,7 +120,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     }
 
     fn is_present(&self, own: OwnTable<'_>, block: usize) -> bool {
-        Pfn::containing(own.entries.get(block * PAGES_PER_BLOCK).address()) != self.vmemmap.zero
+        Pfn::containing(own.entries.get(block * PAGES_PER_BLOCK).address()) != self.shared.zero
     }
 
     pub(super) fn populate(
@@ -154,7 +153,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             self.populate_small(blocks, own, wanted, frames)?;
             unflushed.mark_changed(self.numbers(blocks));
         }
-        add(&self.vmemmap.counters.populated_pages, wanted as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.populated_pages, wanted as u64 * MAP_PAGES_PER_BLOCK);
         Ok(())
     }
 
@@ -167,7 +166,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         wanted: usize,
         frames: &mut dyn FrameSource,
     ) -> Result<(), OutOfFrames> {
-        let mut taken = FrameStack::new(self.vmemmap.platform, frames);
+        let mut taken = FrameStack::new(self.shared.platform, frames);
         // What is taken last comes out first: the table, then the parts, from the last to the
         // first.
         let all =
@@ -179,12 +178,12 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             return Err(OutOfFrames);
         };
         if let Some(new) = new {
-            new.entries.fill(|_| self.vmemmap.zero_entry());
+            new.entries.fill(|_| self.shared.zero_entry());
         }
         for block in blocks.clone().rev().filter(|&block| !self.is_present(table, block)) {
             let first = block * PAGES_PER_BLOCK;
             taken.pop_block(|page, frame| {
-                table.entries.set(first + page, self.vmemmap.page_entry(frame))
+                table.entries.set(first + page, self.shared.page_entry(frame))
             });
         }
         if let Some(new) = new {
@@ -204,10 +203,10 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             return Ok(());
         }
         let own = self.own(frames.take(Order::PAGE).ok_or(OutOfFrames)?);
-        own.entries.fill(|index| self.vmemmap.page_entry(start.add(index as u64)));
+        own.entries.fill(|index| self.shared.page_entry(start.add(index as u64)));
         self.set_form(Form::Own(own));
         unflushed.mark_changed(self.all());
-        add(&self.vmemmap.counters.splits, 1);
+        add(&self.shared.counters.splits, 1);
         Ok(())
     }
 
@@ -248,7 +247,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
             for index in entries_of(block) {
                 let frame = Pfn::containing(own.entries.get(index).address());
-                own.entries.set(index, self.vmemmap.zero_entry());
+                own.entries.set(index, self.shared.zero_entry());
                 let _fits = unflushed.push_from(self.numbers(&(block..block + 1)), one(frame));
             }
             self.count_evicted(1, false);
@@ -278,13 +277,13 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     fn runs(&self, own: OwnTable<'_>, entries: Range<usize>) -> usize {
         let mut follows = None;
         let frames = entries.map(|index| Pfn::containing(own.entries.get(index).address()));
-        let present = frames.filter(|&frame| frame != self.vmemmap.zero);
+        let present = frames.filter(|&frame| frame != self.shared.zero);
         present.filter(|&frame| follows.replace(frame.add(1)) != Some(frame)).count()
     }
 
     fn count_evicted(&self, blocks: usize, in_one_store: bool) {
-        add(&self.vmemmap.counters.evicted_pages, blocks as u64 * MAP_PAGES_PER_BLOCK);
-        add(&self.vmemmap.counters.evicted_sections, u64::from(in_one_store && blocks > 0));
+        add(&self.shared.counters.evicted_pages, blocks as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.evicted_sections, u64::from(in_one_store && blocks > 0));
     }
 
     pub(super) fn merge(
@@ -311,7 +310,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             let start = frames.take(Order::BLOCK).ok_or(OutOfFrames)?;
             for (offset, index) in (0..).zip(0..ENTRIES) {
                 let from = Pfn::containing(own.entries.get(index).address());
-                self.vmemmap.copy(from, start.add(offset));
+                self.shared.copy(from, start.add(offset));
             }
             self.set_form(Form::Large(start));
             for index in 0..ENTRIES {
@@ -320,7 +319,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
         }
         let _fits = unflushed.push_table_from(self.all(), own.frame);
-        add(&self.vmemmap.counters.merges, 1);
+        add(&self.shared.counters.merges, 1);
         Ok(true)
     }
 }
