@@ -65,7 +65,7 @@ fn steps(
     let before = array.counts();
     // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant
     // 42).
-    let Ok(change) = (unsafe { manager.optimize_vmemmap(runs) }) else { return Ok(None) };
+    let Ok(change) = (unsafe { manager.vmemmap().optimize(runs) }) else { return Ok(None) };
     let look = |what| {
         tables::inspect(map, array, manager).map(|_| ()).map_err(|fault| {
             log!("map_space_test: {fault}");
@@ -86,7 +86,7 @@ fn steps(
     }
     let part = &runs[..runs.len() / 2];
     // SAFETY: as above (invariant 42).
-    let restored = unsafe { manager.restore_vmemmap(part) }
+    let restored = unsafe { manager.vmemmap().restore(part) }
         .map_err(|_| "the memory map cannot be restored")?;
     let expected: u64 = part.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
     if restored.blocks + restored.out_of_frames != expected {

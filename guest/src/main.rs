@@ -170,9 +170,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let called_ns = PLATFORM.now_ns();
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
         .map_err(|failed| BootError::BringUp(failed.error))?;
-    manager.initialise_deferred(&smp::GuestHelpers);
+    manager.vmemmap().initialise_deferred(&smp::GuestHelpers);
     let up_ns = PLATFORM.now_ns();
-    let pools = manager.fill_pools(&parameters, &smp::GuestHelpers);
+    let pools = manager.hugetlb().fill(&parameters, &smp::GuestHelpers);
 
     if let Err(error) = nodes {
         let without = if topology.node_count() > 1 {

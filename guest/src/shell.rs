@@ -48,7 +48,7 @@ pub fn run(
         return;
     }
     let (of_manager, of_machine) = (manager.files(), files::table());
-    let pools = manager.pool_files(&smp::GuestHelpers);
+    let pools = manager.hugetlb().files(&smp::GuestHelpers);
     let of_pools = pools.table();
     let sources: [&dyn Source; 3] = [&of_manager, &of_pools, &of_machine];
     let files = FileSystem::new(&sources);

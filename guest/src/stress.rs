@@ -72,7 +72,7 @@ impl Stress {
     /// Runs, accounts for every page in between and at the end, and says what came of it. False
     /// when something was found wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
-        let idle_before = idle_pages(manager) + manager.cached_pages();
+        let idle_before = idle_pages(manager) + manager.caches().pages();
         let started_ns = PLATFORM.now_ns();
         let cpus = smp::online().count();
         log!("Framewright: stress with seed {} on {cpus} CPUs", self.seed);

@@ -216,7 +216,7 @@ pub fn inspect(
         ),
         (found.present_bytes == described, "the array has not what was populated"),
         (
-            found.present_bytes <= manager.vmemmap_bytes(),
+            found.present_bytes <= manager.vmemmap().bytes(),
             "the array has more than the manager knows of",
         ),
         (check_absent_table(array), "the absent table is not what it was"),

@@ -1,8 +1,8 @@
 //! `framewright bench`: measurements, as rows for people or for programs.
 //!
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
-//! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`
-//! and `fragment` put the manager beside allocators of others, all behind `subject`; `hugepages`
+//! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
+//! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`; `hugepages`
 //! fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop; `reporting`
 //! watches free memory go back to the host; `scaling` has the sources' tables of times by threads.
 
@@ -22,6 +22,7 @@ mod scaling;
 pub mod section;
 mod statistics;
 mod subject;
+mod traffic;
 
 pub use common::{median, wrapped};
 pub use reporting::{machine_process, resident_bytes};
@@ -43,6 +44,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::BringUp(options) => bring_up::run(options),
         Bench::Alloc(options) => alloc::run(options),
         Bench::Fragment(options) => fragment::run(options),
+        Bench::Traffic(options) => traffic::run(options),
         Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
         Bench::Hugepages(options) => hugepages::run(options),

@@ -2,7 +2,7 @@
 //! describes them.
 
 use super::common::wrapped;
-use super::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling};
+use super::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling, traffic};
 use crate::error::Error;
 use crate::grid::Grid;
 use crate::model;
@@ -143,6 +143,7 @@ fn tables(bench: &str, rows: &[Value]) -> Vec<Table> {
         "model" => model::tables(rows),
         "reporting" => reporting::tables(rows),
         "scaling" => scaling::tables(rows),
+        "traffic" => vec![traffic::table(rows).into()],
         _ => Vec::new(),
     }
 }

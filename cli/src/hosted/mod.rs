@@ -155,10 +155,10 @@ impl<'a> Session<'a> {
         let manager = Manager::bring_up(early, &BringUp { parameters, started_ns })
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         if let Some(helpers) = helpers {
-            manager.initialise_deferred(helpers);
+            manager.vmemmap().initialise_deferred(helpers);
         }
         let cpu_seconds = cpu_seconds() - before_cpu_seconds;
-        let pools = manager.fill_pools(parameters, HostedHelpers::shared());
+        let pools = manager.hugetlb().fill(parameters, HostedHelpers::shared());
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
         }
@@ -215,7 +215,7 @@ impl<'a> Pass<'a> {
                 Error::Failed(format!("the tables cannot be overwritten: {error}"))
             })?;
         }
-        if manager.vmemmap_bytes() != 0 {
+        if manager.vmemmap().bytes() != 0 {
             session.dirty_page_array();
         }
         Ok(session)

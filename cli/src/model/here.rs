@@ -169,8 +169,8 @@ impl<'a> Pool<'a> {
             if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
         };
         let set = || {
-            manager.set_optimize_vmemmap(maps != Maps::Kept);
-            manager.set_eager_restore(maps == Maps::Eager);
+            manager.hugetlb().set_optimize_vmemmap(maps != Maps::Kept);
+            manager.hugetlb().set_eager_restore(maps == Maps::Eager);
         };
         let (mut fills, mut empties) = (Vec::new(), Vec::new());
         let long_enough = if maps == Maps::Kept { LONG_ENOUGH } else { LONG_ENOUGH_WITH_MAPS };
@@ -212,14 +212,14 @@ impl<'a> Pool<'a> {
     /// memory goes through a pool that restores it.
     fn make_whole(&self) -> Result<(), Error> {
         let manager = self.0.manager();
-        manager.set_optimize_vmemmap(false);
-        manager.set_eager_restore(true);
+        manager.hugetlb().set_optimize_vmemmap(false);
+        manager.hugetlb().set_eager_restore(true);
         let pool = manager.pool(PoolSize::TwoMib);
         let failed = |error| Error::Failed(format!("the pool that restores maps: {error}"));
         pool.resize(manager.totals().free_pages / PoolSize::TwoMib.frames(), &NoHelpers)
             .map_err(failed)?;
         pool.resize(0, &NoHelpers).map_err(failed)?;
-        manager.set_eager_restore(false);
+        manager.hugetlb().set_eager_restore(false);
         Ok(())
     }
 }

@@ -73,7 +73,7 @@ fn page_ns(costs: &Costs, threads: f64) -> f64 {
 }
 
 /// How the job of a node is divided when it may have `most` threads (SPEC 1.2, as
-/// `Manager::initialise_deferred` has it: chunks of at least one section).
+/// `Vmemmap::initialise_deferred` has it: chunks of at least one section).
 pub fn division(node: &Node, most: u32) -> Division {
     let sections = node.sections();
     let threads = threads_wanted(sections, 1, 1, most);

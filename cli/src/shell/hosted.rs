@@ -135,7 +135,7 @@ fn with_shell<T>(
     used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
     let host = Threads { platform: manager.platform(), log, is_interactive };
-    let (ours, pools) = (manager.files(), manager.pool_files(HostedHelpers::shared()));
+    let (ours, pools) = (manager.files(), manager.hugetlb().files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
     let files = FileSystem::new(&sources);

@@ -27,51 +27,51 @@ pub trait Owner {
     #[track_caller]
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
 
-    /// `Manager::put`.
+    /// `References::put`.
     ///
     /// # Errors
     /// As there.
     #[track_caller]
     fn give_back_reference(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `Manager::free_frozen`.
+    /// `References::free_frozen`.
     ///
     /// # Errors
     /// As there.
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `Manager::put_testzero`.
+    /// `References::put_testzero`.
     ///
     /// # Errors
     /// As there.
     fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError>;
 
-    /// `Manager::start_references`.
+    /// `References::start`.
     ///
     /// # Errors
     /// As there.
     fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError>;
 
-    /// `Manager::freeze`.
+    /// `References::freeze`.
     ///
     /// # Errors
     /// As there.
     fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError>;
 
-    /// `Manager::unfreeze`.
+    /// `References::unfreeze`.
     ///
     /// # Errors
     /// As there.
     fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError>;
 
-    /// `Manager::optimize_vmemmap`.
+    /// `Vmemmap::optimize`.
     ///
     /// # Errors
     /// As there.
     fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
 
-    /// `Manager::restore_vmemmap`.
+    /// `Vmemmap::restore`.
     ///
     /// # Errors
     /// As there.
@@ -94,43 +94,43 @@ impl<P: Platform> Owner for Manager<P> {
     #[track_caller]
     fn give_back_reference(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.put(pfn) }
+        unsafe { self.references().put(pfn) }
     }
 
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.free_frozen(pfn) }
+        unsafe { self.references().free_frozen(pfn) }
     }
 
     fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.put_testzero(pfn) }
+        unsafe { self.references().put_testzero(pfn) }
     }
 
     fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.start_references(range) }
+        unsafe { self.references().start(range) }
     }
 
     fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.freeze(pfn, expected) }
+        unsafe { self.references().freeze(pfn, expected) }
     }
 
     fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.unfreeze(pfn, count) }
+        unsafe { self.references().unfreeze(pfn, count) }
     }
 
     fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.optimize_vmemmap(runs) }
+        unsafe { self.vmemmap().optimize(runs) }
     }
 
     fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         // SAFETY: see the head of this file (invariant 42).
-        unsafe { self.restore_vmemmap(runs) }
+        unsafe { self.vmemmap().restore(runs) }
     }
 }
 

@@ -77,7 +77,7 @@ impl Shared {
             }
         }
         manager.drain().map_err(Failure::Drain)?;
-        let cached = manager.cached_pages();
+        let cached = manager.caches().pages();
         if cached != 0 {
             return Err(Failure::Pages { held_pages: 0, allocated_pages: cached });
         }
@@ -87,5 +87,5 @@ impl Shared {
 
 /// Pages that callers have.
 fn in_use<P: Platform>(manager: &Manager<P>) -> u64 {
-    manager.totals().allocated_pages.saturating_sub(manager.cached_pages())
+    manager.totals().allocated_pages.saturating_sub(manager.caches().pages())
 }

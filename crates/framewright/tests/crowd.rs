@@ -351,14 +351,14 @@ fn isolate(manager: &Fake, model: &Model, mut random: Random, steps: u64) {
                 let range = BlockRange::new(start, (start + blocks).min(BLOCKS));
                 let overlaps =
                     |other: &BlockRange| other.start < range.end && range.start < other.end;
-                if !isolated.iter().any(overlaps) && manager.isolate(range).is_ok() {
+                if !isolated.iter().any(overlaps) && manager.isolation().isolate(range).is_ok() {
                     model.isolate(range, true);
                     isolated.push(range);
                 }
             }
             2 if !isolated.is_empty() => {
                 let at = random.index(isolated.len());
-                if let Ok(pages) = manager.claim_isolated(isolated[at]) {
+                if let Ok(pages) = manager.isolation().claim(isolated[at]) {
                     model.isolate(isolated.swap_remove(at), false);
                     model.got(pages, u64::MAX);
                     claimed.push(pages);
@@ -372,14 +372,17 @@ fn isolate(manager: &Fake, model: &Model, mut random: Random, steps: u64) {
             _ if !isolated.is_empty() => {
                 let range = isolated.swap_remove(random.index(isolated.len()));
                 model.isolate(range, false);
-                manager.unisolate(range).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+                manager
+                    .isolation()
+                    .unisolate(range)
+                    .unwrap_or_else(|error| panic!("{range:?}: {error}"));
             }
             _ => thread::yield_now(),
         }
     }
     for range in isolated {
         model.isolate(range, false);
-        manager.unisolate(range).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+        manager.isolation().unisolate(range).unwrap_or_else(|error| panic!("{range:?}: {error}"));
     }
     for pages in claimed {
         model.gives(pages, true);
@@ -407,13 +410,13 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
         }
         // Pages on their way to a user, or out with an error, are counted at one end only: not for
         // long.
-        let mut fault = manager.verify_pools().err();
+        let mut fault = manager.hugetlb().verify().err();
         for _ in 0..10_000 {
             if fault.is_none() {
                 break;
             }
             thread::yield_now();
-            fault = manager.verify_pools().err();
+            fault = manager.hugetlb().verify().err();
         }
         assert!(fault.is_none(), "{fault:?}");
     }
@@ -477,7 +480,7 @@ fn crowd(line: &str, has_array: bool) {
             .push(scope.spawn(move || isolate(manager, model, Random::new(seed + 10), steps / 20)));
         workers.push(scope.spawn(move || resize(manager, Random::new(seed + 11), steps / 60)));
         if line.contains("deferred") {
-            workers.push(scope.spawn(move || manager.initialise_deferred(&NoHelpers)));
+            workers.push(scope.spawn(move || manager.vmemmap().initialise_deferred(&NoHelpers)));
         }
         scope.spawn(move || poison(manager, Random::new(seed + 12), ended));
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
@@ -492,7 +495,7 @@ fn crowd(line: &str, has_array: bool) {
     while !last.held.is_empty() {
         last.give_back();
     }
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     // At least one page has an error, however slowly the thread of errors ran.
     let pool = manager.pool(PoolSize::TwoMib);
     pool.resize(4, &NoHelpers).expect("nobody else resizes");
@@ -503,13 +506,13 @@ fn crowd(line: &str, has_array: bool) {
     for size in PoolSize::ALL {
         let pool = manager.pool(size);
         pool.resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
-        manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+        manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         assert_eq!(pool.counts().all.nr, 0);
         leaked += pool.counts().leaked * size.frames();
     }
     common::check(&manager);
-    manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+    manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
     let totals = common::settled(&manager);
     common::check(&manager);
     assert_eq!(totals.isolated_pages, 0);

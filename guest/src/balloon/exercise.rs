@@ -210,7 +210,7 @@ pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Op
     match tag {
         Statistic::Free | Statistic::Available => bytes(totals.free_pages),
         Statistic::Total => bytes(totals.managed_pages),
-        Statistic::Caches => bytes(manager.cached_pages()),
+        Statistic::Caches => bytes(manager.caches().pages()),
         _ => None,
     }
 }
@@ -281,7 +281,7 @@ pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
 }
 
 fn free_pages(manager: &Manager<GuestPlatform>) -> u64 {
-    manager.totals().free_pages + manager.cached_pages()
+    manager.totals().free_pages + manager.caches().pages()
 }
 
 /// The words of a block.

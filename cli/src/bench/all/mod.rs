@@ -51,9 +51,10 @@ impl Part {
 }
 
 /// All of them, what belongs to the processor and its memory first, what boots machines last.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part::new("bring-up"),
     Part::new("alloc"),
+    Part::new("traffic"),
     Part::new("fragment"),
     Part::new("init"),
     Part::new("jobs"),

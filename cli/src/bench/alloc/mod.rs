@@ -3,7 +3,7 @@
 pub mod crew;
 mod last_pages;
 mod line;
-mod measure;
+pub mod measure;
 mod patterns;
 mod rows;
 mod table;

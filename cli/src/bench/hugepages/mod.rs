@@ -141,7 +141,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
         rows.push(row(
             HOSTED,
-            pass.manager().policy().name(),
+            pass.manager().vmemmap().policy().name(),
             case,
             &times(pass.manager(), case, 1)?,
         ));
@@ -199,7 +199,7 @@ fn rows_of(
                     let case = Case { size, pages, threads, tables: "backed", reclaim };
                     rows.push(row(
                         HOSTED,
-                        manager.policy().name(),
+                        manager.vmemmap().policy().name(),
                         case,
                         &times(manager, case, repetitions)?,
                     ));
@@ -266,19 +266,19 @@ fn times(
             times.empty.push(empty);
             continue;
         }
-        manager.set_optimize_vmemmap(true);
-        manager.set_eager_restore(reclaim == Reclaim::Eager);
-        let (flushes, blocks) = (manager.pool_flushes(), manager.reclaimed_map_blocks());
+        manager.hugetlb().set_optimize_vmemmap(true);
+        manager.hugetlb().set_eager_restore(reclaim == Reclaim::Eager);
+        let (flushes, blocks) = (manager.hugetlb().flushes(), manager.vmemmap().reclaimed_blocks());
         let fill = resize(pages, threads)?;
         // In a process the array's memory is the system's: what counts is how much of it went back.
         times.saved_bytes =
-            manager.reclaimed_map_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
+            manager.vmemmap().reclaimed_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
         let parts = blocks_in_pools(manager);
         times.empty.push(resize(0, threads)?);
-        times.flushes = manager.pool_flushes() - flushes;
+        times.flushes = manager.hugetlb().flushes() - flushes;
         if reclaim == Reclaim::Lazy {
             // Not timed: the same pages have their map again for the next run.
-            manager.set_eager_restore(true);
+            manager.hugetlb().set_eager_restore(true);
             resize(pages, threads)?;
             resize(0, threads)?;
         }
@@ -287,8 +287,8 @@ fn times(
         times.madvise.push(madvise);
         times.fill.push(fill);
     }
-    manager.set_optimize_vmemmap(false);
-    manager.set_eager_restore(false);
+    manager.hugetlb().set_optimize_vmemmap(false);
+    manager.hugetlb().set_eager_restore(false);
     Ok(times)
 }
 

@@ -45,7 +45,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
             "Time for one operation by size of the run, beside two other allocators in Rust, {least} GiB managed. Logarithmic: a grid line is a factor; \
              thin bars are the spread. The numbers at the right are ours."
         ),
-        benches: &["alloc", "fragment"],
+        benches: &["alloc", "traffic", "fragment"],
         groups,
     }
 }

@@ -31,7 +31,7 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("bring-up");
-    manager.initialise_deferred(&HELPERS);
+    manager.vmemmap().initialise_deferred(&HELPERS);
     manager.verify().expect("the tables are right");
     manager
 }
@@ -82,18 +82,18 @@ fn pages_of_the_command_line_never_cost_memory_for_their_map() {
         );
         let before = resident_mib(&manager);
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));
-        let filled = manager.fill_pools(&parameters, &HELPERS);
+        let filled = manager.hugetlb().fill(&parameters, &HELPERS);
         assert_eq!(filled.pools.map(|pool| (pool.got, pool.without_map)), [(1000, 1000), (3, 3)]);
-        assert_eq!((manager.pool_flushes(), resident_mib(&manager)), (0, before));
+        assert_eq!((manager.hugetlb().flushes(), resident_mib(&manager)), (0, before));
         manager.verify().expect("the tables are right");
-        manager.verify_pools().expect("the books are right");
+        manager.hugetlb().verify().expect("the books are right");
     }
 }
 
 #[test]
 fn on_demand_costs_nothing() {
     let manager = bring_up(false, "memmap_init=on-demand");
-    assert_eq!((resident_mib(&manager), manager.vmemmap_bytes()), (0, 0));
+    assert_eq!((resident_mib(&manager), manager.vmemmap().bytes()), (0, 0));
 }
 
 #[test]

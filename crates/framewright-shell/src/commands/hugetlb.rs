@@ -152,7 +152,8 @@ fn what_to_use<P: Platform, H: Host>(
         [size, count, seconds] => (Some(size), Some(count), Some(seconds)),
         _ => return Err(io.wrong(format_args!("SIZE, COUNT and SECONDS, and perhaps node N"))),
     };
-    let size = size.map_or(Ok(shell.manager.default_pool_size()), |size| pool_size(size, io))?;
+    let size =
+        size.map_or(Ok(shell.manager.hugetlb().default_size()), |size| pool_size(size, io))?;
     let seconds = seconds.map_or(Ok(0), |seconds| arguments::seconds(seconds, io))?;
     if let Some(node) = node {
         node_exists(shell, size, node, io)?;

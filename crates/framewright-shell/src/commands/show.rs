@@ -49,8 +49,8 @@ pub(super) fn stat<P: Platform, H: Host>(
     for (name, pages) in [
         ("managed", totals.managed_pages),
         ("free", totals.free_pages),
-        ("allocated", totals.allocated_pages.saturating_sub(manager.cached_pages())),
-        ("kept by CPUs", manager.cached_pages()),
+        ("allocated", totals.allocated_pages.saturating_sub(manager.caches().pages())),
+        ("kept by CPUs", manager.caches().pages()),
         ("isolated", totals.isolated_pages),
         ("descriptors", totals.map_pages),
     ] {
@@ -82,7 +82,7 @@ pub(super) fn cpus<P: Platform, H: Host>(
     writeln!(io.out, " cpu  node  keeps frames of        keeps      at most")?;
     for cpu in 0..platform.cpus() {
         write!(io.out, "{cpu:>4}  {:>4}  ", platform.cpu_node(cpu))?;
-        match shell.manager.cpu_cache(cpu) {
+        match shell.manager.caches().cpu(cpu) {
             Some(cache) => {
                 let (now, most) = (Size::of_pages(cache.pages), Size::of_pages(cache.most_pages));
                 writeln!(

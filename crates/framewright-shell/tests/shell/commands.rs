@@ -25,7 +25,7 @@ impl Bench {
     fn run(&mut self, text: &str) -> (u8, String, String) {
         let ours = self.manager.files();
         let sources: [&dyn Source; 1] = [&ours];
-        let before = self.manager.totals().allocated_pages - self.manager.cached_pages();
+        let before = self.manager.totals().allocated_pages - self.manager.caches().pages();
         let mut shell =
             Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut self.room);
         let (mut out, mut errors) = (String::new(), String::new());
@@ -33,7 +33,7 @@ impl Bench {
         assert_eq!(status, shell.status());
         shell.free_all();
         assert_eq!(
-            self.manager.totals().allocated_pages - self.manager.cached_pages(),
+            self.manager.totals().allocated_pages - self.manager.caches().pages(),
             before,
             "{text}"
         );

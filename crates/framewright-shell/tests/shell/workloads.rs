@@ -68,7 +68,7 @@ impl Bench {
     /// Runs a text; whatever it did, all memory is there again but for what is in pools, and
     /// nothing is promised.
     fn run(&self, text: &str) -> (u8, String, String) {
-        let pools = self.manager.pool_files(&NoHelpers);
+        let pools = self.manager.hugetlb().files(&NoHelpers);
         let (ours, pools) = (self.manager.files(), pools.table());
         let sources: [&dyn Source; 2] = [&ours, &pools];
         let mut room = [Run::NOTHING; 8];
@@ -78,8 +78,8 @@ impl Bench {
         shell.free_all();
         self.manager.drain().expect("good frames");
         self.manager.verify().expect("the tables are right");
-        self.manager.verify_pools().expect("the books are right");
-        let in_pools = self.manager.hugetlb_kbytes() / 4;
+        self.manager.hugetlb().verify().expect("the books are right");
+        let in_pools = self.manager.hugetlb().kbytes() / 4;
         assert_eq!(self.manager.totals().allocated_pages, in_pools, "{text}: {errors}");
         for size in PoolSize::ALL {
             let counts = self.manager.pool(size).counts();

@@ -39,8 +39,8 @@ pub fn json<P: Platform>(
     platform_name: &str,
     manager: &Manager<P>,
 ) -> fmt::Result {
-    let policy = manager.policy().name();
-    let threads = manager.deferred_nodes().map(|node| node.threads).sum::<u32>().max(1);
+    let policy = manager.vmemmap().policy().name();
+    let threads = manager.vmemmap().deferred_nodes().map(|node| node.threads).sum::<u32>().max(1);
     write!(
         out,
         r#"{{"platform":"{platform_name}","policy":"{policy}","threads":{threads},"nodes":["#
@@ -74,7 +74,7 @@ pub fn json<P: Platform>(
         write!(out, r#","free_pages":{}}}"#, zone.free_pages())?;
     }
     out.write_str(r#"],"deferred":["#)?;
-    for (index, node) in manager.deferred_nodes().enumerate() {
+    for (index, node) in manager.vmemmap().deferred_nodes().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         write!(
             out,
@@ -97,7 +97,7 @@ pub fn json<P: Platform>(
         out,
         r#","metadata_bytes":{},"vmemmap_bytes":{},"first_alloc_us":{},"bring_up_us":{},"all_memory_us":{}}}}}"#,
         manager.metadata_bytes(),
-        manager.vmemmap_bytes(),
+        manager.vmemmap().bytes(),
         Microseconds(times.first_alloc_ns),
         Microseconds(times.bring_up_ns),
         Microseconds(times.all_memory_ns),

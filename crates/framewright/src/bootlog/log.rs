@@ -103,14 +103,14 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
         manager.nodes().len(),
         totals.managed_pages
     ));
-    debug_aids(log, input.parameters, manager.aids());
+    debug_aids(log, input.parameters, manager.debug().aids());
     shuffle(log, manager.shuffle_seed());
     log.line(format_args!(
         "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
         totals.free_pages * KIB_PER_PAGE,
         totals.present_pages * KIB_PER_PAGE,
         totals.reserved_pages * KIB_PER_PAGE,
-        (manager.metadata_bytes() - manager.vmemmap_bytes()) / 1024,
+        (manager.metadata_bytes() - manager.vmemmap().bytes()) / 1024,
     ));
     memory_map(log, input.parameters, manager);
 }
@@ -125,18 +125,18 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
             ));
         }
     }
-    if manager.vmemmap_bytes() != 0 {
+    if manager.vmemmap().bytes() != 0 {
         log.line(format_args!(
             "Memory map: {}K in an array at {:p}, {}K deferred",
-            manager.vmemmap_bytes() / 1024,
+            manager.vmemmap().bytes() / 1024,
             manager
                 .platform()
                 .vmemmap_space()
                 .map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
-            manager.deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
+            manager.vmemmap().deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
         ));
     }
-    if manager.policy() == crate::parameters::Policy::OnDemand {
+    if manager.vmemmap().policy() == crate::parameters::Policy::OnDemand {
         for node in manager.nodes() {
             let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else {
                 continue;
@@ -151,15 +151,17 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     }
     let times = manager.times();
     let Some(first) = times.first_alloc_ns else { return };
-    let policy = manager.policy().name();
-    let wanted = if manager.policy() == parameters.policy
+    let policy = manager.vmemmap().policy().name();
+    let wanted = if manager.vmemmap().policy() == parameters.policy
         || parameters.pages == crate::parameters::Pages::None
     {
         ""
     } else {
         ", as there is no array"
     };
-    if let Some(all) = times.all_memory_ns.filter(|_| manager.deferred_nodes().next().is_none()) {
+    if let Some(all) =
+        times.all_memory_ns.filter(|_| manager.vmemmap().deferred_nodes().next().is_none())
+    {
         log.line(format_args!(
             "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 thread)",
             Microseconds(first),
@@ -183,7 +185,7 @@ fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64>
 /// there. Nothing when none was.
 pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let mut slowest = None;
-    for node in manager.deferred_nodes() {
+    for node in manager.vmemmap().deferred_nodes() {
         let Some(ns) = node.elapsed_ns else { continue };
         let plural = if node.threads == 1 { "" } else { "s" };
         log.line(format_args!(

@@ -53,7 +53,7 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
         let totals = manager.totals();
         writeln!(f, "Mem-Info:")?;
         let (free, cached, isolated) =
-            (totals.free_pages, manager.cached_pages(), totals.isolated_pages);
+            (totals.free_pages, manager.caches().pages(), totals.isolated_pages);
         writeln!(
             f,
             "free:{free} free_pcp:{cached} isolated:{isolated} memmap:{}",
@@ -93,7 +93,7 @@ fn state<P: Platform>(
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let marks = zone.watermarks();
-    let cpus = (0..manager.platform().cpus()).filter_map(|cpu| manager.cpu_cache(cpu));
+    let cpus = (0..manager.platform().cpus()).filter_map(|cpu| manager.caches().cpu(cpu));
     let cached: u64 = cpus.filter(|cache| cache.zone == zone.id()).map(|cache| cache.pages).sum();
     write!(f, "Node {} {}", zone.id().node, zone.id().kind)?;
     for (name, pages) in [

@@ -8,7 +8,7 @@
 //! Orders of memory: Relaxed: a serial number stands alone.
 
 use super::init::{BringUpError, Obtained};
-use super::{AllocateError, Manager};
+use super::{AllocateError, Debugging, Manager};
 use crate::block::State;
 use crate::carve::{Carver, room};
 use crate::debug::{
@@ -118,29 +118,31 @@ impl Debug {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Debugging<'_, P> {
     /// Which debug aids are on.
     #[must_use]
-    pub const fn aids(&self) -> Aids {
-        self.debug.aids
+    pub const fn aids(self) -> Aids {
+        self.manager.debug.aids
     }
 
     /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that
     /// was never allocated.
     #[must_use]
-    pub fn page_history(&self, pfn: Pfn) -> Option<PageHistory> {
+    pub fn page_history(self, pfn: Pfn) -> Option<PageHistory> {
         let (segment, pages) =
-            self.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
-        self.debug.owners(segment).history(pages.start)
+            self.manager.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
+        self.manager.debug.owners(segment).history(pages.start)
     }
 
     /// How often memory that was free turned out to have been written to, and where it was found
     /// last (`page_poison=1`). Each time the allocation failed with [`AllocateError::Damaged`].
-    pub fn damage(&self) -> Option<(u64, Damage)> {
-        let (times, last) = *self.debug.damage.lock(self.platform);
+    pub fn damage(self) -> Option<(u64, Damage)> {
+        let (times, last) = *self.manager.debug.damage.lock(self.manager.platform);
         Some((times, last?))
     }
+}
 
+impl<P: Platform> Manager<P> {
     /// What is kept of a range, which lies in one segment, with its pages counted from the
     /// segment's first block.
     fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
@@ -308,7 +310,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn explained(&self, error: FreeError) -> FreeError {
         match error {
             FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => {
-                match self.page_history(pfn) {
+                match self.debug().page_history(pfn) {
                     None if state == Some(State::Free) => FreeError::NeverAllocated(pfn),
                     history => FreeError::NotAllocated { pfn, state, history },
                 }

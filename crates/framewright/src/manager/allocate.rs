@@ -2,6 +2,7 @@
 
 use super::Manager;
 use super::pressure::ORDINARY;
+use super::vmemmap::is_withheld;
 use crate::block::MigrateType;
 use crate::debug::Damage;
 use crate::frames;
@@ -243,8 +244,8 @@ impl<P: Platform> Manager<P> {
     /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then
     /// on the others by distance; all of them first above their low watermark, then above their min
     /// watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook
-    /// is asked ([`set_reclaim`](Self::set_reclaim)), then come the reserves, if the request may
-    /// have them.
+    /// is asked ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the
+    /// request may have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -359,7 +360,7 @@ impl<P: Platform> Manager<P> {
                         self.note_node(zone, search, got as u64);
                         done += got;
                         let missing = (pages.len() - done) as u64;
-                        if missing == 0 || !self.grow(zone, missing, Pfn(u64::MAX)) {
+                        if missing == 0 || !self.vmemmap().grow(zone, missing, Pfn(u64::MAX)) {
                             break;
                         }
                     }
@@ -443,7 +444,7 @@ impl<P: Platform> Manager<P> {
                 self.note_node(zone, search, order.pages());
                 return taken;
             }
-            if !self.grow(zone, order.pages(), max) {
+            if !self.vmemmap().grow(zone, order.pages(), max) {
                 return None;
             }
         }
@@ -488,10 +489,10 @@ impl<P: Platform> Manager<P> {
         let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
         // Asked first: others may bring it up between the attempt and the look.
-        let is_withheld = Self::is_withheld(zone, wanted);
+        let withheld = is_withheld(zone, wanted);
         let mut taken = attempt();
-        if taken.is_none() && is_withheld {
-            self.grow_at(zone, wanted);
+        if taken.is_none() && withheld {
+            self.vmemmap().grow_at(zone, wanted);
             taken = attempt();
         }
         let taken = taken.ok_or(not_free)?;

@@ -6,7 +6,7 @@
 
 use super::allocate::{Mark, Search, usable_type};
 use super::vmemmap::Growth;
-use super::{AllocateError, Manager, Request};
+use super::{AllocateError, Caches, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
@@ -27,6 +27,25 @@ pub struct CpuCacheInfo {
     pub batch_pages: u64,
     /// It never has more than so many.
     pub most_pages: u64,
+}
+
+impl<P: Platform> Caches<'_, P> {
+    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact
+    /// when nobody allocates.
+    #[must_use]
+    pub fn pages(self) -> u64 {
+        self.manager.caches.iter().map(CpuCache::pages).sum()
+    }
+
+    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there
+    /// is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
+    #[must_use]
+    pub fn cpu(self, cpu: u32) -> Option<CpuCacheInfo> {
+        let cache = self.manager.caches.get(cpu as usize)?;
+        let zone = self.manager.zones.get(cache.zone)?.id();
+        let (batch_pages, most_pages) = cache.limits();
+        Some(CpuCacheInfo { zone, pages: cache.pages(), batch_pages, most_pages })
+    }
 }
 
 impl<P: Platform> Manager<P> {
@@ -182,7 +201,7 @@ impl<P: Platform> Manager<P> {
             return cache.get(order, migrate_type);
         }
         if start.is_none() {
-            match self.grow_inside(home, order.pages()) {
+            match self.vmemmap().grow_inside(home, order.pages()) {
                 Growth::Grown => start = from(home, Mark::Low, u32::MAX),
                 // Outside of the cache it can be waited for, and is nearer than another zone.
                 Growth::Busy => return None,
@@ -397,7 +416,7 @@ impl<P: Platform> Manager<P> {
         if self.platform.cpus() > 1 && !self.platform.can_wait() {
             found = self.inside(|cache| cache.find(range)).flatten();
         } else {
-            self.with_caches(&mut |cache| found = found.or_else(|| cache.find(range)));
+            self.isolation().with_caches(&mut |cache| found = found.or_else(|| cache.find(range)));
         }
         found.map_or(Ok(()), |pfn| Err(FreeError::free_already(pfn)))
     }
@@ -456,23 +475,6 @@ impl<P: Platform> Manager<P> {
             }
         });
         result
-    }
-
-    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact
-    /// when nobody allocates.
-    #[must_use]
-    pub fn cached_pages(&self) -> u64 {
-        self.caches.iter().map(CpuCache::pages).sum()
-    }
-
-    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there
-    /// is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
-    #[must_use]
-    pub fn cpu_cache(&self, cpu: u32) -> Option<CpuCacheInfo> {
-        let cache = self.caches.get(cpu as usize)?;
-        let zone = self.zones.get(cache.zone)?.id();
-        let (batch_pages, most_pages) = cache.limits();
-        Some(CpuCacheInfo { zone, pages: cache.pages(), batch_pages, most_pages })
     }
 
     /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by

@@ -7,7 +7,7 @@
 
 mod owned;
 
-use super::{Manager, Request};
+use super::{Manager, Request, Vmemmap};
 use crate::block::MigrateType;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -71,11 +71,11 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// One caller at a time changes a section's translations ([`VmemmapSpace`] asks for that). A bit for
-/// every 64th section.
+/// One caller at a time changes a section's translations ([`VmemmapSpace`] asks for that). A bit
+/// for every 64th section.
 ///
-/// Who has a bit may lose its CPU, as [`VmemmapSpace`] may sleep; so who waits for it lets other tasks
-/// run.
+/// Who has a bit may lose its CPU, as [`VmemmapSpace`] may sleep; so who waits for it lets other
+/// tasks run.
 pub(super) struct SectionLocks(AtomicU64);
 
 impl SectionLocks {
@@ -141,7 +141,7 @@ impl Piece {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Vmemmap<'_, P> {
     /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
     /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
     /// caller's. Their frames of the array are free when this returns. For a batch of up to 64
@@ -156,7 +156,7 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
     /// until it returns, and no reference to a descriptor of theirs is used any more.
-    pub unsafe fn optimize_vmemmap(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
@@ -181,7 +181,7 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
     /// until it returns.
-    pub unsafe fn restore_vmemmap(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
@@ -194,33 +194,34 @@ impl<P: Platform> Manager<P> {
         Ok(total)
     }
 
-    fn space_to_change(&self) -> Result<&'static dyn VmemmapSpace, MapError> {
+    fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, MapError> {
         let space = self
+            .manager
             .platform
             .vmemmap_space()
-            .filter(|_| self.vmemmap.is_array())
+            .filter(|_| self.manager.vmemmap.is_array())
             .ok_or(MapError::NoArray)?;
-        if self.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
+        if self.manager.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
     }
 
     /// Calls `each` with the pieces, each in one section, that `find` finds in `runs`.
     fn for_each_piece(
-        &self,
+        self,
         runs: &[PfnRange],
         find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
         each: &mut dyn FnMut(Piece),
     ) -> Result<(), MapError> {
         // All are looked at before anything changes.
         for run in runs.iter().filter(|run| !run.is_empty()) {
-            self.zone_of_range(*run).map_err(|_| MapError::NotManaged(run.start))?;
+            self.manager.zone_of_range(*run).map_err(|_| MapError::NotManaged(run.start))?;
         }
         for run in runs.iter().filter(|run| !run.is_empty()) {
-            let Ok((zone, _)) = self.zone_of_range(*run) else { continue };
+            let Ok((zone, _)) = self.manager.zone_of_range(*run) else { continue };
             let mut next = u32::try_from(run.start.0.div_ceil(PAGES_PER_BLOCK)).unwrap_or(u32::MAX);
             let end = BlockNumber::containing(run.end).0;
             while next < end {
                 let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
-                match find(zone, self.platform, BlockRange::new(next, stop)) {
+                match find(zone, self.manager.platform, BlockRange::new(next, stop)) {
                     Some(blocks) => {
                         next = blocks.end.0;
                         each(Piece { zone, blocks });
@@ -232,12 +233,12 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    fn evict_batch(&self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+    fn evict_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
         let mut change = MapChange::default();
         let mut unflushed = Unflushed::new();
         let mut ready = Batch::new();
         for piece in batch.take() {
-            let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+            let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
             let prepared = self.prepare_piece(space, piece, &mut frames, &mut unflushed);
             if prepared.is_ok() {
                 change.spent_pages += frames.taken_pages;
@@ -264,12 +265,12 @@ impl<P: Platform> Manager<P> {
             }
         }
         change += self.flush(space, &mut unflushed);
-        self.vmemmap.note_reclaimed(&change);
+        self.manager.vmemmap.note_reclaimed(&change);
         change
     }
 
     fn prepare_piece(
-        &self,
+        self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         frames: &mut OwnFrames<'_, P>,
@@ -279,23 +280,18 @@ impl<P: Platform> Manager<P> {
         // were taken out of use under the zone lock, and whoever looked at them is out (invariants
         // 22 and 42).
         let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
-        self.section_locks.with(self.platform, piece.section(), prepare)
+        self.manager.section_locks.with(self.manager.platform, piece.section(), prepare)
     }
 
-    fn evict_piece(
-        &self,
-        space: &dyn VmemmapSpace,
-        piece: Piece,
-        unflushed: &mut Unflushed,
-    ) -> u32 {
+    fn evict_piece(self, space: &dyn VmemmapSpace, piece: Piece, unflushed: &mut Unflushed) -> u32 {
         // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
         // described again (invariants 22 and 42).
         let evict = || unsafe { space.evict(piece.blocks, unflushed) };
-        self.section_locks.with(self.platform, piece.section(), evict)
+        self.manager.section_locks.with(self.manager.platform, piece.section(), evict)
     }
 
     fn fill_piece(
-        &self,
+        self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         frames: &mut OwnFrames<'_, P>,
@@ -304,10 +300,10 @@ impl<P: Platform> Manager<P> {
         // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
         // described again (invariants 22 and 42).
         let populate = || unsafe { space.populate(piece.blocks, frames, unflushed) };
-        self.section_locks.with(self.platform, piece.section(), populate)
+        self.manager.section_locks.with(self.manager.platform, piece.section(), populate)
     }
 
-    fn populate_batch(&self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+    fn populate_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
         let mut change = MapChange::default();
         let mut unflushed = Unflushed::new();
         let mut done = Batch::new();
@@ -315,7 +311,7 @@ impl<P: Platform> Manager<P> {
             if unflushed.room() == 0 {
                 change += self.flush(space, &mut unflushed);
             }
-            let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+            let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
             let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
             if populated.is_ok() {
                 change.spent_pages += frames.taken_pages;
@@ -327,18 +323,18 @@ impl<P: Platform> Manager<P> {
         }
         change += self.flush(space, &mut unflushed);
         done.take().for_each(|piece| piece.zone.publish_again(piece.blocks));
-        self.vmemmap.note_restored(&change);
+        self.manager.vmemmap.note_restored(&change);
         change
     }
 
     /// Undoes a piece that could be made absent in part only.
     fn populate_piece(
-        &self,
+        self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
     ) -> MapChange {
-        let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+        let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
         let populated = self.fill_piece(space, piece, &mut frames, unflushed);
         let mut change = self.flush(space, unflushed);
         if populated.is_ok() {
@@ -352,14 +348,14 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Flushes what is due, and frees what that sets free.
-    fn flush(&self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
+    fn flush(self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
         let mut change =
             MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
         // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
         for run in list.runs() {
             // Page tables of bring-up were never managed: they stay reserved.
-            if self.free_kept(run).is_ok() {
+            if self.manager.free_kept(run).is_ok() {
                 change.freed_pages += run.pages();
             }
         }

@@ -22,7 +22,7 @@ use super::hugetlb::boot::choose_boot_pages;
 use super::isolate::Isolations;
 use super::node_clock::{NodeClock, Work};
 use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
-use super::pressure::Pressure;
+use super::pressure::PressureState;
 use super::settings::{Settings, Tunables};
 use super::vmemmap::{self, MapPolicy, MapState};
 use super::{BringUpTimes, Manager, NO_ZONE, Node};
@@ -80,11 +80,11 @@ impl<P: Platform> Manager<P> {
     /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
     ///
     /// Pages that the command line puts into pools without a map are kept back until
-    /// [`fill_pools`](Self::fill_pools), which then has to be called.
+    /// [`Hugetlb::fill`](super::Hugetlb::fill), which then has to be called.
     ///
     /// # Errors
-    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes back
-    /// with the error.
+    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes
+    /// back with the error.
     #[expect(
         clippy::result_large_err,
         reason = "the manager is larger than what comes back with an error"
@@ -204,7 +204,7 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             sole: same.and_then(|zone| zones.get(zone)),
-            pressure: Pressure::new(aids.watch()),
+            pressure: PressureState::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
             pools,

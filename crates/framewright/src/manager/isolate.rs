@@ -5,7 +5,7 @@
 //! are marked, and from then on keep out of the isolated range: what they keep is the larger part
 //! of their zone that lies wholly below or above all isolated blocks.
 
-use super::Manager;
+use super::Isolation;
 use crate::debug::Place;
 use crate::page::CpuCache;
 use crate::platform::Platform;
@@ -41,23 +41,24 @@ fn kept(span: PfnRange, hull: PfnRange) -> PfnRange {
     if below.pages() > above.pages() { below } else { above }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Isolation<'_, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
     /// freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
     /// divided. The range lies in one zone, without a hole of more than 128 MiB.
     ///
-    /// Memory among them that is withheld ([`initialise_deferred`](Self::initialise_deferred))
-    /// comes up first, all of it here, and does so also where the call then fails: what is withheld
-    /// is handed out when it comes up, so nothing else would keep it.
+    /// Memory among them that is withheld
+    /// ([`initialise_deferred`](super::Vmemmap::initialise_deferred)) comes up first, all of it
+    /// here, and does so also where the call then fails: what is withheld is handed out when it
+    /// comes up, so nothing else would keep it.
     ///
     /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is
     /// isolated, neither do frees next to it, so that this is for a while, not for ever.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
-    pub fn isolate(&self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
-        if self.platform.cpus() > 1 && !self.platform.can_wait() {
+    pub fn isolate(self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
+        if self.manager.platform.cpus() > 1 && !self.manager.platform.can_wait() {
             return Err(IsolateError::CannotWait);
         }
         let (zone, segment) = self.place_of_blocks(range)?;
@@ -67,7 +68,7 @@ impl<P: Platform> Manager<P> {
         let blocks =
             self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
         {
-            let mut isolations = self.isolations.lock(self.platform);
+            let mut isolations = self.manager.isolations.lock(self.manager.platform);
             let hull = isolations.hull;
             isolations.hull = if isolations.blocks == 0 {
                 pages
@@ -89,7 +90,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
-    pub fn unisolate(&self, range: BlockRange) -> Result<(), IsolateError> {
+    pub fn unisolate(self, range: BlockRange) -> Result<(), IsolateError> {
         let (zone, segment) = self.place_of_blocks(range)?;
         match self.change_blocks(
             zone,
@@ -115,7 +116,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`IsolateError::Empty`], [`IsolateError::Place`].
-    pub fn survey(&self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
+    pub fn survey(self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
         let (zone, segment) = self.place_of_blocks(range)?;
         Ok(self.survey_blocks(zone, &indices(segment, range)))
     }
@@ -126,14 +127,14 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
     #[track_caller]
-    pub fn claim_isolated(&self, range: BlockRange) -> Result<PfnRange, IsolateError> {
+    pub fn claim(self, range: BlockRange) -> Result<PfnRange, IsolateError> {
         let (zone, segment) = self.place_of_blocks(range)?;
         let indices = indices(segment, range);
         let blocks = self.change_blocks(zone, segment, &indices, Change::Claim, Change::Unclaim)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        if self.pressure.quiet.wants_attention() {
+        if self.manager.pressure.quiet.wants_attention() {
             let place: Place = Location::caller();
-            if let Err(damage) = self.look_at_claimed(pages, place) {
+            if let Err(damage) = self.manager.look_at_claimed(pages, place) {
                 let undone =
                     self.change_blocks(zone, segment, &indices, Change::Unclaim, Change::Claim);
                 debug_assert!(undone.is_ok(), "nobody else has them");
@@ -145,19 +146,19 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Brings up what is withheld among `pages`. What others are busy with is waited for.
-    fn bring_up_withheld(&self, zone: &Zone, pages: PfnRange) -> Result<(), IsolateError> {
+    fn bring_up_withheld(self, zone: &Zone, pages: PfnRange) -> Result<(), IsolateError> {
         if !zone.sections().are_left() {
             return Ok(());
         }
-        self.grow_at(zone, pages);
+        self.manager.vmemmap().grow_at(zone, pages);
         let (start, last) =
             (BlockNumber::containing(pages.start), BlockNumber::containing(Pfn(pages.end.0 - 1)));
         for section in start.0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
             while zone.section_state(section) != SectionState::Done {
-                if !self.platform.can_wait() {
+                if !self.manager.platform.can_wait() {
                     return Err(IsolateError::CannotWait);
                 }
-                self.platform.relax();
+                self.manager.platform.relax();
             }
         }
         Ok(())
@@ -165,7 +166,7 @@ impl<P: Platform> Manager<P> {
 
     /// Changes all blocks, some at a time; what was changed before one could not is changed back.
     fn change_blocks(
-        &self,
+        self,
         zone: &Zone,
         segment: &Segment,
         indices: &Range<u32>,
@@ -175,14 +176,14 @@ impl<P: Platform> Manager<P> {
         let mut blocks = 0;
         for slice in slices(indices) {
             let start = slice.start;
-            let changed = zone.change(self.platform, segment, slice, change);
+            let changed = zone.change(self.manager.platform, segment, slice, change);
             // What comes back into circulation is free to those who were refused.
-            self.pressure.quiet.stir();
+            self.manager.pressure.quiet.stir();
             match changed {
                 Ok(changed) => blocks += changed,
                 Err(error) => {
                     for done in slices(&(indices.start..start)) {
-                        let undone = zone.change(self.platform, segment, done, undo);
+                        let undone = zone.change(self.manager.platform, segment, done, undo);
                         debug_assert!(undone.is_ok(), "only who changed them changes them back");
                     }
                     return Err(error);
@@ -192,18 +193,18 @@ impl<P: Platform> Manager<P> {
         Ok(blocks)
     }
 
-    fn survey_blocks(&self, zone: &Zone, indices: &Range<u32>) -> IsolatedPages {
+    fn survey_blocks(self, zone: &Zone, indices: &Range<u32>) -> IsolatedPages {
         let mut pages = IsolatedPages::default();
         for slice in slices(indices) {
-            pages += zone.survey(self.platform, &slice);
+            pages += zone.survey(self.manager.platform, &slice);
         }
         pages
     }
 
     /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
     /// they can be reached from here.
-    fn forget(&self, blocks: u64) {
-        let mut isolations = self.isolations.lock(self.platform);
+    fn forget(self, blocks: u64) {
+        let mut isolations = self.manager.isolations.lock(self.manager.platform);
         isolations.blocks = isolations.blocks.saturating_sub(blocks);
         let none = isolations.blocks == 0;
         if none {
@@ -215,46 +216,46 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    fn rehome_if_possible(&self) {
-        if self.platform.cpus() == 1 || self.platform.can_wait() {
+    fn rehome_if_possible(self) {
+        if self.manager.platform.cpus() == 1 || self.manager.platform.can_wait() {
             self.rehome_caches();
         }
     }
 
     /// Empties the caches and tells them what they keep from now on; false when that is not
     /// possible from here.
-    fn rehome_caches(&self) -> bool {
+    fn rehome_caches(self) -> bool {
         self.with_caches(&mut |cache| {
-            let hull = self.isolations.lock(self.platform).hull;
-            if let Some(zone) = self.zones.get(cache.zone) {
+            let hull = self.manager.isolations.lock(self.manager.platform).hull;
+            if let Some(zone) = self.manager.zones.get(cache.zone) {
                 cache.set_pfn_range(kept(zone.pfn_range(), hull));
             }
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
-            let _ = self.drain_cache(cache);
-            self.pressure.quiet.stir();
+            let _ = self.manager.drain_cache(cache);
+            self.manager.pressure.quiet.stir();
         })
     }
 
     /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from
     /// here.
-    pub(super) fn with_caches(&self, body: &mut dyn FnMut(&CpuCache)) -> bool {
-        if self.platform.cpus() == 1 {
-            return self.inside(|cache| body(cache)).is_some();
+    pub(super) fn with_caches(self, body: &mut dyn FnMut(&CpuCache)) -> bool {
+        if self.manager.platform.cpus() == 1 {
+            return self.manager.inside(|cache| body(cache)).is_some();
         }
-        self.with_all_caches(body);
+        self.manager.with_all_caches(body);
         true
     }
 
     fn place_of_blocks(
-        &self,
+        self,
         range: BlockRange,
     ) -> Result<(&'static Zone, &'static Segment), IsolateError> {
         if range.blocks() == 0 {
             return Err(IsolateError::Empty(range));
         }
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.zone_of_range(pages).map_err(IsolateError::Place)
+        self.manager.zone_of_range(pages).map_err(IsolateError::Place)
     }
 }
 

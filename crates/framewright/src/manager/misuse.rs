@@ -32,43 +32,43 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.start_references(PfnRange::new(512, 1024)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().start(PfnRange::new(512, 1024)); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.put(Pfn(512)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().put(Pfn(512)); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.put_testzero(Pfn(512)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().put_testzero(Pfn(512)); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.free_frozen(Pfn(512)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().free_frozen(Pfn(512)); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.freeze(Pfn(512), 2); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().freeze(Pfn(512), 2); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.unfreeze(Pfn(512), 2); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().unfreeze(Pfn(512), 2); }
 //! ```
 //! ```
 //! use framewright::{Manager, Platform, units::{Pfn, PfnRange}};
 //! unsafe fn take_away<P: Platform>(manager: &Manager<P>) {
 //!     unsafe {
-//!         let _ = manager.start_references(PfnRange::new(512, 1024));
-//!         let _ = manager.put(Pfn(512));
-//!         let _ = manager.put_testzero(Pfn(512));
-//!         let _ = manager.free_frozen(Pfn(512));
-//!         let _ = manager.freeze(Pfn(512), 2);
-//!         let _ = manager.unfreeze(Pfn(512), 2);
+//!         let _ = manager.references().start(PfnRange::new(512, 1024));
+//!         let _ = manager.references().put(Pfn(512));
+//!         let _ = manager.references().put_testzero(Pfn(512));
+//!         let _ = manager.references().free_frozen(Pfn(512));
+//!         let _ = manager.references().freeze(Pfn(512), 2);
+//!         let _ = manager.references().unfreeze(Pfn(512), 2);
 //!     }
 //! }
 //! ```
@@ -83,12 +83,12 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.optimize_vmemmap(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.vmemmap().optimize(&[PfnRange::new(512, 1024)]); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.restore_vmemmap(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.vmemmap().restore(&[PfnRange::new(512, 1024)]); }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -101,8 +101,8 @@
 //! unsafe fn take_away<P: Platform>(manager: &Manager<P>, pool: &Pool<'_, P>, maps: &dyn PoolVmemmap, batch: &PoolBatch<'_>) {
 //!     unsafe {
 //!         let _ = pool.free(Pfn(512));
-//!         let _ = manager.optimize_vmemmap(&[PfnRange::new(512, 1024)]);
-//!         let _ = manager.restore_vmemmap(&[PfnRange::new(512, 1024)]);
+//!         let _ = manager.vmemmap().optimize(&[PfnRange::new(512, 1024)]);
+//!         let _ = manager.vmemmap().restore(&[PfnRange::new(512, 1024)]);
 //!         maps.before_publish(batch);
 //!     }
 //! }

@@ -13,14 +13,14 @@
 //! proves nothing. So
 //!
 //! * taking memory is safe ([`Manager::allocate`] and all its like, [`Pool::allocate`],
-//!   [`Manager::claim_isolated`]): whoever is given a range owns it, and may pass it on to others,
+//!   [`Isolation::claim`]): whoever is given a range owns it, and may pass it on to others,
 //!   or forget it, which leaks it;
 //! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`:
-//!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](Manager::put),
-//!   [`put_testzero`](Manager::put_testzero), [`free_frozen`](Manager::free_frozen),
-//!   [`freeze`](Manager::freeze), [`unfreeze`](Manager::unfreeze),
-//!   [`start_references`](Manager::start_references), [`optimize_vmemmap`](Manager::optimize_vmemmap),
-//!   [`restore_vmemmap`](Manager::restore_vmemmap), [`Pool::free`], and those of the
+//!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](References::put),
+//!   [`put_testzero`](References::put_testzero), [`free_frozen`](References::free_frozen),
+//!   [`freeze`](References::freeze), [`unfreeze`](References::unfreeze),
+//!   [`start_references`](References::start), [`optimize_vmemmap`](Vmemmap::optimize),
+//!   [`restore_vmemmap`](Vmemmap::restore), [`Pool::free`], and those of the
 //!   [adapters](crate::adapters).
 //!
 //! The contract is one for all of them. **The caller owns every frame that it names**: this manager
@@ -40,6 +40,7 @@
 mod aided;
 mod allocate;
 mod cached;
+mod facets;
 mod hugetlb;
 mod hvo;
 mod init;
@@ -59,6 +60,9 @@ mod zone_view;
 
 pub use allocate::{AllocateError, Request};
 pub use cached::CpuCacheInfo;
+pub use facets::{
+    Caches, Debugging, Hugetlb, Isolation, Numa, Pressure, References, Sysctl, Vmemmap,
+};
 pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, PoolBatch, PoolVmemmap, Resized};
 pub use hvo::{MapChange, MapError};
@@ -85,7 +89,7 @@ use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind, segment};
 use aided::Debug;
 use hugetlb::Pools;
 use hvo::SectionLocks;
-use pressure::Pressure;
+use pressure::PressureState;
 use settings::Tunables;
 use vmemmap::MapPolicy;
 
@@ -123,7 +127,7 @@ pub struct BringUpTimes {
     pub tables_ns: Option<u64>,
     /// A block was allocated and freed again: memory can be handed out.
     pub first_alloc_ns: Option<u64>,
-    /// Bring-up is over; memory that is withheld follows ([`Manager::initialise_deferred`]).
+    /// Bring-up is over; memory that is withheld follows ([`Vmemmap::initialise_deferred`]).
     pub bring_up_ns: Option<u64>,
     /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
     pub all_memory_ns: Option<u64>,
@@ -142,7 +146,7 @@ pub struct Manager<P: Platform> {
     caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
     sole: Option<&'static Zone>,
-    pressure: Pressure,
+    pressure: PressureState,
     debug: Debug,
     isolations: SpinLock<Isolations>,
     tunables: SpinLock<Tunables>,
@@ -197,7 +201,7 @@ impl<P: Platform> Manager<P> {
     #[must_use]
     pub fn times(&self) -> BringUpTimes {
         BringUpTimes {
-            all_memory_ns: self.times.all_memory_ns.or_else(|| self.all_memory_ns()),
+            all_memory_ns: self.times.all_memory_ns.or_else(|| self.vmemmap().all_memory_ns()),
             ..self.times
         }
     }

@@ -3,7 +3,7 @@
 //! Only what is rare is counted: pages of another node than the wanted one, or than the caller's.
 //! All others are the rest of what the node's zones handed out.
 
-use super::Manager;
+use super::Numa;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
@@ -34,9 +34,9 @@ struct Rare {
 }
 
 /// See the module documentation.
-pub(super) struct Numa([Rare; MAX_NODES]);
+pub(super) struct NumaMisses([Rare; MAX_NODES]);
 
-impl Numa {
+impl NumaMisses {
     pub(super) fn new() -> Self {
         Self(core::array::from_fn(|_| Rare::default()))
     }
@@ -56,23 +56,23 @@ impl Numa {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Numa<'_, P> {
     /// What the zones of a node handed out and got back.
-    pub fn node_flow(&self, node: NodeId) -> ZoneFlow {
+    pub fn flow(self, node: NodeId) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
-        for zone in self.zones.iter().filter(|zone| zone.id().node == node) {
-            flow += zone.flow(self.platform);
+        for zone in self.manager.zones.iter().filter(|zone| zone.id().node == node) {
+            flow += zone.flow(self.manager.platform);
         }
         flow
     }
 
     /// A node's counters of `numastat`; zero for a node that there is not.
-    pub fn numa_counts(&self, node: NodeId) -> NumaCounts {
-        let rare = &self.pressure.numa.0[node.index()];
+    pub fn counts(self, node: NodeId) -> NumaCounts {
+        let rare = &self.manager.pressure.numa.0[node.index()];
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Read before what they are a part of.
         let (miss, foreign, other) = (load(&rare.miss), load(&rare.foreign), load(&rare.other));
-        let all = self.node_flow(node).allocated_pages;
+        let all = self.flow(node).allocated_pages;
         NumaCounts {
             hit: all.saturating_sub(miss),
             miss,

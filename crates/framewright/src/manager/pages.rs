@@ -1,20 +1,20 @@
 //! Page descriptors, as the adopter reaches them.
 
-use super::Manager;
+use super::{Manager, Vmemmap};
 use crate::page::Page;
 use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Segment, Zone};
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Vmemmap<'m, P> {
     /// The descriptor of a page that the caller has.
     ///
     /// Every page has one that a request of less than a block returned, once bring-up was told
     /// `pages=inside`: that is what splitting a block makes room for. There is none
     /// * for any page without that parameter,
     /// * for pages of a block that is allocated whole: such a block has a count and an owner word
-    ///   of its own ([`start_references`](Self::start_references)),
+    ///   of its own ([`References::start`](super::References::start)),
     /// * for pages that somebody keeps of such a block after freeing a part of it, until more than
     ///   eight of its frames are free (their descriptors begin as zero then),
     /// * where [`Platform::direct_limit`] ended below the block when it was split,
@@ -27,8 +27,8 @@ impl<P: Platform> Manager<P> {
     /// used: when the last is freed the block becomes whole, and its memory somebody else's. Nobody
     /// reclaims the map of the page's block meanwhile.
     #[must_use]
-    pub unsafe fn page(&self, pfn: Pfn) -> Option<&Page> {
-        let (zone, segment, offset) = self.place_of(pfn)?;
+    pub unsafe fn page(self, pfn: Pfn) -> Option<&'m Page> {
+        let (zone, segment, offset) = self.manager.place_of(pfn)?;
         // SAFETY: passed on to the caller.
         unsafe { zone.page(segment.index_of(BlockNumber::containing(pfn)), offset) }
     }
@@ -36,11 +36,13 @@ impl<P: Platform> Manager<P> {
     /// The eight frames of a block that hold the descriptors of its pages, ascending, while there
     /// are any.
     #[must_use]
-    pub fn map_frames(&self, block: BlockNumber) -> Option<[Pfn; 8]> {
-        let (zone, segment, _) = self.place_of(block.start())?;
-        zone.map_frames(self.platform, segment.index_of(block), block.start())
+    pub fn map_frames(self, block: BlockNumber) -> Option<[Pfn; 8]> {
+        let (zone, segment, _) = self.manager.place_of(block.start())?;
+        zone.map_frames(self.manager.platform, segment.index_of(block), block.start())
     }
+}
 
+impl<P: Platform> Manager<P> {
     /// Where a frame is described: its zone, its segment, and how far into its block it is.
     #[inline]
     pub(super) fn place_of(&self, pfn: Pfn) -> Option<(&'static Zone, &'static Segment, usize)> {

@@ -10,8 +10,8 @@
 //! the hook, where a task looks for its own number only, which it stored itself.
 
 use super::allocate::{Mark, Search};
-use super::numa::Numa;
-use super::{Manager, Request};
+use super::numa::NumaMisses;
+use super::{Manager, Pressure, Request};
 use crate::block::MigrateType;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -134,10 +134,10 @@ fn count(counter: &AtomicU64, by: u64) {
 }
 
 /// See the module documentation.
-pub(super) struct Pressure {
+pub(super) struct PressureState {
     counters: Counters,
     /// Whose memory requests got, which is not the wanted node's when that is short.
-    pub(super) numa: Numa,
+    pub(super) numa: NumaMisses,
     pub(super) quiet: Quiet,
     failures: SpinLock<Failures>,
     /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
@@ -150,11 +150,11 @@ pub(super) struct Pressure {
     tasks: [AtomicU64; RECLAIM_TASKS],
 }
 
-impl Pressure {
+impl PressureState {
     pub(super) fn new(aids: bool) -> Self {
         Self {
             counters: Counters::default(),
-            numa: Numa::new(),
+            numa: NumaMisses::new(),
             quiet: Quiet::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -231,21 +231,21 @@ pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
 /// What is kept for emergencies, too.
 const RESERVES: &[Mark] = &[Mark::Nothing];
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Pressure<'_, P> {
     /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at
     /// any time; calls that have begun end with the hook that they began with.
-    pub fn set_reclaim(&self, hook: Option<&'static dyn Reclaim>) {
-        let mut current = self.pressure.hook.lock(self.platform);
+    pub fn set_reclaim(self, hook: Option<&'static dyn Reclaim>) {
+        let mut current = self.manager.pressure.hook.lock(self.manager.platform);
         *current = hook;
-        self.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
+        self.manager.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
     /// What happened when memory was short. Usual requests for one run that are known to fail again
     /// ([`Quiet`]) fail without being counted.
     #[must_use]
-    pub fn pressure_events(&self) -> PressureEvents {
+    pub fn events(self) -> PressureEvents {
         let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } =
-            &self.pressure.counters;
+            &self.manager.pressure.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PressureEvents {
             stalls: [0, 1, 2].map(|kind: usize| read(&stalls[kind])),
@@ -255,7 +255,9 @@ impl<P: Platform> Manager<P> {
             reclaim_pages: read(reclaim_pages),
         }
     }
+}
 
+impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was
     /// freed since.
     pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
@@ -409,9 +411,9 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
-        let pressure = Pressure::new(false);
+        let pressure = PressureState::new(false);
         let order = |order| Order::new(order).expect("an order");
-        let is_lost = |pressure: &Pressure, of, kind| pressure.is_lost(order(of), kind);
+        let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;
         assert!(!is_lost(&pressure, 9, movable));
         pressure.quiet.end_drain(pressure.quiet.begin_drain());

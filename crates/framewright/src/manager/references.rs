@@ -1,9 +1,9 @@
 //! Reference counts of pages, of runs of pages, and of blocks that are allocated whole.
 //!
-//! Who allocated something is its only user until it [starts](Manager::start_references) a count,
-//! which is then 1. Others may [try to get](Manager::try_get) a reference to any page of it at any
-//! time, by number alone, also when it may be free by now or somebody else's: that fails unless the
-//! count is above zero. Who [puts](Manager::put) the last reference frees it. A count of zero is
+//! Who allocated something is its only user until it [starts](References::start) a count, which is
+//! then 1. Others may [try to get](References::try_get) a reference to any page of it at any time,
+//! by number alone, also when it may be free by now or somebody else's: that fails unless the count
+//! is above zero. Who [puts](References::put) the last reference frees it. A count of zero is
 //! *frozen*: nobody gets a reference.
 //!
 //! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first,
@@ -16,7 +16,7 @@
 //! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
 //! others already.
 
-use super::Manager;
+use super::References;
 use crate::page::{Map, Page, PartOf};
 use crate::platform::Platform;
 use crate::sync::references;
@@ -124,7 +124,7 @@ enum Got {
     Nothing,
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> References<'_, P> {
     /// Starts the count of what the caller allocated and has alone: 1. `range` is one page, a run
     /// of pages of one block that all have descriptors, or one block of order 9 or above as it was
     /// allocated.
@@ -136,19 +136,20 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns `range`. From now on its
     /// references do.
-    pub unsafe fn start_references(&self, range: PfnRange) -> Result<(), ReferenceError> {
+    pub unsafe fn start(self, range: PfnRange) -> Result<(), ReferenceError> {
         let not_a_run = ReferenceError::NotARun(range);
         if range.is_empty() {
             return Err(not_a_run);
         }
         let (zone, segment, first) =
-            self.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
+            self.manager.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
         let index = segment.index_of(BlockNumber::containing(range.start));
         if range.pages() >= PAGES_PER_BLOCK {
             let order =
                 Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages());
             let order = order.filter(|&order| range.start.is_aligned(order)).ok_or(not_a_run)?;
-            let started = zone.start_block_count(self.platform, index, order).ok_or(not_a_run)?;
+            let started =
+                zone.start_block_count(self.manager.platform, index, order).ok_or(not_a_run)?;
             return started
                 .map_err(|references| ReferenceError::Busy { pfn: range.start, references });
         }
@@ -174,7 +175,7 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// [`ReferenceError::Frozen`] when it is free or frozen;
     /// [`NotCounted`](ReferenceError::NotCounted); [`NotManaged`](ReferenceError::NotManaged).
-    pub fn try_get(&self, pfn: Pfn) -> Result<(), ReferenceError> {
+    pub fn try_get(self, pfn: Pfn) -> Result<(), ReferenceError> {
         loop {
             match self.try_get_once(pfn)? {
                 Got::Reference => return Ok(()),
@@ -185,8 +186,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    fn try_get_once(&self, pfn: Pfn) -> Result<Got, ReferenceError> {
-        let (zone, segment, offset) = self.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
+    fn try_get_once(self, pfn: Pfn) -> Result<Got, ReferenceError> {
+        let (zone, segment, offset) =
+            self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
         let block = BlockNumber::containing(pfn);
         let got = self.with_interrupts_off(|| {
             zone.look(segment.index_of(block), |counted| match counted {
@@ -222,7 +224,7 @@ impl<P: Platform> Manager<P> {
     /// See [*Owning memory*](super#owning-memory): the caller has a reference, and does not use the
     /// memory through it any more.
     #[track_caller]
-    pub unsafe fn put(&self, pfn: Pfn) -> Result<(), ReferenceError> {
+    pub unsafe fn put(self, pfn: Pfn) -> Result<(), ReferenceError> {
         let put = self.with_target(pfn, |target| {
             let last = references::put(target.count)?;
             if last {
@@ -245,7 +247,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Safety
     /// As [`put`](Self::put).
-    pub unsafe fn put_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
+    pub unsafe fn put_testzero(self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
         let put = self.with_target(pfn, |target| {
             references::put(target.count).map(|last| last.then_some(target.run))
         })?;
@@ -261,7 +263,7 @@ impl<P: Platform> Manager<P> {
     /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
     /// their count or put the last reference, and nobody uses them any more.
     #[track_caller]
-    pub unsafe fn free_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError> {
+    pub unsafe fn free_frozen(self, pfn: Pfn) -> Result<(), ReferenceError> {
         let (references, run) = self.with_target(pfn, |target| {
             let references = target.count.load(Ordering::Relaxed);
             if references == 0 {
@@ -283,7 +285,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): all `expected` references are the caller's.
-    pub unsafe fn freeze(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
+    pub unsafe fn freeze(self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
         let frozen = self.with_target(pfn, |target| references::freeze(target.count, expected))?;
         frozen.map_err(|references| ReferenceError::Busy { pfn, references })
     }
@@ -297,7 +299,7 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
     /// their count or put the last reference. From now on `count` references do.
-    pub unsafe fn unfreeze(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
+    pub unsafe fn unfreeze(self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
             Ok(()) => Ok(()),
             Err(0) => Err(ReferenceError::Frozen(pfn)),
@@ -309,15 +311,15 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// As [`try_get`](Self::try_get), but zero is an answer.
-    pub fn references(&self, pfn: Pfn) -> Result<u32, ReferenceError> {
+    pub fn count(self, pfn: Pfn) -> Result<u32, ReferenceError> {
         self.with_target(pfn, |target| target.count.load(Ordering::Relaxed))
     }
 
     /// The frames that have their count in common with a page, for who has a reference to it.
     ///
     /// # Errors
-    /// As [`references`](Self::references).
-    pub fn counted_run(&self, pfn: Pfn) -> Result<PfnRange, ReferenceError> {
+    /// As [`count`](Self::count).
+    pub fn run(self, pfn: Pfn) -> Result<PfnRange, ReferenceError> {
         self.with_target(pfn, |target| target.run)
     }
 
@@ -326,7 +328,7 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// [`ReferenceError::NotCounted`] for anything else;
     /// [`NotManaged`](ReferenceError::NotManaged).
-    pub fn owner_word(&self, pfn: Pfn) -> Result<u32, ReferenceError> {
+    pub fn owner_word(self, pfn: Pfn) -> Result<u32, ReferenceError> {
         self.with_target(pfn, |target| target.owner.map(|word| word.load(Ordering::Acquire)))?
             .ok_or(ReferenceError::NotCounted(pfn))
     }
@@ -335,7 +337,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// As [`owner_word`](Self::owner_word).
-    pub fn set_owner_word(&self, pfn: Pfn, word: u32) -> Result<(), ReferenceError> {
+    pub fn set_owner_word(self, pfn: Pfn, word: u32) -> Result<(), ReferenceError> {
         self.with_target(pfn, |target| {
             target.owner.map(|owner| owner.store(word, Ordering::Release))
         })?
@@ -345,7 +347,7 @@ impl<P: Platform> Manager<P> {
     /// Frees frames whose count just became zero, so that they are the caller's alone; of single
     /// pages the descriptor is cleared already.
     #[track_caller]
-    fn free_run(&self, run: PfnRange) -> Result<(), ReferenceError> {
+    fn free_run(self, run: PfnRange) -> Result<(), ReferenceError> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
@@ -355,16 +357,16 @@ impl<P: Platform> Manager<P> {
         let freed = match order {
             // SAFETY: by the promise of who put the last reference or froze the count nobody has
             // these frames but us (invariants 23 and 42).
-            Some(order) => unsafe { self.free_order(run.start, order) },
+            Some(order) => unsafe { self.manager.free_order(run.start, order) },
             // SAFETY: as above (invariants 23 and 42).
-            None => unsafe { self.free(run) },
+            None => unsafe { self.manager.free(run) },
         };
         freed.map_err(ReferenceError::NotFreed)
     }
 
     /// Clears the descriptors of a run of pages, a few at a time.
-    fn clear_run(&self, run: PfnRange) {
-        let Some((zone, segment, first)) = self.place_of(run.start) else { return };
+    fn clear_run(self, run: PfnRange) {
+        let Some((zone, segment, first)) = self.manager.place_of(run.start) else { return };
         let index = segment.index_of(BlockNumber::containing(run.start));
         let end = first + usize::try_from(run.pages()).unwrap_or(0);
         for start in (first..end).step_by(CLEARED_AT_ONCE) {
@@ -386,11 +388,12 @@ impl<P: Platform> Manager<P> {
     /// The count of what a page is part of, for who has a reference or has it alone, so that it
     /// stays that.
     fn with_target<R>(
-        &self,
+        self,
         pfn: Pfn,
         look: impl FnOnce(Target<'_>) -> R,
     ) -> Result<R, ReferenceError> {
-        let (zone, segment, offset) = self.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
+        let (zone, segment, offset) =
+            self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
         let block = BlockNumber::containing(pfn);
         let seen = self.with_interrupts_off(|| {
             zone.look(segment.index_of(block), |counted| match counted {
@@ -411,11 +414,11 @@ impl<P: Platform> Manager<P> {
 
     /// Interrupts stay off while somebody may wait for us.
     #[inline]
-    fn with_interrupts_off<R>(&self, body: impl FnOnce() -> R) -> R {
-        let irq = self.platform.irq_save();
+    fn with_interrupts_off<R>(self, body: impl FnOnce() -> R) -> R {
+        let irq = self.manager.platform.irq_save();
         let result = body();
         // SAFETY: saved here just now; what `body` saved it has restored.
-        unsafe { self.platform.irq_restore(irq) };
+        unsafe { self.manager.platform.irq_restore(irq) };
         result
     }
 }

@@ -1,7 +1,7 @@
 //! What the command line set: some of it can be changed while the machine runs, the rest can be
 //! asked for.
 
-use super::Manager;
+use super::{Manager, Sysctl};
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
 use crate::zone::{
@@ -105,26 +105,20 @@ impl fmt::Display for SettingsError {
 
 impl core::error::Error for SettingsError {}
 
-impl<P: Platform> Manager<P> {
-    /// What the command line set for good.
-    #[must_use]
-    pub const fn settings(&self) -> Settings {
-        self.settings
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Tunables)) {
-        let mut tunables = self.tunables.lock(self.platform);
+impl<P: Platform> Sysctl<'_, P> {
+    fn change(self, change: impl FnOnce(&mut Tunables)) {
+        let mut tunables = self.manager.tunables.lock(self.manager.platform);
         change(&mut tunables);
-        tunables.apply(self.zones);
+        tunables.apply(self.manager.zones);
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
-        self.pressure.quiet.stir();
+        self.manager.pressure.quiet.stir();
     }
 
     /// Memory that is kept free over all zones, in KiB (SPEC 3.5).
     #[must_use]
-    pub fn min_free_kbytes(&self) -> u64 {
-        self.tunables.lock(self.platform).min_free_kbytes
+    pub fn min_free_kbytes(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).min_free_kbytes
     }
 
     /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests
@@ -132,7 +126,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// [`SettingsError::TooMuch`]; nothing was changed.
-    pub fn set_min_free_kbytes(&self, kbytes: u64) -> Result<(), SettingsError> {
+    pub fn set_min_free_kbytes(self, kbytes: u64) -> Result<(), SettingsError> {
         if kbytes > MOST_MIN_FREE_KBYTES {
             return Err(SettingsError::TooMuch { kbytes });
         }
@@ -142,15 +136,15 @@ impl<P: Platform> Manager<P> {
 
     /// The distance between watermarks in 1/10000 of a zone (SPEC 3.5).
     #[must_use]
-    pub fn watermark_scale_factor(&self) -> u64 {
-        self.tunables.lock(self.platform).watermark_scale_factor
+    pub fn watermark_scale_factor(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).watermark_scale_factor
     }
 
     /// Changes it, and with it every zone's marks.
     ///
     /// # Errors
     /// [`SettingsError::BadScaleFactor`]; nothing was changed.
-    pub fn set_watermark_scale_factor(&self, factor: u64) -> Result<(), SettingsError> {
+    pub fn set_watermark_scale_factor(self, factor: u64) -> Result<(), SettingsError> {
         if !SCALE_FACTORS.contains(&factor) {
             return Err(SettingsError::BadScaleFactor { factor });
         }
@@ -161,12 +155,20 @@ impl<P: Platform> Manager<P> {
     /// By kind of zone, of how many pages above it it keeps one from requests that could use those;
     /// 0 for none.
     #[must_use]
-    pub fn lowmem_reserve_ratio(&self) -> [u64; ZoneKind::COUNT] {
-        self.tunables.lock(self.platform).lowmem_reserve_ratio
+    pub fn lowmem_reserve_ratio(self) -> [u64; ZoneKind::COUNT] {
+        self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio
     }
 
     /// Changes them, and with them every zone's reserves.
-    pub fn set_lowmem_reserve_ratio(&self, ratio: [u64; ZoneKind::COUNT]) {
+    pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
         self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// What the command line set for good.
+    #[must_use]
+    pub const fn settings(&self) -> Settings {
+        self.settings
     }
 }

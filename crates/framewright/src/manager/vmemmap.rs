@@ -5,7 +5,7 @@
 //! is published by its zone's lock and by `Sections`.
 
 use super::init::Obtained;
-use super::{BringUpError, Manager, MapChange, Node};
+use super::{BringUpError, MapChange, Node, Vmemmap};
 use crate::carve::{Carver, room};
 use crate::firmware::MemoryRun;
 use crate::page::{Array, Fill};
@@ -206,48 +206,48 @@ pub(super) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Vmemmap<'m, P> {
     /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
     /// everything is on demand.
     #[must_use]
-    pub const fn policy(&self) -> Policy {
-        self.vmemmap.policy
+    pub const fn policy(self) -> Policy {
+        self.manager.vmemmap.policy
     }
 
     /// Bytes of the array and of its page tables after bring-up; they are among
-    /// [`metadata_bytes`](Self::metadata_bytes). Where the array is made of the machine's frames,
-    /// these are allocated as far as [`totals`](Self::totals) knows.
+    /// [`metadata_bytes`](super::Manager::metadata_bytes). Where the array is made of the machine's
+    /// frames, these are allocated as far as [`totals`](super::Manager::totals) knows.
     #[must_use]
-    pub const fn vmemmap_bytes(&self) -> u64 {
-        self.vmemmap.bytes
+    pub const fn bytes(self) -> u64 {
+        self.manager.vmemmap.bytes
     }
 
-    /// Blocks that went from the memblock allocator to pools and whose map was never made, at bring-up
-    /// (SPEC 7.6). They are among [`reclaimed_map_blocks`](Self::reclaimed_map_blocks), and their
-    /// eight pages each among [`saved_map_pages`](Self::saved_map_pages).
+    /// Blocks that went from the memblock allocator to pools and whose map was never made, at
+    /// bring-up (SPEC 7.6). They are among [`reclaimed_blocks`](Self::reclaimed_blocks), and their
+    /// eight pages each among [`saved_pages`](Self::saved_pages).
     #[must_use]
-    pub const fn unbuilt_map_blocks(&self) -> u64 {
-        self.vmemmap.without_map
+    pub const fn unbuilt_blocks(self) -> u64 {
+        self.manager.vmemmap.without_map
     }
 
     /// Pages that are free because the map of huge pages was given back or never made, less those
     /// that page tables took for it; below zero when only those are left.
     #[must_use]
-    pub fn saved_map_pages(&self) -> i64 {
-        self.vmemmap.saved_pages.load(Ordering::Relaxed).cast_signed()
+    pub fn saved_pages(self) -> i64 {
+        self.manager.vmemmap.saved_pages.load(Ordering::Relaxed).cast_signed()
     }
 
     /// Pages of the vmemmap and its page tables now: what bring-up made, less what map reclaim
     /// gave back and did not restore. 0 where there is no array.
     #[must_use]
-    pub fn map_array_pages(&self) -> u64 {
-        (self.vmemmap_bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_map_pages())
+    pub fn pages(self) -> u64 {
+        (self.bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_pages())
     }
 
     /// Blocks whose map was given back and not restored.
     #[must_use]
-    pub fn reclaimed_map_blocks(&self) -> u64 {
-        self.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
+    pub fn reclaimed_blocks(self) -> u64 {
+        self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
     }
 
     /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each
@@ -257,11 +257,11 @@ impl<P: Platform> Manager<P> {
     /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing
     /// is withheld any more, so it may wait for other CPUs: call it where [`Platform::can_wait`]
     /// says so, once `helpers` can come. Later calls find nothing to do.
-    pub fn initialise_deferred<H: Helpers + ?Sized>(&self, helpers: &H) {
+    pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
         let mut slots = [0; MAX_ZONES];
         let mut count = 0;
-        for (slot, zone) in self.zones.iter().enumerate() {
+        for (slot, zone) in self.manager.zones.iter().enumerate() {
             if count < MAX_ZONES && zone.sections().are_left() {
                 let unit = count as u64;
                 parts[count] = Part { node: number(zone.id().node), range: unit..unit + 1 };
@@ -269,42 +269,42 @@ impl<P: Platform> Manager<P> {
                 count += 1;
             }
         }
-        let zone_at = |unit: u64| self.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
+        let zone_at = |unit: u64| self.manager.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
         let all = Job::of_parts(&parts[..count])
             .min_chunk(1)
             .max_threads(u32::try_from(count).unwrap_or(1).max(1));
         let ended = all.run(helpers, |units, _| {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
-                zone.shuffle(self.platform);
-                if self.vmemmap.threads.is_none() {
+                zone.shuffle(self.manager.platform);
+                if self.manager.vmemmap.threads.is_none() {
                     self.help_other_zones(zone);
                 }
             }
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
-        for zone in self.zones {
+        for zone in self.manager.zones {
             // Whatever the job did: nothing is withheld in the end.
-            zone.bring_up_sections(self.platform, zone.sections().range());
+            zone.bring_up_sections(self.manager.platform, zone.sections().range());
             self.wait_for_sections(zone);
         }
-        self.pressure.quiet.stir();
+        self.manager.pressure.quiet.stir();
         self.note_all_memory();
     }
 
-    fn initialise_zone<H: Helpers + ?Sized>(&self, zone: &Zone, helpers: &H) {
-        let started = self.platform.now_ns();
+    fn initialise_zone<H: Helpers + ?Sized>(self, zone: &Zone, helpers: &H) {
+        let started = self.manager.platform.now_ns();
         let node = zone.id().node;
-        let most = self.platform.init_threads(node).max(1);
-        let threads = self.vmemmap.threads.unwrap_or(most).clamp(1, most);
+        let most = self.manager.platform.init_threads(node).max(1);
+        let threads = self.manager.vmemmap.threads.unwrap_or(most).clamp(1, most);
         let init = zone.deferred_init();
         // From here on others may help.
         init.threads.store(1, Ordering::Relaxed);
         let sections = zone.sections().range();
         let mut worked = 1;
         if threads == 1 {
-            zone.bring_up_sections(self.platform, sections);
+            zone.bring_up_sections(self.manager.platform, sections);
         } else {
             let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
                 .min_chunk(1)
@@ -312,7 +312,7 @@ impl<P: Platform> Manager<P> {
                 .placement(Placement::Node(number(node)));
             let summary = job.run(helpers, |chunk, _| {
                 let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
-                zone.bring_up_sections(self.platform, bound(chunk.start)..bound(chunk.end));
+                zone.bring_up_sections(self.manager.platform, bound(chunk.start)..bound(chunk.end));
                 Ok::<(), Infallible>(())
             });
             worked = summary.map_or(1, |summary| summary.threads.max(1));
@@ -320,20 +320,20 @@ impl<P: Platform> Manager<P> {
         // Who helps is at its last section.
         self.wait_for_sections(zone);
         init.threads.fetch_add(worked - 1, Ordering::Relaxed);
-        if let (Some(started), Some(now)) = (started, self.platform.now_ns()) {
+        if let (Some(started), Some(now)) = (started, self.manager.platform.now_ns()) {
             init.elapsed_ns.store(now.saturating_sub(started).max(1), Ordering::Relaxed);
         }
     }
 
     /// Takes sections of zones that others are at, from their ends, as long as there are any.
-    fn help_other_zones(&self, own: &Zone) {
-        for zone in self.zones {
+    fn help_other_zones(self, own: &Zone) {
+        for zone in self.manager.zones {
             let init = zone.deferred_init();
             // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
             // of it.
             if zone.id() != own.id()
                 && init.threads.load(Ordering::Relaxed) != 0
-                && zone.bring_up_sections(self.platform, zone.sections().range().rev()) != 0
+                && zone.bring_up_sections(self.manager.platform, zone.sections().range().rev()) != 0
             {
                 init.threads.fetch_add(1, Ordering::Relaxed);
             }
@@ -341,19 +341,21 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Waits until nothing of the zone is withheld. Who has a section is pinned, so that this ends.
-    fn wait_for_sections(&self, zone: &Zone) {
+    fn wait_for_sections(self, zone: &Zone) {
         while zone.sections().are_left() {
-            self.platform.relax();
+            self.manager.platform.relax();
         }
     }
 
-    fn note_all_memory(&self) {
-        if self.zones.iter().any(|zone| zone.sections().are_left()) {
+    fn note_all_memory(self) {
+        if self.manager.zones.iter().any(|zone| zone.sections().are_left()) {
             return;
         }
-        if let (Some(started), Some(now)) = (self.vmemmap.started_ns, self.platform.now_ns()) {
+        if let (Some(started), Some(now)) =
+            (self.manager.vmemmap.started_ns, self.manager.platform.now_ns())
+        {
             let elapsed = now.saturating_sub(started) + 1;
-            let _ = self.vmemmap.all_memory_ns.compare_exchange(
+            let _ = self.manager.vmemmap.all_memory_ns.compare_exchange(
                 0,
                 elapsed,
                 Ordering::Relaxed,
@@ -363,13 +365,13 @@ impl<P: Platform> Manager<P> {
     }
 
     /// When nothing was withheld any more, in nanoseconds since bring-up began.
-    pub(super) fn all_memory_ns(&self) -> Option<u64> {
-        self.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
+    pub(super) fn all_memory_ns(self) -> Option<u64> {
+        self.manager.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// How the memory of each node that was withheld came up.
-    pub fn deferred_nodes(&self) -> impl Iterator<Item = DeferredNode> + '_ {
-        self.zones.iter().filter(|zone| zone.deferred_init().pages != 0).map(|zone| {
+    pub fn deferred_nodes(self) -> impl Iterator<Item = DeferredNode> + use<'m, P> {
+        self.manager.zones.iter().filter(|zone| zone.deferred_init().pages != 0).map(|zone| {
             let init = zone.deferred_init();
             let elapsed_ns = init.elapsed_ns.load(Ordering::Relaxed);
             DeferredNode {
@@ -388,7 +390,7 @@ impl<P: Platform> Manager<P> {
     /// [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
-    pub(super) fn grow(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+    pub(super) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
         let before = zone.sections().left();
         if before == 0 {
             return false;
@@ -401,21 +403,21 @@ impl<P: Platform> Manager<P> {
     /// for.
     #[cold]
     #[inline(never)]
-    pub(super) fn grow_inside(&self, zone: &Zone, pages: u64) -> Growth {
+    pub(super) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
         if !zone.sections().are_left() {
             return Growth::NothingLeft;
         }
         if self.grow_alone(zone, pages, Pfn(u64::MAX)) {
             Growth::Grown
-        } else if self.platform.can_wait() {
+        } else if self.manager.platform.can_wait() {
             Growth::Busy
         } else {
             Growth::NothingLeft
         }
     }
 
-    fn grow_alone(&self, zone: &Zone, pages: u64, max: Pfn) -> bool {
-        let given = zone.grow(self.platform, pages, max);
+    fn grow_alone(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let given = zone.grow(self.manager.platform, pages, max);
         if given != 0 {
             self.note_growth(zone, given);
         }
@@ -424,38 +426,32 @@ impl<P: Platform> Manager<P> {
 
     /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
     /// when it was looked last. Whether one is. Who has a section is pinned, so that this ends.
-    fn wait_for_others(&self, zone: &Zone, before: u32) -> bool {
+    fn wait_for_others(self, zone: &Zone, before: u32) -> bool {
         let sections = zone.sections();
-        if self.platform.can_wait() {
+        if self.manager.platform.can_wait() {
             while sections.left() == before && sections.is_busy() {
-                self.platform.relax();
+                self.manager.platform.relax();
             }
         }
         sections.left() != before
     }
 
-    /// Whether memory among `frames` is withheld.
-    pub(super) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
-        zone.sections().are_left()
-            && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
-    }
-
     /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
     /// waiting is allowed.
     #[cold]
-    pub(super) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
-        let given = zone.bring_up_sections(self.platform, sections_of(frames));
+    pub(super) fn grow_at(self, zone: &Zone, frames: PfnRange) {
+        let given = zone.bring_up_sections(self.manager.platform, sections_of(frames));
         if given != 0 {
             self.note_growth(zone, given);
         }
-        while self.platform.can_wait() && Self::is_withheld(zone, frames) {
-            self.platform.relax();
+        while self.manager.platform.can_wait() && is_withheld(zone, frames) {
+            self.manager.platform.relax();
         }
     }
 
-    fn note_growth(&self, zone: &Zone, pages: u64) {
+    fn note_growth(self, zone: &Zone, pages: u64) {
         zone.deferred_init().grown_pages.fetch_add(pages, Ordering::Relaxed);
-        self.pressure.quiet.stir();
+        self.manager.pressure.quiet.stir();
         self.note_all_memory();
     }
 }
@@ -469,6 +465,12 @@ pub(super) enum Growth {
     Busy,
     /// There is no more, or none to wait for.
     NothingLeft,
+}
+
+/// Whether memory among `frames` is withheld.
+pub(super) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+    zone.sections().are_left()
+        && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
 }
 
 /// The sections of a range that is not empty.

@@ -2,7 +2,7 @@
 //! so that whoever reads those can read these.
 //!
 //! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files)
-//! is the manager's own, [`Manager::pool_files`](crate::Manager::pool_files) that of huge-page
+//! is the manager's own, [`Hugetlb::files`](crate::manager::Hugetlb::files) that of huge-page
 //! pools; a [`FileSystem`] joins it with those of other modules and reads, writes and lists by
 //! path. Nothing is stored: a read streams text that is made at that moment, a write acts at once
 //! or changes nothing.

@@ -8,7 +8,7 @@
 use super::of_manager::numbers;
 use super::{File, FileError, Table, parse_number, write_kib};
 use crate::hugetlb::{PoolError, PoolSize, parse_count};
-use crate::manager::{Manager, Pool};
+use crate::manager::{Hugetlb, Manager, Pool};
 use crate::parameters::parse_size;
 use crate::platform::Platform;
 use crate::units::NodeId;
@@ -36,18 +36,18 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         File::read_only("/proc/meminfo", |files, _, out| files.meminfo(out)),
         File::read_write(
             "/proc/sys/vm/hugetlb_optimize_vmemmap",
-            |files, _, out| show(out, u8::from(files.manager.optimizes_vmemmap())),
+            |files, _, out| show(out, u8::from(files.manager.hugetlb().optimizes_vmemmap())),
             |files, _, text| {
-                files.manager.set_optimize_vmemmap(parse_number(text)? != 0);
+                files.manager.hugetlb().set_optimize_vmemmap(parse_number(text)? != 0);
                 Ok(())
             },
         ),
         File::read_write(
             "/proc/sys/vm/hugetlb_shm_group",
-            |files, _, out| show(out, files.manager.huge_page_group()),
+            |files, _, out| show(out, files.manager.hugetlb().shm_group()),
             |files, _, text| {
                 let group = u32::try_from(parse_number(text)?).map_err(|_| FileError::Invalid)?;
-                files.manager.set_huge_page_group(group);
+                files.manager.hugetlb().set_shm_group(group);
                 Ok(())
             },
         ),
@@ -102,14 +102,16 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             .numbered(Self::sizes),
         File::read_write(
             "/sys/module/framewright/parameters/hugetlb_restore",
-            |files, _, out| show(out, if files.manager.eager_restore() { EAGER } else { LAZY }),
+            |files, _, out| {
+                show(out, if files.manager.hugetlb().eager_restore() { EAGER } else { LAZY })
+            },
             |files, _, text| {
                 let eager = match text.trim_ascii() {
                     EAGER => true,
                     LAZY => false,
                     _ => return Err(FileError::Invalid),
                 };
-                files.manager.set_eager_restore(eager);
+                files.manager.hugetlb().set_eager_restore(eager);
                 Ok(())
             },
         ),
@@ -176,7 +178,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
     }
 
     fn default_pool(&self) -> Pool<'_, P> {
-        self.manager.pool(self.manager.default_pool_size())
+        self.manager.pool(self.manager.hugetlb().default_size())
     }
 
     /// The pool, and the node if there is one, that a path's numbers name.
@@ -266,9 +268,9 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             out,
             format_args!(""),
             "Hugepagesize",
-            self.manager.default_pool_size().kbytes(),
+            self.manager.hugetlb().default_size().kbytes(),
         )?;
-        write_kib(out, format_args!(""), "Hugetlb", self.manager.hugetlb_kbytes())
+        write_kib(out, format_args!(""), "Hugetlb", self.manager.hugetlb().kbytes())
     }
 
     fn node_meminfo(&self, numbers: &[u64], out: &mut dyn Write) -> Shown {
@@ -283,29 +285,32 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
     fn vmstat(&self, out: &mut dyn Write) -> Shown {
         let manager = self.manager;
         // Below zero when what is left of it are page tables alone.
-        writeln!(out, "memmap_saved_pages {}", manager.saved_map_pages())?;
-        writeln!(out, "memmap_reclaimed_blocks {}", manager.reclaimed_map_blocks())?;
-        writeln!(out, "memmap_unbuilt_blocks {}", manager.unbuilt_map_blocks())?;
-        Ok(writeln!(out, "memmap_pool_flush {}", manager.pool_flushes())?)
+        writeln!(out, "memmap_saved_pages {}", manager.vmemmap().saved_pages())?;
+        writeln!(out, "memmap_reclaimed_blocks {}", manager.vmemmap().reclaimed_blocks())?;
+        writeln!(out, "memmap_unbuilt_blocks {}", manager.vmemmap().unbuilt_blocks())?;
+        Ok(writeln!(out, "memmap_pool_flush {}", manager.hugetlb().flushes())?)
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// The control files of the pools. Whoever writes a number of pages to one resizes with the
     /// help of `helpers` ([`NoHelpers`](framewright_jobs::NoHelpers) for none). `/proc/sys/vm` and
-    /// `meminfo` tell of the [default size](Self::default_pool_size).
+    /// `meminfo` tell of the [default size](Self::default_size).
     ///
     /// ```
     /// # use framewright::{Manager, Platform, procfs::{FileSystem, FileError}};
     /// # use framewright_jobs::NoHelpers;
     /// fn reserve<P: Platform>(manager: &Manager<P>, pages: &str) -> Result<(), FileError> {
-    ///     let pools = manager.pool_files(&NoHelpers);
+    ///     let pools = manager.hugetlb().files(&NoHelpers);
     ///     FileSystem::new(&[&manager.files(), &pools.table()]).write("/proc/sys/vm/nr_hugepages", pages)
     /// }
     /// ```
     #[must_use]
-    pub const fn pool_files<'a>(&'a self, helpers: &'a dyn Helpers) -> PoolFiles<'a, P> {
-        PoolFiles { manager: self, helpers }
+    pub const fn files<'a>(self, helpers: &'a dyn Helpers) -> PoolFiles<'a, P>
+    where
+        'm: 'a,
+    {
+        PoolFiles { manager: self.manager, helpers }
     }
 }
 

@@ -138,7 +138,7 @@ impl<P: Platform> Manager<P> {
         &self,
         device: D,
     ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
-        let aids = self.aids();
+        let aids = self.debug().aids();
         let content = device.content();
         if aids.page_poison && content != Content::Poison
             || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)

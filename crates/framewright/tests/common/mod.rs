@@ -98,7 +98,7 @@ impl Descriptors {
         let mut parameters = with_pages(pages);
         parameters.policy = policy;
         let manager = bring_up_with(machine, reserved, &parameters)?;
-        manager.initialise_deferred(&framewright_jobs::NoHelpers);
+        manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
         Ok(manager)
     }
 
@@ -135,7 +135,7 @@ pub fn plain_with_pages(pages: Pages) -> Parameters {
 pub fn map_frames_of(manager: &Fake) -> Vec<Pfn> {
     let segments = manager.zones().iter().flat_map(|zone| zone.segments());
     let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
-    blocks.filter_map(|block| manager.map_frames(block)).flatten().collect()
+    blocks.filter_map(|block| manager.vmemmap().map_frames(block)).flatten().collect()
 }
 
 /// Recounts everything.
@@ -157,7 +157,7 @@ pub fn settled(manager: &Fake) -> Counts {
 
 /// Pages that callers have, those in the caches of CPUs left out.
 pub fn in_use(manager: &Fake) -> u64 {
-    manager.totals().allocated_pages - manager.cached_pages()
+    manager.totals().allocated_pages - manager.caches().pages()
 }
 
 /// Pages that nobody has: free ones, and those that hold descriptors, of which there are as many as

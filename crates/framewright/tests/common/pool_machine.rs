@@ -34,7 +34,7 @@ pub fn machine() -> &'static FakeMachine {
 /// Recounts everything.
 pub fn check(manager: &Fake) {
     common::check(manager);
-    manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+    manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 
 /// nr, free, reserved, surplus, target.

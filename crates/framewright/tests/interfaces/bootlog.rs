@@ -27,7 +27,7 @@ fn log_of(line: &str) -> Vec<String> {
         bootlog::parameter_problem(&mut log, problem)
     });
     let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
-    let fill = manager.fill_pools(&parameters, &HelperPool::on_nodes(&[0, 0, 1, 1]));
+    let fill = manager.hugetlb().fill(&parameters, &HelperPool::on_nodes(&[0, 0, 1, 1]));
     bootlog::huge_pages(&mut log, &fill);
     log.0
 }

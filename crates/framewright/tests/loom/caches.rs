@@ -122,7 +122,7 @@ fn a_word_that_is_ready_follows_one_that_is_used_up_while_another_drains() {
         // The first refill takes two words; one run of the first is left.
         let mut held: Vec<PfnRange> =
             (1..RUNS_OF_A_WORD).filter_map(|_| take_movable(model, 3)).collect();
-        assert_eq!(model.cached_pages(), 8 + 64, "one run of one word, and a word that is ready");
+        assert_eq!(model.caches().pages(), 8 + 64, "one run of one word, and a word that is ready");
         let other = on(model, 1, move || drain(model));
         held.extend([take_movable(model, 3), take_movable(model, 3)].into_iter().flatten());
         join(other);
@@ -138,7 +138,7 @@ fn what_was_freed_last_is_used_again_where_the_zone_has_nothing() {
         let last = take_past(model, 3);
         give(model, part(last, 0, 0));
         give(model, part(last, 0, 1));
-        assert_eq!((model.totals().free_pages, model.cached_pages()), (0, 2));
+        assert_eq!((model.totals().free_pages, model.caches().pages()), (0, 2));
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = [take_movable(model, 0), take_movable(model, 0)];
         let theirs = join(other);
@@ -253,7 +253,7 @@ fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
         // All that is free lies in the cache of CPU 0: what is left of two words of runs.
         let mut rest = leave(model, 7);
         rest.extend(take_movable(model, 3));
-        assert_eq!((model.totals().free_pages, model.cached_pages()), (0, 120));
+        assert_eq!((model.totals().free_pages, model.caches().pages()), (0, 120));
         let other = on(model, 1, move || model.allocate(&Request::pages(1)).ok());
         let mine = take_movable(model, 3);
         let theirs = join(other);
@@ -288,7 +288,7 @@ fn words_of_frees_that_are_full_go_back_while_another_drains() {
         // One page of each word, so that each is an entry.
         let page = move |word: usize| part(whole, 0, 64 * word as u64);
         (0..FREED).for_each(|word| give(model, page(word)));
-        assert_eq!(model.cached_pages(), FREED as u64);
+        assert_eq!(model.caches().pages(), FREED as u64);
         let other = on(model, 1, move || drain(model));
         give(model, page(FREED));
         join(other);
@@ -306,7 +306,7 @@ fn a_full_stack_gives_its_older_half_back_while_another_drains() {
         explore(shape, Some(4), move |model| {
             let whole = take_past(model, whole);
             (0..STACK).for_each(|run| give(model, part(whole, of, run)));
-            assert_eq!(model.cached_pages(), STACK << of);
+            assert_eq!(model.caches().pages(), STACK << of);
             let other = on(model, 1, move || drain(model));
             give(model, part(whole, of, STACK));
             join(other);
@@ -321,7 +321,7 @@ fn blocks_are_kept_while_another_wants_a_larger_one() {
         // A refill takes two blocks at once; draining merges them again.
         let other = on(model, 1, move || model.allocate(&Request::new(order(11))).ok());
         let mine = take_movable(model, 9).expect("there is memory");
-        assert!(model.cached_pages() <= 512);
+        assert!(model.caches().pages() <= 512);
         let theirs = join(other);
         give(model, mine);
         model.drain().expect("only good frames are cached");

@@ -91,7 +91,7 @@ fn owners_know_lines_cpus_and_times() {
         let taken = machine.run_on(2, || allocate(&manager)).expect("there is memory");
         let last = Pfn(taken.end.0 - 1);
         for page in [taken.start, last] {
-            let history = manager.page_history(page).expect("it was allocated");
+            let history = manager.debug().page_history(page).expect("it was allocated");
             assert!(history.allocated, "{name}");
             assert_eq!(history.order, Order::for_pages(taken.pages()).expect("an order"), "{name}");
             let place = history.allocated_at.expect("there are few places");
@@ -105,7 +105,7 @@ fn owners_know_lines_cpus_and_times() {
         machine.advance_ns(1_000_000_000);
         let (freed, line) = (manager.give_back(taken), line!());
         freed.expect("allocated");
-        let history = manager.page_history(last).expect("it was allocated");
+        let history = manager.debug().page_history(last).expect("it was allocated");
         assert!(!history.allocated);
         assert_eq!(history.freed_at.map(Location::line), Some(line));
         assert_eq!(history.freed_on, Some(machine.current_cpu()));
@@ -124,8 +124,8 @@ fn owners_know_lines_cpus_and_times() {
         );
     }
     check(&manager);
-    assert_eq!(manager.page_history(Pfn(0x2345_6789)), None, "no such page");
-    assert_eq!(manager.page_history(Pfn(u64::MAX)), None);
+    assert_eq!(manager.debug().page_history(Pfn(0x2345_6789)), None, "no such page");
+    assert_eq!(manager.debug().page_history(Pfn(u64::MAX)), None);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn writing_to_free_memory_is_found_on_every_path() {
                     if owner { 2 } else { 0 },
                     "{text}"
                 );
-                assert_eq!(manager.damage().map(|(_, last)| last), Some(damage));
+                assert_eq!(manager.debug().damage().map(|(_, last)| last), Some(damage));
                 found = true;
                 break;
             }
@@ -530,7 +530,7 @@ fn chance_decides_where_memory_is_taken_from() {
 fn nothing_is_kept_when_nothing_is_on() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build(), "");
     let taken = manager.allocate(&Request::pages(1)).expect("memory");
-    assert_eq!(manager.page_history(taken.start), None::<PageHistory>);
-    assert_eq!(manager.damage(), None);
-    assert!(!manager.aids().watch());
+    assert_eq!(manager.debug().page_history(taken.start), None::<PageHistory>);
+    assert_eq!(manager.debug().damage(), None);
+    assert!(!manager.debug().aids().watch());
 }

@@ -15,7 +15,7 @@ const POLICIES: [&str; 2] = ["eager", "deferred"];
 fn with_array(machine: &'static FakeMachine, line: &str) -> (Fake, &'static FakeArray) {
     let array = FakeArray::install(machine);
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     crate::common::check(&manager);
     (manager, array)
 }
@@ -25,7 +25,7 @@ fn eight_gib() -> &'static FakeMachine {
 }
 
 fn fill(manager: &Fake, line: &str) -> BootFill {
-    let filled = manager.fill_pools(&parameters(line), &NoHelpers);
+    let filled = manager.hugetlb().fill(&parameters(line), &NoHelpers);
     check(manager);
     filled
 }
@@ -49,10 +49,10 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         // One table for the section that is described in part.
         assert_eq!(built.frames, whole.frames - 8 * BLOCKS + 1, "{policy}");
         assert_eq!(
-            (manager.unbuilt_map_blocks(), manager.reclaimed_map_blocks()),
+            (manager.vmemmap().unbuilt_blocks(), manager.vmemmap().reclaimed_blocks()),
             (BLOCKS, BLOCKS)
         );
-        assert_eq!(manager.saved_map_pages(), 8 * BLOCKS as i64);
+        assert_eq!(manager.vmemmap().saved_pages(), 8 * BLOCKS as i64);
         let free = settled(&manager).free_pages;
         let filled = fill(&manager, &line);
         assert_eq!(
@@ -64,7 +64,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         assert_eq!(numbers(&manager.pool(GIB)), [2, 2, 0, 0, 2]);
         // Nothing was taken or given back, and nobody was interrupted.
         assert_eq!((array.counts(), settled(&manager).free_pages), (built, free), "{policy}");
-        assert_eq!(manager.pool_flushes(), 0, "{policy}");
+        assert_eq!(manager.hugetlb().flushes(), 0, "{policy}");
         fill(&plain, &words);
         let more = free - settled(&plain).free_pages;
         assert!(
@@ -76,7 +76,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
         manager.pool(GIB).resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
-        assert_eq!(manager.pool_flushes(), 0);
+        assert_eq!(manager.hugetlb().flushes(), 0);
         let mut held = Vec::new();
         while let Ok(page) =
             manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
@@ -99,10 +99,10 @@ fn what_is_restored_gets_its_map_for_the_first_time() {
     let (manager, array) = with_array(eight_gib(), line);
     fill(&manager, line);
     let before = array.counts();
-    manager.set_eager_restore(true);
+    manager.hugetlb().set_eager_restore(true);
     manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
     check(&manager);
-    assert_eq!((manager.reclaimed_map_blocks(), array.counts().sections), (0, 64));
+    assert_eq!((manager.vmemmap().reclaimed_blocks(), array.counts().sections), (0, 64));
     assert!(array.counts().frames >= before.frames + 200 * 8 - 1);
     assert_eq!((0..4).filter(|&gib| array.is_junk(Pfn(gib << 18))).count(), 0, "described again");
 }
@@ -125,7 +125,11 @@ fn nodes_get_what_they_would_get_otherwise() {
                 filled.pools.map(|pool| pool.got),
                 [TWO, GIB].map(|size| manager.pool(size).counts().all.nr)
             );
-            (nr_of(&manager.pool(TWO)), nr_of(&manager.pool(GIB)), manager.unbuilt_map_blocks())
+            (
+                nr_of(&manager.pool(TWO)),
+                nr_of(&manager.pool(GIB)),
+                manager.vmemmap().unbuilt_blocks(),
+            )
         };
         for policy in POLICIES {
             let plain = nr(&format!("memmap_init={policy} {words}"));
@@ -189,8 +193,8 @@ fn another_command_line_gives_back_what_it_does_not_want() {
 fn aids_see_every_page_so_that_all_have_a_map_first() {
     let line = "memmap_init=eager hugetlb_free_vmemmap=on hugepages=64 page_owner=on";
     let (manager, _) = with_array(eight_gib(), line);
-    assert_eq!((fill(&manager, line).pools[0].got, manager.unbuilt_map_blocks()), (64, 0));
-    assert_eq!(manager.reclaimed_map_blocks(), 64);
+    assert_eq!((fill(&manager, line).pools[0].got, manager.vmemmap().unbuilt_blocks()), (64, 0));
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 64);
 }
 
 proptest! {
@@ -219,11 +223,11 @@ proptest! {
         let line = format!("memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G hugepages={gigantic} hugepagesz=2M hugepages={small}");
         FakeArray::install(machine);
         let Ok(manager) = bring_up_with(machine, &reserved, &parameters(&line)) else { return Ok(()) };
-        manager.initialise_deferred(&NoHelpers);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
         let filled = fill(&manager, &line);
         prop_assert!(filled.pools[0].got <= small && filled.pools[1].got <= gigantic);
         let blocks: u64 = filled.pools.iter().map(|pool| pool.without_map * pool.size.frames() / 512).sum();
-        prop_assert_eq!(blocks, manager.unbuilt_map_blocks());
+        prop_assert_eq!(blocks, manager.vmemmap().unbuilt_blocks());
         for size in [TWO, GIB] {
             manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
         }

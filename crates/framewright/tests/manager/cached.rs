@@ -17,7 +17,7 @@ use std::thread;
 
 fn settle(manager: &Fake) {
     manager.drain().expect("only good frames are cached");
-    assert_eq!(manager.cached_pages(), 0);
+    assert_eq!(manager.caches().pages(), 0);
     check(manager);
 }
 
@@ -72,7 +72,7 @@ fn a_pair_stays_in_the_cache() {
 fn most_kept(manager: &Fake, blocks: &[Pfn]) -> u64 {
     let kept = |&block: &Pfn| {
         manager.give_back_order(block, Order::BLOCK).expect("allocated");
-        manager.cpu_cache(0).expect("it has one").pages / Order::BLOCK.pages()
+        manager.caches().cpu(0).expect("it has one").pages / Order::BLOCK.pages()
     };
     blocks.iter().map(kept).max().unwrap_or(0)
 }
@@ -105,24 +105,24 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
             .map(|_| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"))
             .collect()
     };
-    let most = manager.cpu_cache(0).expect("it has one").most_pages;
+    let most = manager.caches().cpu(0).expect("it has one").most_pages;
     let blocks = take(600);
     settle(&manager);
     // The first overflow alone is no bulk.
     assert_eq!(most_kept(&manager, &blocks[..65]), USUAL);
     assert_eq!(most_kept(&manager, &blocks[65..300]), IN_BULK);
-    assert!(manager.cached_pages() <= most);
+    assert!(manager.caches().pages() <= most);
     // A drain ends it.
     settle(&manager);
     assert_eq!(most_kept(&manager, &blocks[300..365]), USUAL);
     assert_eq!(most_kept(&manager, &blocks[365..600]), IN_BULK);
     // Where memory is short it ends when a cache is full next.
     let blocks = take(3000);
-    let marks = manager.watermark_scale_factor();
-    manager.set_watermark_scale_factor(3000).expect("allowed");
+    let marks = manager.sysctl().watermark_scale_factor();
+    manager.sysctl().set_watermark_scale_factor(3000).expect("allowed");
     assert_eq!(most_kept(&manager, &blocks[..100]), IN_BULK);
     assert!(most_kept(&manager, &blocks[100..300]) <= USUAL);
-    manager.set_watermark_scale_factor(marks).expect("allowed");
+    manager.sysctl().set_watermark_scale_factor(marks).expect("allowed");
     assert_eq!(most_kept(&manager, &blocks[300..600]), IN_BULK);
     // And as long as a host wants what is free: not with poison in it, which this device says
     // nothing of.
@@ -196,7 +196,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
             });
         });
     });
-    assert_eq!(manager.cached_pages(), 30);
+    assert_eq!(manager.caches().pages(), 30);
     for left in (0..30).rev() {
         manager.allocate(&all).expect("thirty pages are in a cache");
         assert_eq!(manager.totals().free_pages, left);
@@ -204,7 +204,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
     assert!(manager.allocate(&all).is_err());
     // Many at once get them, too.
     manager.give_back_order(Pfn(8192), Order::PAGE).expect("allocated");
-    assert_eq!(manager.cached_pages(), 1);
+    assert_eq!(manager.caches().pages(), 1);
     assert_eq!(manager.allocate_bulk(&all, &mut [Pfn(0); 3]), Ok(1));
     settle(&manager);
 }
@@ -258,7 +258,7 @@ fn cpus_free_each_others_frames_while_others_drain() {
                             std::mem::swap(&mut *exchange, &mut held);
                         }
                         _ if random(50) == 0 => {
-                            drop(manager.drain().expect("only good frames are cached"))
+                            let _ = manager.drain().expect("only good frames are cached");
                         }
                         _ => {}
                     }

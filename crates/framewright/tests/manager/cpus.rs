@@ -223,7 +223,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                 // It may be in a cache, which is not looked into.
                 Err(error) => {
                     assert!(
-                        !free_before || !same_zone(range) || manager.cached_pages() != 0,
+                        !free_before || !same_zone(range) || manager.caches().pages() != 0,
                         "{operation:?}: {error}"
                     );
                 }
@@ -275,7 +275,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             // such a free must fail.
             manager.drain().expect("only good frames are cached");
             let range = PfnRange::new(page, page + pages);
-            if manager.cached_pages() == 0 && !model.is(range, Page::Held) {
+            if manager.caches().pages() == 0 && !model.is(range, Page::Held) {
                 let before = manager.totals();
                 let refused = manager.give_back(range);
                 assert!(refused.is_err(), "{range:?} is not all held");
@@ -286,7 +286,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
         Operation::Drain => {
             manager.drain().expect("only good frames are cached");
             if may_wait {
-                assert_eq!(manager.cached_pages(), 0);
+                assert_eq!(manager.caches().pages(), 0);
             }
         }
     }
@@ -295,7 +295,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
 fn account(manager: &Fake, model: &Model) {
     check(manager);
     let totals = manager.totals();
-    assert_eq!(totals.allocated_pages, model.held_pages() + manager.cached_pages());
+    assert_eq!(totals.allocated_pages, model.held_pages() + manager.caches().pages());
 }
 
 fn run(steps: &[Step]) {
@@ -319,7 +319,7 @@ fn run(steps: &[Step]) {
     manager.drain().expect("only good frames are cached");
     check(&manager);
     let totals = manager.totals();
-    assert_eq!((totals.free_pages, manager.cached_pages()), (totals.managed_pages, 0));
+    assert_eq!((totals.free_pages, manager.caches().pages()), (totals.managed_pages, 0));
     // SAFETY: the manager is not used any more.
     unsafe { machine.retire() };
 }

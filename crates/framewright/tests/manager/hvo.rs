@@ -17,7 +17,7 @@ fn machine(size: framewright::units::PhysRange, cpus: u32) -> (Fake, &'static Fa
     let array = FakeArray::install(machine);
     let manager =
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     (manager, array)
 }
@@ -29,7 +29,7 @@ fn blocks(manager: &Fake, of: u8, count: usize) -> Vec<PfnRange> {
 }
 
 fn saved(manager: &Fake) -> i64 {
-    manager.saved_map_pages()
+    manager.vmemmap().saved_pages()
 }
 
 /// All pages one by one, each with a good descriptor, and back.
@@ -39,7 +39,7 @@ fn use_all(manager: &Fake) -> u64 {
         manager.allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
     {
         // SAFETY: the page is ours.
-        let page = unsafe { manager.page(range.start) }.expect("it has a descriptor");
+        let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
         assert!(page.is_clear(), "pfn {}", range.start);
         taken.push(range);
     }
@@ -62,7 +62,7 @@ fn a_whole_section_comes_back_without_a_table() {
         MapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..MapChange::default() }
     );
     assert_eq!(array.counts().sections, before.1.sections - 8);
-    assert_eq!((saved(&manager), manager.reclaimed_map_blocks()), (4096, 512));
+    assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (4096, 512));
     check(&manager);
     assert_eq!(settled(&manager).free_pages, before.0.free_pages - (1 << 18) + 4096);
     assert_eq!(
@@ -72,7 +72,7 @@ fn a_whole_section_comes_back_without_a_table() {
     );
     let restored = manager.bring_back_map(&[huge]).expect("there is memory");
     assert_eq!((restored.blocks, restored.spent_pages, restored.flushes), (512, 4096, 1));
-    assert_eq!((saved(&manager), manager.reclaimed_map_blocks()), (0, 0));
+    assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (0, 0));
     manager.give_back(huge).expect("allocated");
     check(&manager);
     assert_eq!(settled(&manager), before.0);
@@ -166,7 +166,7 @@ fn restoring_stops_where_frames_run_out() {
     let change = manager.bring_back_map(&[huge]).expect("some of it works");
     assert_eq!((change.blocks, change.out_of_frames), (3 * 64, 5 * 64));
     check(&manager);
-    assert_eq!(manager.reclaimed_map_blocks(), 5 * 64);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 5 * 64);
     manager.give_back(huge).expect("allocated");
     check(&manager);
 }
@@ -177,7 +177,7 @@ fn what_cannot_be_changed_is_refused() {
     let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
     let beyond = PfnRange::new(1 << 30, (1 << 30) + 512);
     assert_eq!(manager.give_up_map(&[block, beyond]), Err(MapError::NotManaged(Pfn(1 << 30))));
-    assert_eq!(manager.reclaimed_map_blocks(), 0, "nothing has changed");
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 0, "nothing has changed");
     let inside = manager.platform().interrupt(|| manager.give_up_map(&[block]));
     assert_eq!(inside, Err(MapError::CannotWait));
     // Free blocks, blocks in pieces and blocks of which only a part is named are left alone.

@@ -46,7 +46,7 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
         let manager = bring_up_with(machine, &[], &plain_with_pages(pages)).expect("bring-up");
         let before = (manager.totals(), picture(&manager));
         let range = blocks(5 * 512 + 3, 1200);
-        let isolated = manager.isolate(range).expect("free");
+        let isolated = manager.isolation().isolate(range).expect("free");
         let expected = IsolatedPages { free_pages: 1200 * 512, ..IsolatedPages::default() };
         assert_eq!(isolated, expected);
         check(&manager);
@@ -61,16 +61,16 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
             assert!(manager.allocate_at(inside, order(of), MigrateType::Movable).is_err());
         }
         assert!(matches!(manager.give_back(frames(range)), Err(FreeError::NotAllocated { .. })));
-        assert!(matches!(manager.isolate(range), Err(IsolateError::Isolated(_))));
+        assert!(matches!(manager.isolation().isolate(range), Err(IsolateError::Isolated(_))));
         // In parts, in any order.
         for part in
             [blocks(5 * 512 + 500, 400), blocks(5 * 512 + 3, 497), blocks(5 * 512 + 900, 303)]
         {
-            manager.unisolate(part).expect("isolated");
+            manager.isolation().unisolate(part).expect("isolated");
             check(&manager);
         }
         assert_eq!((manager.totals(), picture(&manager)), before);
-        assert!(matches!(manager.unisolate(range), Err(IsolateError::NotIsolated(_))));
+        assert!(matches!(manager.isolation().unisolate(range), Err(IsolateError::NotIsolated(_))));
     }
 }
 
@@ -78,9 +78,9 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
 fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
     let machine = FakeMachine::builder().ram(gib(0, 8)).build();
     let manager = bring_up_with(machine, &[], &Parameters::default()).expect("bring-up");
-    manager.isolate(blocks(6 * 512 + 100, 1)).expect("free");
+    manager.isolation().isolate(blocks(6 * 512 + 100, 1)).expect("free");
     let before = (manager.totals(), picture(&manager));
-    let error = manager.isolate(blocks(4 * 512 + 7, 2000));
+    let error = manager.isolation().isolate(blocks(4 * 512 + 7, 2000));
     assert_eq!(error, Err(IsolateError::Isolated(BlockNumber(6 * 512 + 100).start())));
     check(&manager);
     assert_eq!((manager.totals(), picture(&manager)), before);
@@ -89,21 +89,21 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
     manager.begin_references(block).expect("whole");
     let before = (manager.totals(), picture(&manager));
     let half = blocks(4 * 512, 768);
-    assert_eq!(manager.isolate(half), Err(IsolateError::Indivisible(block.start)));
+    assert_eq!(manager.isolation().isolate(half), Err(IsolateError::Indivisible(block.start)));
     check(&manager);
     assert_eq!((manager.totals(), picture(&manager)), before);
     manager.freeze_references(block.start, 1).expect("alone");
-    assert!(manager.isolate(half).is_err(), "it may be unfrozen");
+    assert!(manager.isolation().isolate(half).is_err(), "it may be unfrozen");
     manager.give_back_frozen(block.start).expect("frozen");
     let block = manager.allocate_at(Pfn(5 << 18), Order::MAX, MigrateType::Movable).expect("free");
-    let isolated = manager.isolate(half).expect("it is divided");
+    let isolated = manager.isolation().isolate(half).expect("it is divided");
     assert_eq!((isolated.free_pages, isolated.in_use_pages), (512 * 512, 256 * 512));
     check(&manager);
     manager.give_back(block).expect("allocated, in two pieces by now");
     check(&manager);
-    assert_eq!(manager.survey(half).expect("there").in_use_pages, 0);
-    manager.unisolate(half).expect("isolated");
-    manager.unisolate(blocks(6 * 512 + 100, 1)).expect("isolated");
+    assert_eq!(manager.isolation().survey(half).expect("there").in_use_pages, 0);
+    manager.isolation().unisolate(half).expect("isolated");
+    manager.isolation().unisolate(blocks(6 * 512 + 100, 1)).expect("isolated");
     check(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
 }
@@ -111,18 +111,21 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
 #[test]
 fn places_without_a_zone_are_named() {
     let manager = machine(Pages::None);
-    assert!(matches!(manager.isolate(blocks(20, 0)), Err(IsolateError::Empty(_))));
+    assert!(matches!(manager.isolation().isolate(blocks(20, 0)), Err(IsolateError::Empty(_))));
     assert!(matches!(
-        manager.isolate(blocks(1 << 20, 1)),
+        manager.isolation().isolate(blocks(1 << 20, 1)),
         Err(IsolateError::Place(FreeError::NotManaged(_)))
     ));
     assert!(matches!(
-        manager.isolate(blocks(4, 8)),
+        manager.isolation().isolate(blocks(4, 8)),
         Err(IsolateError::Place(FreeError::SpansZones(_)))
     ));
-    assert!(matches!(manager.survey(blocks(31, 2)), Err(IsolateError::Place(_))));
-    assert!(matches!(manager.unisolate(blocks(20, 1)), Err(IsolateError::NotIsolated(_))));
-    assert!(matches!(manager.claim_isolated(blocks(20, 1)), Err(IsolateError::NotIsolated(_))));
+    assert!(matches!(manager.isolation().survey(blocks(31, 2)), Err(IsolateError::Place(_))));
+    assert!(matches!(
+        manager.isolation().unisolate(blocks(20, 1)),
+        Err(IsolateError::NotIsolated(_))
+    ));
+    assert!(matches!(manager.isolation().claim(blocks(20, 1)), Err(IsolateError::NotIsolated(_))));
     check(&manager);
 }
 
@@ -148,17 +151,17 @@ fn frees_into_isolated_blocks_stay() {
         for &page in &pieces[..30] {
             manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
-        assert!(manager.cached_pages() >= 30);
-        let isolated = manager.isolate(range).expect("it is not isolated yet");
+        assert!(manager.caches().pages() >= 30);
+        let isolated = manager.isolation().isolate(range).expect("it is not isolated yet");
         check(&manager);
-        assert_eq!(manager.cached_pages(), 0);
+        assert_eq!(manager.caches().pages(), 0);
         assert_eq!(isolated.in_use_pages, 474 + 512 + 508);
         assert_eq!(isolated.free_pages + isolated.map_pages, 4 * 512 - isolated.in_use_pages);
         for &page in &pieces[30..] {
             manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
-        assert_eq!(manager.cached_pages(), 0, "not into a cache");
-        let all = manager.claim_isolated(range);
+        assert_eq!(manager.caches().pages(), 0, "not into a cache");
+        let all = manager.isolation().claim(range);
         assert!(
             matches!(all, Err(IsolateError::InUse(pages)) if pages.in_use_pages == 512 + 508),
             "{all:?}"
@@ -169,7 +172,7 @@ fn frees_into_isolated_blocks_stay() {
         manager.give_back(PfnRange::new(part.start.0, part.start.0 + 5)).expect("allocated");
         manager.give_back(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
         check(&manager);
-        assert_eq!(manager.survey(range).expect("there").free_pages, 4 * 512);
+        assert_eq!(manager.isolation().survey(range).expect("there").free_pages, 4 * 512);
         // Nobody else can have it, whatever is wanted.
         let outside = std::iter::from_fn(|| {
             manager.allocate(&Request { reserves: true, ..Request::pages(1) }).ok()
@@ -177,7 +180,7 @@ fn frees_into_isolated_blocks_stay() {
         let outside: Vec<PfnRange> = outside.collect();
         assert!(outside.iter().all(|taken| taken.intersection(frames(range)).is_empty()));
         check(&manager);
-        let claimed = manager.claim_isolated(range).expect("all of it is free");
+        let claimed = manager.isolation().claim(range).expect("all of it is free");
         assert_eq!(claimed, frames(range));
         check(&manager);
         assert_eq!(manager.totals().isolated_pages, 0);
@@ -193,7 +196,7 @@ fn frees_into_isolated_blocks_stay() {
         let page =
             manager.allocate_at(Pfn(16 * 512), Order::PAGE, MigrateType::Movable).expect("free");
         manager.give_back_order(page.start, Order::PAGE).expect("allocated");
-        assert_eq!(manager.cached_pages(), 1);
+        assert_eq!(manager.caches().pages(), 1);
     }
 }
 
@@ -204,15 +207,15 @@ fn blocks_with_holes_and_reservations_are_counted() {
         let manager =
             bring_up_with(machine, &[mib(40, 43)], &plain_with_pages(pages)).expect("bring-up");
         let before = (manager.totals(), picture(&manager));
-        let isolated = manager.isolate(blocks(20, 12)).expect("nothing is isolated");
+        let isolated = manager.isolation().isolate(blocks(20, 12)).expect("nothing is isolated");
         check(&manager);
         let IsolatedPages { free_pages, in_use_pages, map_pages, reserved_pages, absent_pages } =
             isolated;
         assert_eq!((in_use_pages, absent_pages), (0, 256));
         assert!(reserved_pages >= 3 * 256);
         assert_eq!(free_pages + map_pages + reserved_pages + absent_pages, 12 * 512);
-        assert!(matches!(manager.claim_isolated(blocks(20, 12)), Err(IsolateError::InUse(_))));
-        manager.unisolate(blocks(20, 12)).expect("isolated");
+        assert!(matches!(manager.isolation().claim(blocks(20, 12)), Err(IsolateError::InUse(_))));
+        manager.isolation().unisolate(blocks(20, 12)).expect("isolated");
         check(&manager);
         assert_eq!((manager.totals(), picture(&manager)), before);
     }
@@ -222,9 +225,12 @@ fn blocks_with_holes_and_reservations_are_counted() {
 fn interrupt_handlers_do_not_wait_for_other_cpus() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(2).build();
     let manager = bring_up_with(machine, &[], &Parameters::default()).expect("bring-up");
-    assert_eq!(machine.interrupt(|| manager.isolate(blocks(20, 1))), Err(IsolateError::CannotWait));
-    manager.isolate(blocks(20, 1)).expect("free");
-    machine.interrupt(|| manager.unisolate(blocks(20, 1))).expect("isolated");
+    assert_eq!(
+        machine.interrupt(|| manager.isolation().isolate(blocks(20, 1))),
+        Err(IsolateError::CannotWait)
+    );
+    manager.isolation().isolate(blocks(20, 1)).expect("free");
+    machine.interrupt(|| manager.isolation().unisolate(blocks(20, 1))).expect("isolated");
     check(&manager);
 }
 
@@ -274,15 +280,17 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                 });
             }
             for round in 0..25 {
-                manager.isolate(range).expect("it is not isolated");
+                manager.isolation().isolate(range).expect("it is not isolated");
                 isolated.store(true, Ordering::Release);
                 for _ in 0..200 {
                     thread::yield_now();
                 }
                 isolated.store(false, Ordering::Release);
-                match manager.claim_isolated(range) {
+                match manager.isolation().claim(range) {
                     Ok(claimed) => manager.give_back(claimed).expect("claimed"),
-                    Err(IsolateError::InUse(_)) => manager.unisolate(range).expect("isolated"),
+                    Err(IsolateError::InUse(_)) => {
+                        manager.isolation().unisolate(range).expect("isolated")
+                    }
                     Err(error) => panic!("round {round}: {error}"),
                 }
             }
@@ -396,14 +404,14 @@ fn follow(steps: &[Step], pages: Pages) {
                 model.freed(range, true);
             }
             Step::Isolate { range } => {
-                let done = manager.isolate(range).is_ok();
+                let done = manager.isolation().isolate(range).is_ok();
                 model.isolated(frames(range), done);
                 if done {
                     isolated.push(range);
                 }
             }
             Step::PutBack { range } => {
-                let done = manager.unisolate(range).is_ok();
+                let done = manager.isolation().unisolate(range).is_ok();
                 model.unisolated(frames(range), done);
                 if done {
                     let all = isolated.drain(..).flat_map(|other| {
@@ -417,12 +425,12 @@ fn follow(steps: &[Step], pages: Pages) {
             }
             Step::PutBackSome { slot } if !isolated.is_empty() => {
                 let range = isolated.swap_remove(slot % isolated.len());
-                model.unisolated(frames(range), manager.unisolate(range).is_ok());
+                model.unisolated(frames(range), manager.isolation().unisolate(range).is_ok());
             }
             Step::Claim { slot } if !isolated.is_empty() => {
                 let index = slot % isolated.len();
                 let range = isolated[index];
-                let claimed = manager.claim_isolated(range);
+                let claimed = manager.isolation().claim(range);
                 model.claimed(frames(range), claimed.is_ok());
                 if let Ok(claimed) = claimed {
                     isolated.swap_remove(index);
@@ -431,7 +439,7 @@ fn follow(steps: &[Step], pages: Pages) {
             }
             Step::Survey { range } => {
                 manager.drain().expect("only good frames are cached");
-                let survey = manager.survey(range).ok();
+                let survey = manager.isolation().survey(range).ok();
                 let survey =
                     survey.map(|pages| (pages.free_pages + pages.map_pages, pages.in_use_pages));
                 assert_eq!(survey, model.survey(frames(range)), "{range:?}");
@@ -439,17 +447,17 @@ fn follow(steps: &[Step], pages: Pages) {
             _ => {}
         }
         let (totals, counts) = (manager.totals(), model.total());
-        assert_eq!(totals.allocated_pages - manager.cached_pages(), counts.allocated);
+        assert_eq!(totals.allocated_pages - manager.caches().pages(), counts.allocated);
         if pages == Pages::None {
             assert_eq!(
-                (totals.isolated_pages, totals.free_pages + manager.cached_pages()),
+                (totals.isolated_pages, totals.free_pages + manager.caches().pages()),
                 (counts.isolated, counts.free)
             );
         }
     }
     check(&manager);
     for range in isolated {
-        manager.unisolate(range).expect("isolated");
+        manager.isolation().unisolate(range).expect("isolated");
     }
     for range in held {
         manager.give_back(range).expect("held");

@@ -180,11 +180,11 @@ fn a_gib_that_comes_back_ends_the_quiet() {
     let manager = bring_up(FakeMachine::builder().ram(gib(4, 8)).build());
     let taken = all(|| short(&manager));
     let none = Err(AllocateError::OutOfMemory { order: Order::MAX });
-    let failures = manager.pressure_events().failures;
+    let failures = manager.pressure().events().failures;
     for _ in 0..3 {
         assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), none);
     }
-    assert_eq!(manager.pressure_events().failures, failures, "it was known to fail");
+    assert_eq!(manager.pressure().events().failures, failures, "it was known to fail");
     manager.give_back_order(taken[0], Order::MAX).expect("held");
     assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), Ok(taken[0]));
     assert_eq!(manager.allocate_order(Order::MAX, MOVABLE), none);
@@ -203,9 +203,9 @@ fn what_failed_near_one_node_is_known_near_all_of_them() {
     let manager = bring_up(machine);
     let on = |cpu| machine.run_on(cpu, || short(&manager));
     let taken = all(|| on(0));
-    let failures = manager.pressure_events().failures;
+    let failures = manager.pressure().events().failures;
     assert_eq!((on(1), on(0)), (None, None));
-    assert_eq!(manager.pressure_events().failures, failures, "nobody looked again");
+    assert_eq!(manager.pressure().events().failures, failures, "nobody looked again");
     for cpu in [1, 0] {
         for &start in &taken {
             manager.give_back_order(start, Order::MAX).expect("held");

@@ -117,7 +117,7 @@ fn a_block_that_came_back_cannot_come_back_again() {
         assert!(refused.is_err_and(free), "{number}");
         assert_eq!(manager.totals().free_pages, before.free_pages, "{number}");
         // What an error leaves in the cache is not there for the next.
-        assert_eq!(manager.cached_pages(), 0);
+        assert_eq!(manager.caches().pages(), 0);
     }
     // Wrong ones among good ones of one word: all of the others go back.
     let good: Vec<Pfn> = blocks(range).skip(1).step_by(3).collect();
@@ -149,10 +149,10 @@ fn a_block_that_came_back_can_be_had_by_its_place_and_isolated() {
     check(&manager);
     let first = u32::try_from(range.start.0 / PAGES_PER_BLOCK).expect("small") + 64;
     let some = BlockRange::new(first, first + 8);
-    let pages = manager.isolate(some).expect("managed");
+    let pages = manager.isolation().isolate(some).expect("managed");
     assert_eq!((pages.free_pages, pages.in_use_pages), (4 * PAGES_PER_BLOCK, 4 * PAGES_PER_BLOCK));
     check(&manager);
-    manager.unisolate(some).expect("isolated");
+    manager.isolation().unisolate(some).expect("isolated");
     check(&manager);
 }
 

@@ -26,7 +26,7 @@ fn one(pfn: Pfn) -> PfnRange {
 /// The descriptor of a page that the test has.
 fn page(manager: &Fake, pfn: Pfn) -> Option<&Page> {
     // SAFETY: the test has the page.
-    unsafe { manager.page(pfn) }
+    unsafe { manager.vmemmap().page(pfn) }
 }
 
 /// Numbers that look random and are the same every time.
@@ -58,7 +58,7 @@ fn a_descriptor_is_64_bytes_and_lies_where_it_should() {
     let block = Pfn(16 * 512);
     let taken =
         manager.allocate_at(block.add(130), Order::PAGE, MigrateType::Movable).expect("free");
-    let frames = manager.map_frames(BlockNumber(16)).expect("the block is split");
+    let frames = manager.vmemmap().map_frames(BlockNumber(16)).expect("the block is split");
     assert_eq!(frames, std::array::from_fn(|n| block.add(504 + n as u64)));
     let page = page(&manager, taken.start).expect("it has one");
     let address = std::ptr::from_ref(page).addr();
@@ -153,7 +153,8 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         page(&manager, whole.start.add(1)).is_some_and(Page::is_clear),
         "pages that are kept have one now"
     );
-    let frames = manager.map_frames(BlockNumber::containing(whole.start)).expect("it has them");
+    let frames =
+        manager.vmemmap().map_frames(BlockNumber::containing(whole.start)).expect("it has them");
     for frame in frames {
         assert!(page(&manager, frame).is_none());
         assert_reserved(manager.give_back(one(frame)), frame);
@@ -330,14 +331,14 @@ fn what_is_left_in_a_descriptor_is_found() {
 fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate_at(Pfn(0x2800), Order::PAGE, MigrateType::Movable).expect("free");
-    let frames = manager.map_frames(BlockNumber(0x14)).expect("described");
+    let frames = manager.vmemmap().map_frames(BlockNumber(0x14)).expect("described");
     // Two of one word go back together. Builds with debug assertions look at once, others when they
     // leave the cache.
     let freed = [frames[2], frames[3]].map(|frame| manager.give_back_order(frame, Order::PAGE));
     let drained = manager.drain();
     assert!(freed.iter().all(Result::is_err) || drained.is_err(), "{freed:?} {drained:?}");
     check(&manager);
-    assert_eq!(manager.map_frames(BlockNumber(0x14)), Some(frames));
+    assert_eq!(manager.vmemmap().map_frames(BlockNumber(0x14)), Some(frames));
     manager.give_back(taken).expect("allocated");
     check(&manager);
 }
@@ -358,7 +359,7 @@ fn without_the_parameter_nothing_has_a_descriptor() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate(&Request::pages(1)).expect("there is memory");
     assert!(page(&manager, taken.start).is_none());
-    assert!(manager.map_frames(BlockNumber::containing(taken.start)).is_none());
+    assert!(manager.vmemmap().map_frames(BlockNumber::containing(taken.start)).is_none());
     assert!(page(&manager, Pfn(1 << 50)).is_none() && page(&manager, Pfn(u64::MAX)).is_none());
     assert_eq!(manager.totals().map_pages, 0);
 }

@@ -145,10 +145,10 @@ fn errors_during_a_resize_leave_when_it_ends() {
             }));
             // What was freed first is handed out last: a resize to half the pages leaves it there.
             maps.there.set(all[0]).expect("once");
-            manager.set_pool_maps(Some(maps));
+            manager.hugetlb().set_vmemmap_hook(Some(maps));
             pool.resize(to, &NoHelpers).expect("nobody else resizes");
             assert_eq!(*maps.found.lock().expect("nobody panicked"), [Poisoned::Stays; 3]);
-            manager.set_pool_maps(None);
+            manager.hugetlb().set_vmemmap_hook(None);
             // The one that was there and the one that moved.
             assert_eq!(pool.counts().leaked, 2);
             let nr = if to > pages { to - 2 } else { to - 1 };
@@ -170,7 +170,7 @@ fn a_good_page_behind_many_isolated_ones_is_found() {
     let pool = manager.pool(TWO);
     let all = shuffled(&manager, TWO, 500);
     let (good, others) = all.split_first().expect("500");
-    others.iter().for_each(|&page| assert!(manager.isolate(blocks_of(page)).is_ok()));
+    others.iter().for_each(|&page| assert!(manager.isolation().isolate(blocks_of(page)).is_ok()));
     let page = pool.allocate(NodeChoice::Any, false).expect("one is good");
     assert_eq!(page.start, *good);
     assert!(pool.allocate(NodeChoice::Any, false).is_err());
@@ -180,7 +180,9 @@ fn a_good_page_behind_many_isolated_ones_is_found() {
     pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(pool.allocate(NodeChoice::Any, true), Ok(page));
     check(&manager);
-    others.iter().for_each(|&page| manager.unisolate(blocks_of(page)).expect("is isolated"));
+    others
+        .iter()
+        .for_each(|&page| manager.isolation().unisolate(blocks_of(page)).expect("is isolated"));
     pool.give_back_page(page.start).expect("was allocated");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     check(&manager);
@@ -191,7 +193,7 @@ fn a_search_among_isolated_pages_lets_the_lock_go() {
     let manager = bring_up(machine());
     let pool = manager.pool(TWO);
     let all = shuffled(&manager, TWO, 1000);
-    all.iter().for_each(|&page| assert!(manager.isolate(blocks_of(page)).is_ok()));
+    all.iter().for_each(|&page| assert!(manager.isolation().isolate(blocks_of(page)).is_ok()));
     let machine: &FakeMachine = manager.platform();
     let before = machine.calls().irq_save;
     assert!(pool.allocate(NodeChoice::Any, false).is_err());

@@ -50,11 +50,11 @@ fn a_resize_asks_for_memory_as_long_as_that_helps() {
         held.push(block);
     }
     drop(held);
-    manager.set_reclaim(Some(giver));
+    manager.pressure().set_reclaim(Some(giver));
     let resized = manager.pool(TWO).resize(9, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 9);
     assert!(giver.calls.load(Ordering::Relaxed) >= 9);
-    manager.set_reclaim(None);
+    manager.pressure().set_reclaim(None);
     check(manager);
 }
 
@@ -98,7 +98,7 @@ fn boot_fills_what_the_command_line_says() {
         let machine = machine();
         let parameters = parameters(line);
         let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
-        let fill = manager.fill_pools(&parameters, &NoHelpers);
+        let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
         check(&manager);
         let nr = PoolSize::ALL.map(|size| {
             let pool = manager.pool(size);
@@ -150,7 +150,7 @@ impl Maps {
             blocks: std::sync::Mutex::default(),
         }));
         maps.manager.set(manager).ok().expect("is set once");
-        manager.set_pool_maps(Some(maps));
+        manager.hugetlb().set_vmemmap_hook(Some(maps));
         maps
     }
 
@@ -218,7 +218,7 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
     assert_eq!((maps.pages(), maps.at_boot.load(Ordering::Relaxed)), ([0, 0], 0));
     check(manager);
     let parameters = parameters("hugepages=3");
-    manager.fill_pools(&parameters, &NoHelpers);
+    manager.hugetlb().fill(&parameters, &NoHelpers);
     assert_eq!(maps.pages(), [3, 0]);
     assert!(maps.at_boot.load(Ordering::Relaxed) > 0);
     // Freeing never fails, however little memory there is.
@@ -241,7 +241,7 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     assert_eq!((maps.pages(), numbers(&pool)[0]), ([0, 0], 0));
     assert_eq!(crate::common::settled(manager).free_pages, 3 * 512);
-    manager.set_pool_maps(None);
+    manager.hugetlb().set_vmemmap_hook(None);
     check(manager);
 }
 
@@ -263,6 +263,6 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     let resized =
         manager.pool(TWO).resize(1 + count as u64, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 1 + count as u64);
-    manager.set_pool_maps(None);
+    manager.hugetlb().set_vmemmap_hook(None);
     check(manager);
 }

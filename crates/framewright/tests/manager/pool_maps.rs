@@ -16,14 +16,14 @@ fn machine(gibibytes: u64, line: &str) -> (Fake, &'static FakeArray) {
     let machine = FakeMachine::builder().ram(gib(0, gibibytes)).cpus(3).build();
     let array = FakeArray::install(machine);
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     (manager, array)
 }
 
 fn check(manager: &Fake) {
     crate::common::check(manager);
-    manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+    manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 
 /// All free pages one by one, and back.
@@ -45,18 +45,18 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         let pool = manager.pool(size);
         // Off: nothing changes hands.
         pool.resize(pages, &NoHelpers).expect("nobody else resizes");
-        assert_eq!((manager.reclaimed_map_blocks(), manager.saved_map_pages()), (0, 0));
+        assert_eq!((manager.vmemmap().reclaimed_blocks(), manager.vmemmap().saved_pages()), (0, 0));
         // On: from now on, for what enters.
-        manager.set_optimize_vmemmap(true);
-        assert_eq!(manager.reclaimed_map_blocks(), 0);
+        manager.hugetlb().set_optimize_vmemmap(true);
+        assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         let before = settled(&manager).free_pages;
         pool.resize(pages, &NoHelpers).expect("nobody else resizes");
         check(&manager);
-        assert_eq!(manager.reclaimed_map_blocks(), blocks);
-        let flushes = manager.pool_flushes();
+        assert_eq!(manager.vmemmap().reclaimed_blocks(), blocks);
+        let flushes = manager.hugetlb().flushes();
         assert!((1..=2 * 8).contains(&flushes), "{flushes}");
-        let saved = manager.saved_map_pages();
+        let saved = manager.vmemmap().saved_pages();
         // Eight of eight pages a block; a section that is not taken whole costs a page table.
         assert!(saved <= 8 * blocks as i64 && saved >= 8 * blocks as i64 - 2 * (5 * 8), "{saved}");
         assert_eq!(
@@ -67,7 +67,7 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         let held = use_up(&manager);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
-        assert_eq!(manager.pool_flushes(), flushes);
+        assert_eq!(manager.hugetlb().flushes(), flushes);
         assert_eq!(
             (pool.counts().all.nr, settled(&manager).free_pages),
             (0, pages * size.frames())
@@ -86,22 +86,22 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
 fn eager_restoring_gives_the_map_back() {
     let (manager, array) = machine(4, "memmap_init=eager");
     let (before, sections) = (settled(&manager), array.counts().sections);
-    manager.set_optimize_vmemmap(true);
-    manager.set_eager_restore(true);
+    manager.hugetlb().set_optimize_vmemmap(true);
+    manager.hugetlb().set_eager_restore(true);
     let (pool, gigantic) = (manager.pool(TWO), manager.pool(GIB));
     gigantic.resize(1, &NoHelpers).expect("nobody else resizes");
     pool.resize(200, &NoHelpers).expect("nobody else resizes");
     pool.set_overcommit(3).expect("2 MiB pages can");
     pool.reserve(203, NodeMask::ALL).expect("overcommit allows three");
-    assert_eq!(manager.reclaimed_map_blocks(), 203 + 512);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 203 + 512);
     assert_eq!(gigantic.demote(1), Ok(1));
-    assert_eq!(manager.reclaimed_map_blocks(), 203 + 512);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 203 + 512);
     check(&manager);
     pool.unreserve(203).expect("are promised");
     let page = pool.allocate(NodeChoice::Any, false).expect("is free");
     pool.give_back_page(page.start).expect("was allocated");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
-    assert_eq!(manager.reclaimed_map_blocks(), 0);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
     check(&manager);
     assert!(array.counts().sections <= sections);
     let after = settled(&manager);
@@ -115,7 +115,7 @@ fn helpers_give_up_maps_together() {
         return;
     }
     let (manager, _) = machine(12, "memmap_init=deferred");
-    manager.set_optimize_vmemmap(true);
+    manager.hugetlb().set_optimize_vmemmap(true);
     let helpers = HelperPool::new(2);
     let pool = manager.pool(TWO);
     for pages in [3000, 10, 5000, 0, 4000] {
@@ -124,7 +124,7 @@ fn helpers_give_up_maps_together() {
     }
     // Blocks that were in the pool before have their descriptors inside, or still absent: none is
     // given up twice.
-    assert!(manager.reclaimed_map_blocks() >= 4000);
+    assert!(manager.vmemmap().reclaimed_blocks() >= 4000);
     // All memory, with what the maps give back.
     let most = pool.resize(u64::MAX, &helpers).expect("nobody else resizes").reached;
     check(&manager);
@@ -136,7 +136,7 @@ fn helpers_give_up_maps_together() {
 #[test]
 fn several_cpus_give_up_maps_in_the_same_sections() {
     let (manager, _) = machine(2, "memmap_init=eager");
-    manager.set_optimize_vmemmap(true);
+    manager.hugetlb().set_optimize_vmemmap(true);
     let pool = manager.pool(TWO);
     pool.set_overcommit(1000).expect("2 MiB pages can");
     // Surplus pages come one by one, each out of a section that others take pages of at the same
@@ -158,7 +158,7 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     });
     check(&manager);
     assert_eq!(pool.counts().all.nr, 0);
-    assert!(manager.reclaimed_map_blocks() >= 10);
+    assert!(manager.vmemmap().reclaimed_blocks() >= 10);
     // What is freed has its descriptors inside where it is split, every page of it.
     let held = use_up(&manager);
     held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
@@ -173,9 +173,13 @@ fn boot_says_whether_maps_are_given_up() {
         ("memmap_init=on-demand hugepages=10 hugetlb_free_vmemmap=on", 0),
     ] {
         let (manager, _) = machine(4, line);
-        let fill = manager.fill_pools(&parameters(line), &NoHelpers);
-        assert_eq!((fill.pools[0].got, manager.reclaimed_map_blocks()), (10, reclaimed), "{line}");
-        assert_eq!(manager.optimizes_vmemmap(), line.contains("vmemmap=on"));
+        let fill = manager.hugetlb().fill(&parameters(line), &NoHelpers);
+        assert_eq!(
+            (fill.pools[0].got, manager.vmemmap().reclaimed_blocks()),
+            (10, reclaimed),
+            "{line}"
+        );
+        assert_eq!(manager.hugetlb().optimizes_vmemmap(), line.contains("vmemmap=on"));
         check(&manager);
     }
 }

@@ -442,7 +442,7 @@ impl Pair {
 
     fn check(&self) {
         crate::common::check(&self.manager);
-        self.manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+        self.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
         for (size, model) in self.models.iter().enumerate() {
             assert_eq!(&Model::read(&self.pool(size)), model);
         }

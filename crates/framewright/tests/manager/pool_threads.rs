@@ -184,9 +184,9 @@ fn users_and_resizers_meet() {
                     start: BlockNumber(start),
                     end: BlockNumber(start + 1 + start % 7),
                 };
-                if manager.isolate(range).is_ok() {
+                if manager.isolation().isolate(range).is_ok() {
                     thread::yield_now();
-                    manager.unisolate(range).unwrap_or_else(|error| panic!("{error}"));
+                    manager.isolation().unisolate(range).unwrap_or_else(|error| panic!("{error}"));
                 }
                 // Nonsense changes nothing.
                 assert!(
@@ -199,7 +199,7 @@ fn users_and_resizers_meet() {
         });
     });
     crate::common::check(&manager);
-    manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+    manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
     for size in PoolSize::ALL {
         let pool = manager.pool(size);
         assert_eq!(pool.counts().reserved, 0);

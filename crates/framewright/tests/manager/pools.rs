@@ -28,7 +28,7 @@ fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
             let [first, second] = nr_of(&pool);
             assert!(first.abs_diff(second) <= 1, "{first} {second}");
             check(&manager);
-            assert_eq!(manager.hugetlb_kbytes(), pages * size.kbytes());
+            assert_eq!(manager.hugetlb().kbytes(), pages * size.kbytes());
             assert_eq!(manager.totals().free_pages, before.free_pages - pages * size.frames());
         }
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -415,7 +415,7 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     pool.give_back_page(page.start).expect("was allocated");
     let block = BlockNumber::containing(page.start);
     let range = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
-    let pages = manager.isolate(range).expect("is a pool's");
+    let pages = manager.isolation().isolate(range).expect("is a pool's");
     assert_eq!(pages.in_use_pages, 512);
     let others: Vec<_> =
         (0..3).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free")).collect();
@@ -426,13 +426,18 @@ fn isolated_pages_are_not_handed_out_and_leave_as_isolated() {
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     check(&manager);
     assert_eq!(manager.totals().isolated_pages, 512);
-    manager.unisolate(range).expect("is isolated");
+    manager.isolation().unisolate(range).expect("is isolated");
     check(&manager);
     assert_eq!(manager.totals().isolated_pages, 0);
     // A part of a 1 GiB page cannot be isolated.
     manager.pool(GIB).resize(1, &NoHelpers).expect("nobody else resizes");
     let large = manager.pool(GIB).allocate(NodeChoice::Any, false).expect("is free");
     let block = BlockNumber::containing(large.start);
-    assert!(manager.isolate(BlockRange { start: block, end: BlockNumber(block.0 + 1) }).is_err());
+    assert!(
+        manager
+            .isolation()
+            .isolate(BlockRange { start: block, end: BlockNumber(block.0 + 1) })
+            .is_err()
+    );
     check(&manager);
 }

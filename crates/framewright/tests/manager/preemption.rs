@@ -204,7 +204,8 @@ fn at_every_point(
 fn who_needs_memory_does_not_wait_for_a_task_that_was_preempted_while_it_brought_it_up() {
     for cpus in [1, 2] {
         for of in [Order::PAGE, Order::BLOCK] {
-            let task = |manager: &Manager<Preemptive>| manager.initialise_deferred(&NoHelpers);
+            let task =
+                |manager: &Manager<Preemptive>| manager.vmemmap().initialise_deferred(&NoHelpers);
             let other = match of {
                 Order::PAGE => {
                     |manager: &'static Manager<Preemptive>| take_all(manager, Order::PAGE)
@@ -228,14 +229,14 @@ fn who_initialises_what_is_left_does_not_wait_for_a_request_that_was_preempted_w
         take_all(manager, Order::MAX);
     };
     let points = at_every_point(1, "memmap_init=deferred", task, |manager| {
-        manager.initialise_deferred(&NoHelpers)
+        manager.vmemmap().initialise_deferred(&NoHelpers)
     });
     assert!(points > 10, "{points} points are too few for a few requests");
 }
 
 #[test]
 fn no_section_is_busy_where_a_task_may_lose_its_cpu() {
-    let task = |manager: &Manager<Preemptive>| manager.initialise_deferred(&NoHelpers);
+    let task = |manager: &Manager<Preemptive>| manager.vmemmap().initialise_deferred(&NoHelpers);
     at_every_point(1, "memmap_init=deferred", task, |manager| {
         for section in 0..5 {
             let states = manager.zones().iter().map(|zone| zone.section_state(section));
@@ -252,7 +253,7 @@ fn empties_caches(manager: &Manager<Preemptive>) {
     let held = manager.allocate_order(order(3), MigrateType::Movable).expect("there is memory");
     manager.give_back_order(held, order(3)).expect("allocated");
     manager.drain().expect("only good frames are cached");
-    assert_eq!(manager.cached_pages(), 0, "what was in caches when the drain began is in none");
+    assert_eq!(manager.caches().pages(), 0, "what was in caches when the drain began is in none");
 }
 
 /// Blocks that nobody else isolates meanwhile.
@@ -260,8 +261,8 @@ fn isolates(manager: &Manager<Preemptive>) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
     let blocks = BlockRange { start: BlockNumber(first), end: BlockNumber(first + 1) };
-    manager.isolate(blocks).expect("they are there");
-    manager.unisolate(blocks).expect("they are isolated");
+    manager.isolation().isolate(blocks).expect("they are there");
+    manager.isolation().unisolate(blocks).expect("they are isolated");
 }
 
 fn runs_out(manager: &Manager<Preemptive>) {
@@ -298,7 +299,7 @@ fn what_a_preempted_drainer_has_left_the_next_one_gets() {
     // The first is stopped at every point, with some caches emptied and others not; the second
     // wants all memory there is.
     let points = at_every_point(2, "memmap_init=on-demand", empties_caches, |manager| {
-        let free = manager.totals().free_pages + manager.cached_pages();
+        let free = manager.totals().free_pages + manager.caches().pages();
         assert_eq!(count_all(manager), free, "all that nobody has, in caches or not");
     });
     assert!(points > 5, "{points} points are too few for a drain");
@@ -330,7 +331,7 @@ fn who_waits_for_another_resize_lets_other_tasks_run() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(2).build();
     let manager = crate::common::bring_up(machine);
     let slow: &'static Slow = Box::leak(Box::new(Slow { machine, begun: AtomicBool::new(false) }));
-    manager.set_pool_maps(Some(slow));
+    manager.hugetlb().set_vmemmap_hook(Some(slow));
     let pool = manager.pool(PoolSize::TwoMib);
     std::thread::scope(|scope| {
         scope.spawn(|| pool.resize(2, &NoHelpers).expect("it waits"));

@@ -67,7 +67,7 @@ impl Hook {
     ) -> &'static Self {
         let hook: &'static Self =
             Box::leak(Box::new(Self { calls: AtomicU32::new(0), body: Box::new(body) }));
-        manager.set_reclaim(Some(hook));
+        manager.pressure().set_reclaim(Some(hook));
         hook
     }
 
@@ -211,7 +211,7 @@ fn a_hook_that_fails_is_asked_once_and_reserves_come_last() {
     let quick =
         manager.allocate(&Request { fail_fast: true, ..emergency }).expect("a reserve").start;
     assert_eq!(hook.calls(), 0);
-    manager.set_reclaim(None);
+    manager.pressure().set_reclaim(None);
     assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
     assert_eq!(hook.calls(), 0);
     give(manager, &[reserve, quick]);
@@ -496,7 +496,7 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
         }
     });
     assert!(asked.load(Ordering::Relaxed) > 0, "memory was never short");
-    manager.set_reclaim(None);
+    manager.pressure().set_reclaim(None);
     let rest = std::mem::take(&mut *spare.lock().expect("no panic"));
     give(manager, &rest);
     manager.drain().expect("good frames");

@@ -258,6 +258,7 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
         return true;
     }
     let in_map = manager
+        .vmemmap()
         .map_frames(block)
         .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
     !in_map
@@ -422,7 +423,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
 /// Pages of less than a block have descriptors when there are to be any, all zero, and none of them
 /// lies in another one's frame.
 fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
-    let frames = manager.map_frames(BlockNumber::containing(range.start));
+    let frames = manager.vmemmap().map_frames(BlockNumber::containing(range.start));
     let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;
     assert_eq!(frames.is_some(), described, "{range:?}");
     assert!(
@@ -431,7 +432,7 @@ fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
     );
     for page in [range.start, Pfn(range.end.0 - 1)] {
         // SAFETY: the page was just allocated.
-        let page = unsafe { manager.page(page) };
+        let page = unsafe { manager.vmemmap().page(page) };
         assert_eq!(page.is_some_and(framewright::Page::is_clear), described, "{range:?}");
     }
 }

@@ -135,7 +135,7 @@ fn while_somebody_tries(
     thread::scope(|scope| {
         let looker = scope.spawn(|| {
             STOP_AT.set(stop);
-            let got = manager.try_get(pfn);
+            let got = manager.references().try_get(pfn);
             // It may be done before that.
             gate.stopped.store(true, Ordering::Release);
             got
@@ -210,12 +210,12 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
                 manager.begin_references(again).expect("allocated");
             }
         });
-        if manager.references(tail) == Ok(1) && got.is_ok() {
+        if manager.references().count(tail) == Ok(1) && got.is_ok() {
             // It was quicker: it has the run.
             manager.give_back_reference(tail).expect("a reference");
         } else {
             assert_eq!(got, Err(ReferenceError::Frozen(tail)), "stopped at {stop}");
-            assert_eq!(manager.references(head.start), Ok(1), "stopped at {stop}");
+            assert_eq!(manager.references().count(head.start), Ok(1), "stopped at {stop}");
             manager.give_back_reference(head.start).expect("the last reference");
         }
         manager.drain().expect("only good frames are cached");

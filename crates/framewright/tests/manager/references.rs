@@ -35,13 +35,13 @@ fn the_last_reference_frees() {
         let idle = idle_pages(&manager);
         let run = allocate(&manager, pages);
         let (first, last) = (run.start, Pfn(run.end.0 - 1));
-        assert!(manager.try_get(first).is_err(), "nobody started a count");
+        assert!(manager.references().try_get(first).is_err(), "nobody started a count");
         manager.begin_references(run).expect("allocated");
-        assert_eq!(manager.references(last), Ok(1));
-        assert_eq!(manager.counted_run(last), Ok(run));
-        manager.try_get(last).expect("it has references");
-        manager.try_get(first).expect("it has references");
-        assert_eq!(manager.references(first), Ok(3));
+        assert_eq!(manager.references().count(last), Ok(1));
+        assert_eq!(manager.references().run(last), Ok(run));
+        manager.references().try_get(last).expect("it has references");
+        manager.references().try_get(first).expect("it has references");
+        assert_eq!(manager.references().count(first), Ok(3));
         for _ in 0..2 {
             manager.give_back_reference(last).expect("a reference");
         }
@@ -53,7 +53,8 @@ fn the_last_reference_frees() {
         check(&manager);
         for pfn in [first, last] {
             assert!(
-                manager.try_get(pfn).is_err() && manager.give_back_reference(pfn).is_err(),
+                manager.references().try_get(pfn).is_err()
+                    && manager.give_back_reference(pfn).is_err(),
                 "it is free"
             );
         }
@@ -72,24 +73,27 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
     for of in [9, 10, 18] {
         let block = allocate(&manager, 1 << of);
         let last = Pfn(block.end.0 - 1);
-        assert_eq!(manager.owner_word(last), Err(ReferenceError::NotCounted(last)));
+        assert_eq!(manager.references().owner_word(last), Err(ReferenceError::NotCounted(last)));
         manager.begin_references(block).expect("a whole block");
         assert_eq!(
             manager.begin_references(block),
             Err(ReferenceError::Busy { pfn: block.start, references: 1 })
         );
-        assert_eq!(manager.owner_word(last), Ok(0));
-        manager.set_owner_word(last, 0xdead_beef).expect("counted");
-        assert_eq!(manager.owner_word(block.start), Ok(0xdead_beef));
+        assert_eq!(manager.references().owner_word(last), Ok(0));
+        manager.references().set_owner_word(last, 0xdead_beef).expect("counted");
+        assert_eq!(manager.references().owner_word(block.start), Ok(0xdead_beef));
         check(&manager);
-        manager.try_get(last).expect("it has references");
+        manager.references().try_get(last).expect("it has references");
         assert_eq!(
             manager.freeze_references(last, 1),
             Err(ReferenceError::Busy { pfn: last, references: 2 })
         );
         manager.give_back_reference(last).expect("a reference");
         manager.freeze_references(last, 1).expect("alone");
-        assert_eq!(manager.try_get(block.start), Err(ReferenceError::Frozen(block.start)));
+        assert_eq!(
+            manager.references().try_get(block.start),
+            Err(ReferenceError::Frozen(block.start))
+        );
         manager.unfreeze_references(last, 3).expect("frozen");
         assert_eq!(manager.give_back_testzero(last), Ok(None));
         assert_eq!(manager.give_back_testzero(last), Ok(None));
@@ -100,9 +104,9 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
         manager.drain().expect("only good frames are cached");
         let again =
             manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
-        assert!(manager.try_get(again.start).is_err());
+        assert!(manager.references().try_get(again.start).is_err());
         manager.begin_references(again).expect("a whole block");
-        assert_eq!(manager.owner_word(again.start), Ok(0));
+        assert_eq!(manager.references().owner_word(again.start), Ok(0));
         manager.give_back_reference(again.start).expect("the last reference");
     }
     manager.give_back(page).expect("allocated");
@@ -120,7 +124,7 @@ fn a_block_that_is_freed_in_parts_loses_its_count() {
             .expect("allocated");
         check(&manager);
         for pfn in [block.start, Pfn(block.end.0 - 1)] {
-            assert_eq!(manager.references(pfn), Err(ReferenceError::NotCounted(pfn)));
+            assert_eq!(manager.references().count(pfn), Err(ReferenceError::NotCounted(pfn)));
         }
         let halves = [
             PfnRange::new(block.start.0, block.start.0 + 512),
@@ -147,15 +151,15 @@ fn a_counted_block_comes_out_of_a_cache_without_references() {
     let block =
         manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
     manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
-    manager.set_owner_word(block, 5).expect("counted");
+    manager.references().set_owner_word(block, 5).expect("counted");
     manager.give_back_reference(block).expect("the last reference");
-    assert!(manager.cached_pages() >= 512);
-    assert!(manager.try_get(block).is_err());
+    assert!(manager.caches().pages() >= 512);
+    assert!(manager.references().try_get(block).is_err());
     let again =
         manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
     assert_eq!(again, block);
     manager.begin_references(PfnRange::new(block.0, block.0 + 512)).expect("a whole block");
-    assert_eq!(manager.owner_word(block), Ok(0));
+    assert_eq!(manager.references().owner_word(block), Ok(0));
     manager.give_back_reference(block).expect("the last reference");
     settle(&manager);
 }
@@ -165,7 +169,7 @@ fn misuse_is_an_error_and_changes_nothing() {
     let manager = described();
     let page = allocate(&manager, 1);
     let nowhere = Pfn(1 << 30);
-    assert_eq!(manager.try_get(nowhere), Err(ReferenceError::NotManaged(nowhere)));
+    assert_eq!(manager.references().try_get(nowhere), Err(ReferenceError::NotManaged(nowhere)));
     assert_eq!(
         manager.give_back_reference(Pfn(u64::MAX)),
         Err(ReferenceError::NotManaged(Pfn(u64::MAX)))
@@ -176,16 +180,22 @@ fn misuse_is_an_error_and_changes_nothing() {
         Err(ReferenceError::Busy { pfn: page.start, references: 0 })
     );
     assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
-    let frames = manager.map_frames(BlockNumber::containing(page.start));
+    let frames = manager.vmemmap().map_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), HERE.has_array());
     // In an array no frame of the block holds descriptors, and any page may stand for such in what
     // follows.
     let frames = frames.unwrap_or([Pfn(page.start.0 + 8); 8]);
     if !HERE.has_array() {
-        assert_eq!(manager.try_get(frames[3]), Err(ReferenceError::NotCounted(frames[3])));
+        assert_eq!(
+            manager.references().try_get(frames[3]),
+            Err(ReferenceError::NotCounted(frames[3]))
+        );
     }
     let block = allocate(&manager, 512);
-    assert_eq!(manager.try_get(block.start), Err(ReferenceError::NotCounted(block.start)));
+    assert_eq!(
+        manager.references().try_get(block.start),
+        Err(ReferenceError::NotCounted(block.start))
+    );
     let wrong = [
         PfnRange::new(page.start.0, page.start.0),
         // Pages that are free, that hold descriptors, that lie in two blocks.
@@ -225,7 +235,7 @@ fn the_last_put_clears_what_the_owner_wrote() {
     manager.begin_references(run).expect("allocated");
     for pfn in (run.start.0..run.end.0).map(Pfn) {
         // SAFETY: the page is the test's.
-        let page = unsafe { manager.page(pfn) }.expect("described");
+        let page = unsafe { manager.vmemmap().page(pfn) }.expect("described");
         page.flags().store(u64::MAX, Ordering::Relaxed);
         page.owner_words().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         let tail = u32::try_from(pfn.0 - run.start.0).expect("small");
@@ -240,7 +250,7 @@ fn the_last_put_clears_what_the_owner_wrote() {
     settle(&manager);
     let again = manager.allocate_at(run.start, Order::PAGE, MigrateType::Movable).expect("free");
     // SAFETY: the page is the test's.
-    assert!(unsafe { manager.page(again.start) }.is_some_and(Page::is_clear));
+    assert!(unsafe { manager.vmemmap().page(again.start) }.is_some_and(Page::is_clear));
     manager.give_back(again).expect("allocated");
 }
 
@@ -250,7 +260,7 @@ fn references_are_counted_in_interrupts_and_without_a_lock() {
     let manager = HERE.bring_up_described(machine);
     let page = allocate(&manager, 1);
     manager.begin_references(page).expect("allocated");
-    machine.interrupt(|| manager.try_get(page.start)).expect("it has references");
+    machine.interrupt(|| manager.references().try_get(page.start)).expect("it has references");
     machine.interrupt(|| manager.give_back_reference(page.start)).expect("a reference");
     machine.interrupt(|| manager.give_back_reference(page.start)).expect("the last reference");
     settle(&manager);
@@ -318,8 +328,8 @@ fn cpus_get_and_put_what_others_free() {
                         } else {
                             drop(known);
                             let pfn = Pfn(run.start.0 + random(run.pages()));
-                            if manager.try_get(pfn).is_ok() {
-                                let held = manager.counted_run(pfn).expect("a reference");
+                            if manager.references().try_get(pfn).is_ok() {
+                                let held = manager.references().run(pfn).expect("a reference");
                                 assert!(held.contains(pfn));
                                 holders[at(pfn)].fetch_add(1, Ordering::Relaxed);
                                 assert_eq!(
@@ -413,7 +423,7 @@ proptest! {
                 }
                 Step::Get { slot, offset } => {
                     if let Some((_, pfn)) = chosen(slot, offset) {
-                        model.got(pfn, manager.try_get(pfn).is_ok());
+                        model.got(pfn, manager.references().try_get(pfn).is_ok());
                     }
                 }
                 Step::Put { slot, offset } => {
@@ -442,19 +452,19 @@ proptest! {
                     }
                 }
                 Step::Stray { pfn } => {
-                    let references = manager.references(Pfn(pfn)).unwrap_or(0);
+                    let references = manager.references().count(Pfn(pfn)).unwrap_or(0);
                     prop_assert_eq!(references, model.references(Pfn(pfn)));
                 }
             }
             let held: u64 = model.runs().map(|run| run.pages()).sum();
-            prop_assert_eq!(manager.totals().allocated_pages - manager.cached_pages(), held);
+            prop_assert_eq!(manager.totals().allocated_pages - manager.caches().pages(), held);
         }
         check(&manager);
         for run in runs {
-            if manager.references(run.start) == Ok(0) {
+            if manager.references().count(run.start) == Ok(0) {
                 manager.give_back_frozen(run.start).expect("frozen");
             }
-            while manager.references(run.start).is_ok_and(|references| references != 0) {
+            while manager.references().count(run.start).is_ok_and(|references| references != 0) {
                 manager.give_back_reference(run.start).expect("a reference");
             }
         }

@@ -37,9 +37,9 @@ fn blocks(range: PfnRange) -> BlockRange {
 /// Page owners know nothing of claims.
 fn claim_and_free(rig: &Rig, isolated: PfnRange) {
     if crate::common::is_careful() {
-        return rig.manager.unisolate(blocks(isolated)).expect("it is isolated");
+        return rig.manager.isolation().unisolate(blocks(isolated)).expect("it is isolated");
     }
-    let claimed = rig.manager.claim_isolated(blocks(isolated)).expect("all of it is free");
+    let claimed = rig.manager.isolation().claim(blocks(isolated)).expect("all of it is free");
     rig.manager.give_back(claimed).expect("it is held");
 }
 
@@ -106,7 +106,7 @@ fn poisoned_memory_is_not_damaged_by_reports() {
         rig.host.plan([answer]);
         rig.settle();
         let all = rig.take_all(9);
-        assert!(rig.manager.damage().is_none(), "{answer:?}");
+        assert!(rig.manager.debug().damage().is_none(), "{answer:?}");
         all.into_iter().for_each(|block| rig.free(block));
     }
 }
@@ -416,11 +416,12 @@ fn blocks_that_are_isolated_while_they_are_out_stay_isolated() {
     assert!(large.pages() >= 8 * 512, "{submission:?}");
     // The middle of what is out.
     let middle = part(large, 3, 2);
-    let survey = rig.manager.isolate(blocks(middle)).expect("nothing speaks against it");
+    let survey =
+        rig.manager.isolation().isolate(blocks(middle)).expect("nothing speaks against it");
     assert_eq!(survey.in_use_pages, 1024, "the device has them");
-    assert!(matches!(rig.manager.claim_isolated(blocks(middle)), Err(IsolateError::InUse(_))));
+    assert!(matches!(rig.manager.isolation().claim(blocks(middle)), Err(IsolateError::InUse(_))));
     // One of them only for a while.
-    rig.manager.unisolate(blocks(part(large, 4, 1))).expect("it is isolated");
+    rig.manager.isolation().unisolate(blocks(part(large, 4, 1))).expect("it is isolated");
     check(rig.manager);
     rig.host.answer_now();
     rig.settle();
@@ -441,7 +442,7 @@ fn a_split_block_that_is_isolated_while_runs_of_it_are_out() {
     rig.free(PfnRange::new(block.start.0, block.start.0 + 64));
     rig.host.plan([Answer::Never]);
     submit(&mut rig);
-    rig.manager.isolate(blocks(block)).expect("nothing speaks against it");
+    rig.manager.isolation().isolate(blocks(block)).expect("nothing speaks against it");
     rig.free(PfnRange::new(block.start.0 + 64, block.end.0));
     check(rig.manager);
     rig.host.answer_now();

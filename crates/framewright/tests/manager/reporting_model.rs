@@ -111,13 +111,13 @@ impl Model {
             &Step::Isolate(first, blocks) => {
                 let start = BlockNumber(u32::try_from(BASE / 2).expect("small") + first);
                 let range = BlockRange { start, end: BlockNumber(start.0 + blocks) };
-                if rig.manager.isolate(range).is_ok() {
+                if rig.manager.isolation().isolate(range).is_ok() {
                     self.isolated.push(range);
                 }
             }
             Step::Unisolate => {
                 if let Some(range) = self.isolated.pop() {
-                    rig.manager.unisolate(range).expect("it is isolated");
+                    rig.manager.isolation().unisolate(range).expect("it is isolated");
                 }
             }
             Step::Drain => {
@@ -142,7 +142,7 @@ impl Model {
         check(self.rig.manager);
         let totals = self.rig.manager.totals();
         let held: u64 = self.held.iter().map(|range| range.pages()).sum();
-        assert_eq!(totals.allocated_pages, held + self.rig.manager.cached_pages());
+        assert_eq!(totals.allocated_pages, held + self.rig.manager.caches().pages());
         let out_pages = self.rig.host.out_pages();
         assert_eq!(
             (totals.reporting_pages, self.rig.reporter().out_pages()),
@@ -165,7 +165,9 @@ fn run(line: &str, traits: Traits, steps: &[Step]) -> Rig {
     // In the end everything is free, reported, and nowhere else.
     let Model { mut rig, held, isolated } = model;
     held.into_iter().for_each(|range| rig.free(range));
-    isolated.into_iter().for_each(|range| rig.manager.unisolate(range).expect("it is isolated"));
+    isolated
+        .into_iter()
+        .for_each(|range| rig.manager.isolation().unisolate(range).expect("it is isolated"));
     rig.manager.drain().expect("only good frames are cached");
     rig.manager.reporting().resume();
     rig.host.plan([]);

@@ -50,7 +50,7 @@ fn told(rig: &Rig) -> u64 {
 
 fn verify(rig: &Rig) {
     check(rig.manager);
-    rig.manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+    rig.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn promised_isolated_and_bad_pages_stay() {
     let pool = rig.manager.pool(TWO);
     let held: Vec<PfnRange> = (0..16).map(|_| allocate(&rig, TWO)).collect();
     let block = BlockNumber::containing(held[0].start).0;
-    rig.manager.isolate(BlockRange::new(block, block + 1)).expect("it can be isolated");
+    rig.manager.isolation().isolate(BlockRange::new(block, block + 1)).expect("it can be isolated");
     assert!(pool.poison(held[1].start).is_ok());
     held[..6].iter().for_each(|&page| free(&rig, TWO, page));
     // Four of the six can be used, and one that is free and unreported stays for each promise: the
@@ -367,18 +367,18 @@ proptest! {
                 Step::Isolate(which) if isolated.is_none() => {
                     let block = u32::try_from(crate::common::reporting_rig::BASE / 2 + which % 128).expect("small");
                     let range = BlockRange::new(block, block + 1);
-                    isolated = rig.manager.isolate(range).is_ok().then_some(range);
+                    isolated = rig.manager.isolation().isolate(range).is_ok().then_some(range);
                 }
                 Step::Unisolate => {
                     if let Some(range) = isolated.take() {
-                        rig.manager.unisolate(range).expect("it is isolated");
+                        rig.manager.isolation().unisolate(range).expect("it is isolated");
                     }
                 }
                 Step::Switch(on) => rig.manager.reporting().set_pools(on),
                 Step::Pace(pace) => rig.manager.reporting().set_pace(pace),
                 Step::Free(_) | Step::Poison(_) | Step::Isolate(_) => {}
             }
-            rig.manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+            rig.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
             let counts = rig.manager.pool(TWO).counts();
             // A promise is lost only with a page that is bad.
             prop_assert!(counts.reserved <= promised && promised - counts.reserved <= bad, "{counts:?} of {promised}");

@@ -32,7 +32,7 @@ fn take_all(manager: &Fake) -> u64 {
     while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
     {
         // SAFETY: the page is ours and stays so.
-        let page = unsafe { manager.page(range.start) };
+        let page = unsafe { manager.vmemmap().page(range.start) };
         let page = page.unwrap_or_else(|| panic!("pfn {} has no descriptor", range.start));
         assert!(page.is_clear(), "the descriptor of pfn {} is not initialised", range.start);
         taken.push(range);
@@ -54,11 +54,11 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
             .build(),
     );
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
-    assert_eq!(manager.policy(), Policy::Deferred);
+    assert_eq!(manager.vmemmap().policy(), Policy::Deferred);
     let before = manager.totals();
     // DMA32 of node 0 begins at 16 MiB, so its section 1 completes the first counted one; node 1
     // begins on a border.
-    let withheld: Vec<_> = manager.deferred_nodes().collect();
+    let withheld: Vec<_> = manager.vmemmap().deferred_nodes().collect();
     assert_eq!(withheld.len(), 2);
     for (zone, first) in [(1, 2), (2, 5)] {
         let zone = &manager.zones()[zone];
@@ -72,7 +72,7 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
     );
     assert!(manager.times().bring_up_ns.is_some() && manager.times().all_memory_ns.is_none());
     let pool = HelperPool::on_nodes(&[0, 1, 1]);
-    manager.initialise_deferred(&pool);
+    manager.vmemmap().initialise_deferred(&pool);
     check(&manager);
     let after = manager.totals();
     assert_eq!(
@@ -80,14 +80,14 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
         (0, before.managed_pages + before.deferred_pages)
     );
     assert!(manager.times().all_memory_ns.is_some());
-    for node in manager.deferred_nodes() {
+    for node in manager.vmemmap().deferred_nodes() {
         assert!(
             node.grown_pages == 0 && node.threads >= 1 && node.elapsed_ns.is_some(),
             "{node:?}"
         );
     }
     assert_eq!(take_all(&manager), after.free_pages);
-    manager.initialise_deferred(&pool);
+    manager.vmemmap().initialise_deferred(&pool);
     check(&manager);
 }
 
@@ -99,11 +99,11 @@ fn what_policies_leave_is_the_same_memory() {
     for policy in Policy::ALL {
         let manager =
             bring_up_with(with_array(ram()), &reserved, &self::policy(policy)).expect("bring-up");
-        manager.initialise_deferred(&NoHelpers);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
         check(&manager);
         let totals = settled(&manager);
-        all.push((manager.vmemmap_bytes() / 4096, totals.free_pages + totals.reserved_pages));
-        assert_eq!(manager.vmemmap_bytes() == 0, policy == Policy::OnDemand);
+        all.push((manager.vmemmap().bytes() / 4096, totals.free_pages + totals.reserved_pages));
+        assert_eq!(manager.vmemmap().bytes() == 0, policy == Policy::OnDemand);
         assert_eq!(totals.map_pages == 0, policy != Policy::OnDemand);
         if policy != Policy::OnDemand {
             assert_eq!(take_all(&manager), totals.free_pages);
@@ -148,7 +148,7 @@ fn a_request_brings_up_what_it_lacks() {
     assert_eq!(take_all(&manager), manager.totals().managed_pages - idle.allocated_pages);
     assert_eq!(manager.totals().deferred_pages, 0);
     assert!(manager.times().all_memory_ns.is_some());
-    let node = manager.deferred_nodes().next().expect("one");
+    let node = manager.vmemmap().deferred_nodes().next().expect("one");
     assert_eq!(
         (node.pages, node.grown_pages, node.threads),
         (idle.deferred_pages, idle.deferred_pages, 0)
@@ -182,8 +182,8 @@ fn requests_race_with_the_jobs() {
                             let pfn = range.start;
                             if of < Order::BLOCK {
                                 // SAFETY: the page is ours.
-                                let page =
-                                    unsafe { manager.page(pfn) }.expect("it has a descriptor");
+                                let page = unsafe { manager.vmemmap().page(pfn) }
+                                    .expect("it has a descriptor");
                                 assert!(
                                     page.is_clear(),
                                     "pfn {pfn} was handed out before its descriptor"
@@ -196,11 +196,11 @@ fn requests_race_with_the_jobs() {
                 })
                 .collect();
             if round % 4 != 3 {
-                manager.initialise_deferred(&pool);
+                manager.vmemmap().initialise_deferred(&pool);
             }
             takers.into_iter().map(|taker| taker.join().expect("no panic")).sum()
         });
-        manager.initialise_deferred(&pool);
+        manager.vmemmap().initialise_deferred(&pool);
         manager.drain().expect("only good frames are cached");
         check(&manager);
         let totals = manager.totals();
@@ -231,7 +231,7 @@ fn a_node_without_memory_for_the_array_does_without() {
     let page = manager.allocate(&request).expect("there is memory");
     let state = manager.block_state(BlockNumber::containing(page.start)).expect("a block");
     assert_eq!(state.map_form(), MapForm::Inside);
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     let request = Request {
         node: framewright::memblock::NodeChoice::Exact(node(0)),
@@ -266,7 +266,7 @@ fn tables_that_cannot_be_made_are_undone() {
         assert_eq!(array.counts().sections, u64::from(works / 4 * 4).min(8), "after {works}");
         if fallen == 2 {
             // All that was taken for the array is free again.
-            assert_eq!(manager.policy(), Policy::OnDemand);
+            assert_eq!(manager.vmemmap().policy(), Policy::OnDemand);
             assert!(on_demand.free_pages - manager.totals().free_pages <= 1, "after {works}");
         }
     }
@@ -286,7 +286,7 @@ fn memory_that_is_just_enough_for_tables_goes_without_an_array() {
 fn no_array_on_platforms_without_a_place_for_it() {
     let machine = FakeMachine::builder().ram(mib(0, 512)).build();
     let manager = bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up");
-    assert_eq!((manager.policy(), manager.vmemmap_bytes()), (Policy::OnDemand, 0));
+    assert_eq!((manager.vmemmap().policy(), manager.vmemmap().bytes()), (Policy::OnDemand, 0));
 }
 
 #[test]
@@ -296,12 +296,12 @@ fn a_template_is_what_descriptors_begin_as() {
     let words = [1, 2, 3, 4, 5, 6, 7];
     parameters.page_template = Some(words);
     let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     for _ in 0..1000 {
         let range = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
         // SAFETY: the page is ours.
-        let page = unsafe { manager.page(range.start) }.expect("it has a descriptor");
+        let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
         assert_eq!(page.flags().load(std::sync::atomic::Ordering::Relaxed), 1);
         assert_eq!(page.owner_words()[5].load(std::sync::atomic::Ordering::Relaxed), 7);
         assert_eq!(page.references(), 0);
@@ -313,7 +313,7 @@ fn known_zero_memory_is_not_written() {
     let machine = FakeMachine::builder().ram(mib(0, 512)).build();
     FakeArray::install_with(machine, false, true);
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     assert_eq!(take_all(&manager), manager.totals().managed_pages);
 }
@@ -331,8 +331,8 @@ fn the_command_line_limits_threads() {
         let parameters = parameters(line);
         let input = BringUp { parameters: &parameters, started_ns: None };
         let manager = Manager::bring_up(early, &input).expect("bring-up");
-        manager.initialise_deferred(&HelperPool::new(8));
-        assert!(manager.deferred_nodes().all(|node| (1..=most).contains(&node.threads)));
+        manager.vmemmap().initialise_deferred(&HelperPool::new(8));
+        assert!(manager.vmemmap().deferred_nodes().all(|node| (1..=most).contains(&node.threads)));
         check(&manager);
     }
 }
@@ -351,10 +351,10 @@ fn who_is_done_helps_unless_threads_were_named() {
         let mut parameters = policy(Policy::Deferred);
         parameters.memmap_init_threads = named;
         let manager = bring_up_with(with_array(machine), &[], &parameters).expect("bring-up");
-        manager.initialise_deferred(&HelperPool::on_nodes(&[0, 1]));
+        manager.vmemmap().initialise_deferred(&HelperPool::on_nodes(&[0, 1]));
         check(&manager);
         let most = if named.is_some() { 1 } else { 3 };
-        for node in manager.deferred_nodes() {
+        for node in manager.vmemmap().deferred_nodes() {
             assert!((1..=most).contains(&node.threads) && node.elapsed_ns.is_some(), "{node:?}");
         }
         assert_eq!(take_all(&manager), manager.totals().free_pages);

@@ -134,7 +134,7 @@ proptest! {
             let request = Request { reserves: true, fail_fast: true, ..Request::new(order) };
             let Ok(range) = deferred.allocate(&request) else { continue };
             // SAFETY: the page is ours and stays so.
-            if let Some(page) = unsafe { deferred.page(range.start) } {
+            if let Some(page) = unsafe { deferred.vmemmap().page(range.start) } {
                 page.flags().store(MARK, Ordering::Relaxed);
                 marked.push(range.start);
                 held.push(range);
@@ -145,10 +145,10 @@ proptest! {
             }
         }
         check_written(&deferred, array);
-        deferred.initialise_deferred(&HelperPool::on_nodes(&[0, 1]));
+        deferred.vmemmap().initialise_deferred(&HelperPool::on_nodes(&[0, 1]));
         for &pfn in &marked {
             // SAFETY: the page is still ours.
-            let page = unsafe { deferred.page(pfn) }.expect("it has a descriptor");
+            let page = unsafe { deferred.vmemmap().page(pfn) }.expect("it has a descriptor");
             assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised twice");
         }
         check_written(&deferred, array);

@@ -68,7 +68,7 @@ fn withheld_memory_comes_up_when_it_is_asked_for_by_place() {
         // Each came from memory that was brought up before, a section of 128 MiB at a time.
         assert_eq!(manager.totals().deferred_pages, withheld - 2 * 32768, "pattern {pattern:#x}");
         check(&manager);
-        manager.initialise_deferred(&NoHelpers);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
         check(&manager);
         held.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
         check(&manager);
@@ -102,8 +102,9 @@ fn random_places(manager: &Fake, ranges: &[PhysRange], seed: u64) {
                 let blocks =
                     BlockRange::new(block, block + 1 + u32::try_from(random(80)).expect("small"));
                 match isolated.pop() {
-                    Some(before) => manager.unisolate(before).expect("isolated"),
-                    None => isolated.extend(manager.isolate(blocks).is_ok().then_some(blocks)),
+                    Some(before) => manager.isolation().unisolate(before).expect("isolated"),
+                    None => isolated
+                        .extend(manager.isolation().isolate(blocks).is_ok().then_some(blocks)),
                 }
                 continue;
             }
@@ -138,7 +139,7 @@ fn random_places(manager: &Fake, ranges: &[PhysRange], seed: u64) {
             check(manager);
         }
     }
-    isolated.into_iter().for_each(|range| manager.unisolate(range).expect("isolated"));
+    isolated.into_iter().for_each(|range| manager.isolation().unisolate(range).expect("isolated"));
     check(manager);
 }
 

@@ -42,15 +42,15 @@ fn withheld_memory_is_isolated_as_well() {
         let range = blocks(6 * 512 + 40, 64);
         let withheld = manager.totals().deferred_pages;
         assert!(withheld > 1 << 19);
-        assert!(matches!(manager.unisolate(range), Err(IsolateError::NotIsolated(_))));
-        assert!(manager.claim_isolated(range).is_err());
-        let pages = manager.isolate(range).expect("free");
+        assert!(matches!(manager.isolation().unisolate(range), Err(IsolateError::NotIsolated(_))));
+        assert!(manager.isolation().claim(range).is_err());
+        let pages = manager.isolation().isolate(range).expect("free");
         assert_eq!((pages.free_pages, pages.reserved_pages), (64 * 512, 0));
         // Two sections of 128 MiB came up for it.
         assert_eq!(manager.totals().deferred_pages, withheld - 2 * 32768);
         assert_eq!(manager.totals().isolated_pages, 64 * 512);
         check(&manager);
-        manager.initialise_deferred(&NoHelpers);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
         assert!((0..64).all(|block| is_isolated(&manager, range.start.0 + block)));
         let mut held = Vec::new();
         let wanted = Request { reserves: true, ..Request::new(Order::BLOCK) };
@@ -62,7 +62,7 @@ fn withheld_memory_is_isolated_as_well() {
             held.push(taken);
         }
         held.into_iter().for_each(|taken| manager.give_back(taken).expect("held"));
-        let claimed = manager.claim_isolated(range).expect("all of it is free");
+        let claimed = manager.isolation().claim(range).expect("all of it is free");
         manager.give_back(claimed).expect("held");
         check(&manager);
         assert_eq!(manager.totals().isolated_pages, 0);
@@ -77,14 +77,14 @@ fn isolating_while_memory_comes_up_misses_none() {
         let range = blocks(5 * 512, 1024);
         let pool = HelperPool::on_nodes(&[0, 0]);
         thread::scope(|scope| {
-            let all = scope.spawn(|| manager.initialise_deferred(&pool));
-            let pages = manager.isolate(range).expect("free");
+            let all = scope.spawn(|| manager.vmemmap().initialise_deferred(&pool));
+            let pages = manager.isolation().isolate(range).expect("free");
             assert_eq!(pages.free_pages, 1024 * 512);
             all.join().expect("no panic");
         });
         assert!((0..1024).all(|block| is_isolated(&manager, range.start.0 + block)));
         check(&manager);
-        manager.unisolate(range).expect("isolated");
+        manager.isolation().unisolate(range).expect("isolated");
         check(&manager);
         // SAFETY: the manager is not used any more.
         unsafe { manager.platform().retire() };
@@ -96,9 +96,12 @@ fn isolating_while_memory_comes_up_misses_none() {
 fn a_handler_that_cannot_wait_isolates_what_it_can() {
     let manager = deferred(1);
     let range = blocks(6 * 512, 64);
-    let pages = manager.platform().interrupt(|| manager.isolate(range)).expect("nobody is at it");
+    let pages = manager
+        .platform()
+        .interrupt(|| manager.isolation().isolate(range))
+        .expect("nobody is at it");
     assert_eq!(pages.free_pages, 64 * 512);
-    manager.unisolate(range).expect("isolated");
+    manager.isolation().unisolate(range).expect("isolated");
     check(&manager);
 }
 
@@ -121,8 +124,8 @@ fn claimed_memory_is_like_allocated_memory() {
             .allocate_at(range.start.start(), order(12), MigrateType::Movable)
             .expect("free");
         manager.give_back(before).expect("held");
-        manager.isolate(range).expect("free");
-        let claimed = manager.claim_isolated(range).expect("all of it is free");
+        manager.isolation().isolate(range).expect("free");
+        let claimed = manager.isolation().claim(range).expect("all of it is free");
         let line_here = line!() - 1;
         check(&manager);
         // Where a run is careful, memory is poisoned, which takes precedence over clearing.
@@ -131,7 +134,7 @@ fn claimed_memory_is_like_allocated_memory() {
                 |pfn: u64| machine.load(pfn << 12) == 0 && machine.load(pfn << 12 | 0xff8) == 0;
             assert!((claimed.start.0..claimed.end.0).all(zero), "{line}");
         }
-        let history: Option<PageHistory> = manager.page_history(claimed.start.add(1000));
+        let history: Option<PageHistory> = manager.debug().page_history(claimed.start.add(1000));
         if line.contains("page_owner") {
             let history = history.expect("it is recorded");
             assert!(history.allocated);
@@ -161,17 +164,17 @@ fn damaged_memory_is_not_claimed() {
     let held =
         manager.allocate_at(range.start.start(), order(11), MigrateType::Movable).expect("free");
     manager.give_back(held).expect("held");
-    manager.isolate(range).expect("free");
+    manager.isolation().isolate(range).expect("free");
     let address = held.start.add(700).address() + 8;
     // SAFETY: nobody has the frame; that is the misuse.
     unsafe { machine.store(address, 1) };
-    let error = manager.claim_isolated(range).expect_err("somebody wrote there");
+    let error = manager.isolation().claim(range).expect_err("somebody wrote there");
     let IsolateError::Damaged(damage) = error else { panic!("{error}") };
     assert!((address..address + 8).contains(&damage.address));
     check(&manager);
     assert!((0..4).all(|block| is_isolated(&manager, range.start.0 + block)));
-    assert_eq!(manager.damage().map(|(times, _)| times), Some(1));
-    let claimed = manager.claim_isolated(range).expect("it was filled again");
+    assert_eq!(manager.debug().damage().map(|(times, _)| times), Some(1));
+    let claimed = manager.isolation().claim(range).expect("it was filled again");
     manager.give_back(claimed).expect("held");
     check(&manager);
 }
@@ -196,14 +199,14 @@ fn pools_with_page_owners_leave_isolated_blocks_isolated() {
             });
             for round in 0..1500 {
                 let range = blocks(20 + round % 13 * 64, 64);
-                manager.isolate(range).expect("nothing has a count");
+                manager.isolation().isolate(range).expect("nothing has a count");
                 for block in range.start.0..range.end.0 {
                     if !is_isolated(&manager, block) {
                         over.store(true, Ordering::Relaxed);
                         panic!("{line}: block {block} is isolated no more, round {round}");
                     }
                 }
-                if let Err(error) = manager.unisolate(range) {
+                if let Err(error) = manager.isolation().unisolate(range) {
                     over.store(true, Ordering::Relaxed);
                     panic!("{line}: {error}, round {round}");
                 }
@@ -232,11 +235,11 @@ fn isolated_pages_of_pools_are_claimed() {
             start: BlockNumber::containing(page.start),
             end: BlockNumber::containing(page.end),
         };
-        manager.isolate(range).expect("a pool's");
+        manager.isolation().isolate(range).expect("a pool's");
         pool.give_back_page(page.start).expect("held");
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
-        let claimed = manager.claim_isolated(range).expect("free");
+        let claimed = manager.isolation().claim(range).expect("free");
         manager.give_back(claimed).expect("held");
         check(&manager);
         manager.drain().expect("good frames");

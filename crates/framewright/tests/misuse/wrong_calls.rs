@@ -236,9 +236,9 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
         check(&manager);
         assert_eq!(manager.totals(), before, "{line}");
         // What it gives back itself is free, and is somebody else's then like all memory.
-        manager.fill_pools(&parameters(line), &NoHelpers);
+        manager.hugetlb().fill(&parameters(line), &NoHelpers);
         check(&manager);
-        manager.initialise_deferred(&NoHelpers);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
         let taken = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
         let part = PfnRange::new(taken.start.0 + 512 * 7, taken.start.0 + 512 * 30);
         for runs in [[part].as_slice(), &[taken]] {
@@ -277,10 +277,10 @@ fn ranges_that_end_before_they_begin_are_empty() {
             let block = |pfn: u64| BlockNumber(u32::try_from(pfn).unwrap_or(u32::MAX));
             let blocks = BlockRange { start: block(start), end: block(end) };
             let empty = Err(IsolateError::Empty(blocks));
-            assert_eq!((blocks.blocks(), manager.isolate(blocks)), (0, empty));
-            assert_eq!(manager.unisolate(blocks), Err(IsolateError::Empty(blocks)));
-            assert_eq!(manager.survey(blocks), empty);
-            assert_eq!(manager.claim_isolated(blocks), Err(IsolateError::Empty(blocks)));
+            assert_eq!((blocks.blocks(), manager.isolation().isolate(blocks)), (0, empty));
+            assert_eq!(manager.isolation().unisolate(blocks), Err(IsolateError::Empty(blocks)));
+            assert_eq!(manager.isolation().survey(blocks), empty);
+            assert_eq!(manager.isolation().claim(blocks), Err(IsolateError::Empty(blocks)));
         }
     }
     check(&manager);

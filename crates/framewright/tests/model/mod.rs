@@ -222,7 +222,7 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     assert_disjoint(&held);
     let held_pages: u64 = held.iter().map(|range| range.pages()).sum();
     assert_eq!(
-        model.totals().free_pages + model.cached_pages() + held_pages,
+        model.totals().free_pages + model.caches().pages() + held_pages,
         free,
         "pages are lost or there twice"
     );
@@ -284,7 +284,7 @@ fn set_aside(model: &Model) -> u64 {
 fn settle(model: &Model, free: u64) {
     model.drain().expect("only good frames are cached");
     let counts = model.verify().unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!((counts, counts.free_pages, model.cached_pages()), (model.totals(), free, 0));
+    assert_eq!((counts, counts.free_pages, model.caches().pages()), (model.totals(), free, 0));
 }
 
 pub fn assert_disjoint(ranges: &[PfnRange]) {

@@ -182,14 +182,14 @@ fn interrupt_everywhere<T>(
             let counts = manager.verify().unwrap_or_else(|fault| panic!("{}: {fault}", context()));
             assert_eq!(counts, manager.totals(), "{}", context());
             let held_pages: u64 = runs.iter().map(|run| run.pages()).sum();
-            let accounted = counts.free_pages + manager.cached_pages() + held_pages;
+            let accounted = counts.free_pages + manager.caches().pages() + held_pages;
             assert_eq!(accounted, free, "{}: pages are lost or there twice", context());
             for run in runs {
                 manager.give_back(run).unwrap_or_else(|error| panic!("{}: {error}", context()));
             }
             manager.drain().unwrap_or_else(|error| panic!("{}: {error}", context()));
             assert_eq!(
-                (manager.totals().free_pages, manager.cached_pages()),
+                (manager.totals().free_pages, manager.caches().pages()),
                 (free, 0),
                 "{}",
                 context()
@@ -224,7 +224,7 @@ fn room_for(manager: &Stepped, of: u8) -> u64 {
     let (runs, rest) = scattered(manager, of, 100);
     let mut kept = 0;
     for run in runs {
-        if manager.cached_pages() == kept << of {
+        if manager.caches().pages() == kept << of {
             give(manager, run, of);
             kept += 1;
         } else {
@@ -246,7 +246,7 @@ fn keep_two(manager: &Stepped) -> Vec<PfnRange> {
     let run = others.swap_remove(run);
     give(manager, run.start, 0);
     give(manager, run.start.add(2), 0);
-    assert_eq!(manager.cached_pages(), 2);
+    assert_eq!(manager.caches().pages(), 2);
     others.push(PfnRange { start: run.start.add(1), end: run.start.add(2) });
     others.push(PfnRange { start: run.start.add(3), end: run.end });
     others
@@ -290,7 +290,7 @@ fn turn_to_a_word_that_is_ready() {
     let use_up = |manager: &Stepped| {
         // All seven runs of the first word that a refill takes: a page of it is in use.
         let held = (0..7).map(|_| run_of(take(manager, 3).expect("there is memory"), 3)).collect();
-        assert_eq!(manager.cached_pages(), 64, "a further word is ready");
+        assert_eq!(manager.caches().pages(), 64, "a further word is ready");
         ((), held)
     };
     interrupt_everywhere(manager, Case::new("turn to a word that is ready"), use_up, get(3));
@@ -305,7 +305,7 @@ fn put_among_the_freed_and_make_room_there() {
         let fill = |manager: &Stepped| {
             let (runs, rest) = scattered(manager, 1, before + 1);
             runs[1..].iter().for_each(|&run| give(manager, run, 1));
-            assert_eq!(manager.cached_pages(), 2 * before);
+            assert_eq!(manager.caches().pages(), 2 * before);
             (runs[0], rest)
         };
         interrupt_everywhere(manager, Case::new(name), fill, put(1));
@@ -327,7 +327,7 @@ fn get_and_put_of_stacks() {
     let fill = |manager: &Stepped, before: u64| {
         let (runs, rest) = scattered(manager, of, before + 1);
         runs[1..].iter().for_each(|&run| give(manager, run, of));
-        assert_eq!(manager.cached_pages(), before << of);
+        assert_eq!(manager.caches().pages(), before << of);
         (runs[0], rest)
     };
     let two = |manager: &Stepped| {
@@ -362,7 +362,7 @@ fn blocks() {
     let full = |manager: &Stepped| {
         let (blocks, rest) = scattered(manager, 9, room + 1);
         blocks[1..].iter().for_each(|&block| give(manager, block, 9));
-        assert_eq!(manager.cached_pages(), room * 512);
+        assert_eq!(manager.caches().pages(), room * 512);
         (blocks[0], rest)
     };
     interrupt_everywhere(manager, Case::new("make room for a block"), full, put(9));

@@ -5,7 +5,7 @@
 //! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
 use super::take::Moment;
-use super::{Manager, Moving};
+use super::{Hugetlb, Moving};
 use crate::block::Segment;
 use crate::debug::Aids;
 use crate::hugetlb::{Chain, Lot, NodeMask, PoolSize, Requested, Shares, spread};
@@ -66,17 +66,13 @@ pub struct BootFill {
     pub threads_used: u32,
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Hugetlb<'_, P> {
     /// Fills the pools as the command line says. To be called once, when all memory is available
     /// and before anybody uses it much; `helpers` may take part.
-    pub fn fill_pools<H: Helpers + ?Sized>(
-        &self,
-        parameters: &Parameters,
-        helpers: &H,
-    ) -> BootFill {
+    pub fn fill<H: Helpers + ?Sized>(self, parameters: &Parameters, helpers: &H) -> BootFill {
         let words = &parameters.huge_pages;
-        let started_ns = self.platform.now_ns();
-        let quarter = (self.platform.cpus() / 4).max(1);
+        let started_ns = self.manager.platform.now_ns();
+        let quarter = (self.manager.platform.cpus() / 4).max(1);
         let threads = words.alloc_threads.unwrap_or(quarter);
         let mut fill = BootFill {
             pools: PoolSize::ALL.map(|size| BootPool {
@@ -94,12 +90,15 @@ impl<P: Platform> Manager<P> {
             threads_of_use: 1,
             threads_used: 1,
         };
-        self.set_optimize_vmemmap(words.free_vmemmap);
+        self.manager.hugetlb().set_optimize_vmemmap(words.free_vmemmap);
         // Relaxed, as below: helpers that read it are started after it was written.
-        self.pools.at_boot.store(true, Ordering::Relaxed);
-        self.pools.threads_of_use.store(1, Ordering::Relaxed);
-        self.pools.threads_used.store(1, Ordering::Relaxed);
-        self.pools.default_is_gigantic.store(words.default_size().is_gigantic(), Ordering::Relaxed);
+        self.manager.pools.at_boot.store(true, Ordering::Relaxed);
+        self.manager.pools.threads_of_use.store(1, Ordering::Relaxed);
+        self.manager.pools.threads_used.store(1, Ordering::Relaxed);
+        self.manager
+            .pools
+            .default_is_gigantic
+            .store(words.default_size().is_gigantic(), Ordering::Relaxed);
         let adopted = self.adopt_boot_pages();
         for size in PoolSize::ALL.into_iter().rev() {
             let requested = words.requested(size);
@@ -110,14 +109,14 @@ impl<P: Platform> Manager<P> {
                 continue;
             }
             if let Some(absent) =
-                requested.nodes().nodes().find(|node| node.index() >= self.nodes.len())
+                requested.nodes().nodes().find(|node| node.index() >= self.manager.nodes.len())
             {
                 fill.absent_node = Some(absent);
                 continue;
             }
             // Who resizes at this moment came too early; without pages the pool is as it would be
             // without the parameter.
-            let Ok(_resizing) = self.start_resizing() else { continue };
+            let Ok(_resizing) = self.manager.start_resizing() else { continue };
             let pool = &mut fill.pools[size.index()];
             pool.wanted = requested.pages;
             let threads = if size.is_gigantic() {
@@ -127,19 +126,20 @@ impl<P: Platform> Manager<P> {
             };
             let plain = requested.nodes().is_empty();
             if !plain || ours != 0 {
-                let nodes = self.nodes_with_memory(NodeMask::ALL);
-                let mut shares =
-                    shares_of(&requested, nodes, &|node| self.managed_on(node) / size.frames());
+                let nodes = self.manager.nodes_with_memory(NodeMask::ALL);
+                let mut shares = shares_of(&requested, nodes, &|node| {
+                    self.manager.managed_on(node) / size.frames()
+                });
                 shares
                     .iter_mut()
                     .zip(adopted)
                     .for_each(|(share, &has)| *share = share.saturating_sub(has));
-                self.fill_shares(size, &shares, helpers, threads);
+                self.manager.fill_shares(size, &shares, helpers, threads);
             }
             if plain {
-                self.resize_pool(size, requested.pages, NodeMask::ALL, helpers, threads);
+                self.manager.resize_pool(size, requested.pages, NodeMask::ALL, helpers, threads);
             }
-            let books = self.pools.books.lock(self.platform);
+            let books = self.manager.pools.books.lock(self.manager.platform);
             pool.got = books.counts(size).all.nr;
             if !requested.nodes().is_empty() {
                 pool.nodes = Some(core::array::from_fn(|index| {
@@ -149,37 +149,38 @@ impl<P: Platform> Manager<P> {
                 }));
             }
         }
-        self.pools.at_boot.store(false, Ordering::Relaxed);
-        fill.threads_of_use = self.pools.threads_of_use.swap(1, Ordering::Relaxed);
-        fill.threads_used = self.pools.threads_used.swap(1, Ordering::Relaxed);
-        fill.duration_ns =
-            started_ns.and_then(|started| Some(self.platform.now_ns()?.saturating_sub(started)));
+        self.manager.pools.at_boot.store(false, Ordering::Relaxed);
+        fill.threads_of_use = self.manager.pools.threads_of_use.swap(1, Ordering::Relaxed);
+        fill.threads_used = self.manager.pools.threads_used.swap(1, Ordering::Relaxed);
+        fill.duration_ns = started_ns
+            .and_then(|started| Some(self.manager.platform.now_ns()?.saturating_sub(started)));
         fill
     }
 
     /// Puts the pages that bring-up took for the pools into them, once. Returns how many, by size
     /// and node.
-    fn adopt_boot_pages(&self) -> [Shares; PoolSize::COUNT] {
+    fn adopt_boot_pages(self) -> [Shares; PoolSize::COUNT] {
         let mut adopted = [[0; MAX_NODES]; PoolSize::COUNT];
         // Relaxed: bring-up is long over.
-        if self.pools.adopted.swap(true, Ordering::Relaxed) {
+        if self.manager.pools.adopted.swap(true, Ordering::Relaxed) {
             return adopted;
         }
-        let _moving = Moving::start(self);
-        for range in self.pools.boot_pages.ranges() {
+        let _moving = Moving::start(self.manager);
+        for range in self.manager.pools.boot_pages.ranges() {
             let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order)
             else {
                 continue;
             };
-            for (slot, zone) in self.node_zones(range.node) {
-                let chain = zone.adopt_all_for_pool(self.platform, range.frames, range.order);
+            for (slot, zone) in self.manager.node_zones(range.node) {
+                let chain =
+                    zone.adopt_all_for_pool(self.manager.platform, range.frames, range.order);
                 if chain == Chain::EMPTY {
                     continue;
                 }
-                if self.pools.has_maps.load(Ordering::Relaxed) {
-                    self.tell_maps(size, zone, chain, Moment::Publish);
+                if self.manager.pools.has_maps.load(Ordering::Relaxed) {
+                    self.manager.tell_maps(size, zone, chain, Moment::Publish);
                 }
-                let mut books = self.pools.books.lock(self.platform);
+                let mut books = self.manager.pools.books.lock(self.manager.platform);
                 books.add_free(size, range.node, chain.pages);
                 books.counts_mut(size).target += chain.pages;
                 books.list(size, slot).append(zone.table(), Lot::fresh(chain));
@@ -189,8 +190,8 @@ impl<P: Platform> Manager<P> {
         adopted
     }
 
-    fn count_nodes_with_memory(&self) -> u32 {
-        u32::try_from(self.nodes_with_memory(NodeMask::ALL).nodes().count()).unwrap_or(1)
+    fn count_nodes_with_memory(self) -> u32 {
+        u32::try_from(self.manager.nodes_with_memory(NodeMask::ALL).nodes().count()).unwrap_or(1)
     }
 }
 
@@ -215,8 +216,8 @@ pub(in super::super) fn may_have_no_map(parameters: &Parameters) -> bool {
     words.free_vmemmap && wanted && !Aids::of(parameters).watch()
 }
 
-/// Takes the pages of the command line from the memblock allocator, before the array gets its memory,
-/// as far as they leave enough. To be called where there will be an array.
+/// Takes the pages of the command line from the memblock allocator, before the array gets its
+/// memory, as far as they leave enough. To be called where there will be an array.
 #[inline(never)]
 pub(in super::super) fn choose_boot_pages<P: Platform>(
     early: &mut Memblock<'_, P>,

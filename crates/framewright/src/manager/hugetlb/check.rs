@@ -3,7 +3,7 @@
 //! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
 //! which he takes to change anything.
 
-use super::Manager;
+use super::Hugetlb;
 use crate::block::lists::NONE;
 use crate::block::{BLOCK_ORDERS, State};
 use crate::hugetlb::{Chain, NodeCounts, PoolFault, PoolSize, first_link};
@@ -12,21 +12,21 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
 use crate::zone::Zone;
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Hugetlb<'_, P> {
     /// Recounts the pools from their lists and from the tables, and checks the rules among their
     /// counters (SPEC 6.1). While nobody resizes, allocates or frees pages of pools; the rules
     /// alone hold at any time.
     ///
     /// # Errors
     /// The first [`PoolFault`] found.
-    pub fn verify_pools(&self) -> Result<(), PoolFault> {
+    pub fn verify(self) -> Result<(), PoolFault> {
         for size in PoolSize::ALL {
-            let mut books = self.pools.books.lock(self.platform);
-            let resizing = self.pools.resizer.load(Ordering::Relaxed) != 0;
+            let mut books = self.manager.pools.books.lock(self.manager.platform);
+            let resizing = self.manager.pools.resizer.load(Ordering::Relaxed) != 0;
             books.check(size, resizing)?;
-            for node in self.nodes {
+            for node in self.manager.nodes {
                 let mut free = 0;
-                for (slot, zone) in self.node_zones(node.id) {
+                for (slot, zone) in self.manager.node_zones(node.id) {
                     for list in books.list(size, slot).chains() {
                         free += count(zone, size, list)
                             .ok_or(PoolFault::List { size, zone: zone.id() })?;
@@ -49,15 +49,16 @@ impl<P: Platform> Manager<P> {
     }
 
     /// As many pages are in the tables as in the books, and none of an order that has no pool.
-    fn verify_pool_pages(&self) -> Result<(), PoolFault> {
-        for node in self.nodes {
+    fn verify_pool_pages(self) -> Result<(), PoolFault> {
+        for node in self.manager.nodes {
             let mut found = [0; BLOCK_ORDERS];
-            for (_, zone) in self.node_zones(node.id) {
-                let counts = zone.count_pool_pages(self.platform);
+            for (_, zone) in self.manager.node_zones(node.id) {
+                let counts = zone.count_pool_pages(self.manager.platform);
                 found.iter_mut().zip(counts).for_each(|(sum, pages)| *sum += pages);
             }
             for size in PoolSize::ALL {
-                let says = self.pools.books.lock(self.platform).node(size, node.id).nr;
+                let says =
+                    self.manager.pools.books.lock(self.manager.platform).node(size, node.id).nr;
                 let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
                 if says != counted {
                     return Err(PoolFault::Count {

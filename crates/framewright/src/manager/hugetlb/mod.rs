@@ -29,7 +29,7 @@ pub(crate) use reporting::Loan;
 pub use resize::Resized;
 pub use take::{PoolBatch, PoolVmemmap};
 
-use super::Manager;
+use super::{Hugetlb, Manager};
 use crate::carve::{Carver, room};
 use crate::hugetlb::{
     Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize,
@@ -155,19 +155,13 @@ impl<P: Platform> Clone for Pool<'_, P> {
 
 impl<P: Platform> Copy for Pool<'_, P> {}
 
-impl<P: Platform> Manager<P> {
-    /// The pool of pages of one size.
-    #[must_use]
-    pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
-        Pool { manager: self, size }
-    }
-
+impl<P: Platform> Hugetlb<'_, P> {
     /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once
-    /// [`fill_pools`](Self::fill_pools) was called; 2 MiB otherwise.
+    /// [`fill`](Self::fill) was called; 2 MiB otherwise.
     #[must_use]
-    pub fn default_pool_size(&self) -> PoolSize {
+    pub fn default_size(self) -> PoolSize {
         // Relaxed: written at boot.
-        if self.pools.default_is_gigantic.load(Ordering::Relaxed) {
+        if self.manager.pools.default_is_gigantic.load(Ordering::Relaxed) {
             PoolSize::OneGib
         } else {
             PoolSize::TwoMib
@@ -175,9 +169,17 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
-    pub fn hugetlb_kbytes(&self) -> u64 {
-        let books = self.pools.books.lock(self.platform);
+    pub fn kbytes(self) -> u64 {
+        let books = self.manager.pools.books.lock(self.manager.platform);
         PoolSize::ALL.into_iter().map(|size| books.counts(size).all.nr * size.kbytes()).sum()
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// The pool of pages of one size.
+    #[must_use]
+    pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
+        Pool { manager: self, size }
     }
 
     /// Zones of a node that have memory, highest first, each with its place among all.

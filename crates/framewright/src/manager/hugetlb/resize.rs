@@ -406,7 +406,9 @@ impl<P: Platform> Manager<P> {
 
     /// Whether the manager itself makes descriptors again.
     fn restores_maps(&self, way: Way) -> bool {
-        way == Way::Out && self.eager_restore() && !self.pools.has_maps.load(Ordering::Relaxed)
+        way == Way::Out
+            && self.hugetlb().eager_restore()
+            && !self.pools.has_maps.load(Ordering::Relaxed)
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();

@@ -3,10 +3,10 @@
 //! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
 //! whole runs are taken and given back under one hold of a zone's lock.
 
-use super::super::Manager;
 use super::super::Request;
 use super::super::allocate::{AllocateError, Mark};
 use super::super::pressure::ORDINARY;
+use super::super::{Hugetlb, Manager};
 use crate::hugetlb::{Chain, Lot, PoolSize, Taken};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -80,68 +80,78 @@ pub(super) enum Moment {
     Demotion,
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Hugetlb<'_, P> {
     /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
     /// their part of the vmemmap, where there is one (SPEC 7.7). Pages that are in a pool stay
     /// as they are.
-    pub fn set_optimize_vmemmap(&self, on: bool) {
+    pub fn set_optimize_vmemmap(self, on: bool) {
         // Relaxed: a page that enters at this moment may go either way.
-        self.pools.optimize.store(on, Ordering::Relaxed);
+        self.manager.pools.optimize.store(on, Ordering::Relaxed);
     }
 
     /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once
-    /// [`fill_pools`](Self::fill_pools) was called.
+    /// [`fill`](Self::fill) was called.
     #[must_use]
-    pub fn optimizes_vmemmap(&self) -> bool {
-        self.pools.optimize.load(Ordering::Relaxed)
+    pub fn optimizes_vmemmap(self) -> bool {
+        self.manager.pools.optimize.load(Ordering::Relaxed)
     }
 
     /// The number of the group of users that may make shared memory of huge pages
     /// (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows
     /// of none, and gives pages to whoever calls.
     #[must_use]
-    pub fn huge_page_group(&self) -> u32 {
-        u32::try_from(self.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    pub fn shm_group(self) -> u32 {
+        u32::try_from(self.manager.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
     /// Says which group that is.
-    pub fn set_huge_page_group(&self, group: u32) {
-        self.pools.shared_group.store(group.into(), Ordering::Relaxed);
+    pub fn set_shm_group(self, group: u32) {
+        self.manager.pools.shared_group.store(group.into(), Ordering::Relaxed);
     }
 
     /// Whether pages that leave a pool get their part of the vmemmap back first, as in Linux.
     /// Otherwise, and where memory for that is short, they get their descriptors inside when they
     /// are split, which needs no memory and no flush.
-    pub fn set_eager_restore(&self, on: bool) {
-        self.pools.restore_eagerly.store(on, Ordering::Relaxed);
+    pub fn set_eager_restore(self, on: bool) {
+        self.manager.pools.restore_eagerly.store(on, Ordering::Relaxed);
     }
 
     /// What [`set_eager_restore`](Self::set_eager_restore) set; at first false.
     #[must_use]
-    pub fn eager_restore(&self) -> bool {
-        self.pools.restore_eagerly.load(Ordering::Relaxed)
+    pub fn eager_restore(self) -> bool {
+        self.manager.pools.restore_eagerly.load(Ordering::Relaxed)
     }
 
     /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
     #[must_use]
-    pub fn pool_flushes(&self) -> u64 {
-        self.pools.flushes.load(Ordering::Relaxed)
+    pub fn flushes(self) -> u64 {
+        self.manager.pools.flushes.load(Ordering::Relaxed)
     }
 
     /// Has somebody else care for the descriptors of pages in pools, in place of the manager
     /// itself; `None` for nobody else, as at first. Set it while no pool changes.
-    pub fn set_pool_maps(&self, maps: Option<&'static dyn PoolVmemmap>) {
-        *self.pools.maps.lock(self.platform) = maps;
+    pub fn set_vmemmap_hook(self, maps: Option<&'static dyn PoolVmemmap>) {
+        *self.manager.pools.maps.lock(self.manager.platform) = maps;
         // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are
         // read under their lock.
-        self.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
+        self.manager.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
     }
 
+    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
+    /// were asked for.
+    #[must_use]
+    pub fn takes(self) -> (u64, u64) {
+        let takes = &self.manager.pools;
+        (takes.taken_pages.load(Ordering::Relaxed), takes.short_takes.load(Ordering::Relaxed))
+    }
+}
+
+impl<P: Platform> Manager<P> {
     /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary
     /// requests.
     pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
-        if self.aids().watch() {
+        if self.debug().aids().watch() {
             self.take_singly(&mut taken, size, node, most);
         } else {
             self.take_marked(&mut taken, size, node, most, ORDINARY);
@@ -158,14 +168,6 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
-    /// were asked for.
-    #[must_use]
-    pub fn pool_takes(&self) -> (u64, u64) {
-        let takes = &self.pools;
-        (takes.taken_pages.load(Ordering::Relaxed), takes.short_takes.load(Ordering::Relaxed))
-    }
-
     /// The same above given marks.
     pub(super) fn take_marked(
         &self,
@@ -177,7 +179,7 @@ impl<P: Platform> Manager<P> {
     ) {
         let mut left = most;
         // Sections that are taken whole give up their map without a page table.
-        let least = if self.optimizes_vmemmap() { SECTION } else { size.order() };
+        let least = if self.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
             for (_, zone) in self.node_zones(node) {
                 while left != 0 {
@@ -196,7 +198,11 @@ impl<P: Platform> Manager<P> {
                         &mut note,
                     );
                     if lot.pages() == 0
-                        && !self.grow(zone, left.saturating_mul(size.frames()), Pfn(u64::MAX))
+                        && !self.vmemmap().grow(
+                            zone,
+                            left.saturating_mul(size.frames()),
+                            Pfn(u64::MAX),
+                        )
                     {
                         break;
                     }
@@ -257,7 +263,7 @@ impl<P: Platform> Manager<P> {
         let mut taken = Taken::NONE;
         let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
         let Ok(search) = self.search(&request) else { return taken };
-        let aids = self.aids().watch();
+        let aids = self.debug().aids().watch();
         let mut attempt = |marks: &[Mark]| {
             let left = most - taken.pages();
             if aids {
@@ -296,7 +302,7 @@ impl<P: Platform> Manager<P> {
         let mut leaked = 0;
         for chain in lot.chains() {
             self.tell_maps(size, zone, chain, Moment::Free);
-            leaked += if self.aids().watch() {
+            leaked += if self.debug().aids().watch() {
                 self.give_back_singly(size, zone, chain)
             } else {
                 zone.release_from_pool(self.platform, size.order(), chain)
@@ -356,7 +362,7 @@ impl<P: Platform> Manager<P> {
                 "the runs are all pages"
             );
             match runs {
-                Some(runs) if self.optimizes_vmemmap() => self.give_up_map(zone, runs),
+                Some(runs) if self.hugetlb().optimizes_vmemmap() => self.give_up_map(zone, runs),
                 Some(_) => 0,
                 None => lot
                     .chains()
@@ -376,7 +382,7 @@ impl<P: Platform> Manager<P> {
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,
     ) -> u64 {
-        let change = self.optimize_own_vmemmap(zone, runs).unwrap_or_default();
+        let change = self.vmemmap().optimize_own_vmemmap(zone, runs).unwrap_or_default();
         self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
         change.freed_pages.saturating_sub(change.spent_pages)
     }
@@ -393,7 +399,7 @@ impl<P: Platform> Manager<P> {
             return 0;
         }
         let maps = *self.pools.maps.lock(self.platform);
-        let give_up = self.optimizes_vmemmap();
+        let give_up = self.hugetlb().optimizes_vmemmap();
         let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
         let concerns_us = if moment == Moment::Publish { give_up } else { restore };
         if maps.is_none() && !concerns_us {
@@ -418,7 +424,7 @@ impl<P: Platform> Manager<P> {
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {
                     // SAFETY: as said (invariant 42).
-                    let change = unsafe { self.restore_vmemmap(runs) }.unwrap_or_default();
+                    let change = unsafe { self.vmemmap().restore(runs) }.unwrap_or_default();
                     self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
                 }
                 (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}

@@ -6,7 +6,7 @@
 //! flush: a second one only where a mapping of 2 MiB has to be split.
 
 use super::{MapChange, MapError, OwnFrames, Piece};
-use crate::manager::Manager;
+use crate::manager::Vmemmap;
 use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, Unflushed, VmemmapSpace};
@@ -16,7 +16,7 @@ use crate::zone::Zone;
 /// a pool.
 const SECTIONS_OF_A_FLUSH: u32 = 512;
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Vmemmap<'_, P> {
     /// Gives back the map of whole blocks of one zone that nobody but the caller has or sees. Their
     /// frames of the array are free when this returns.
     ///
@@ -26,7 +26,7 @@ impl<P: Platform> Manager<P> {
     /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
     /// is counted.
     pub(in crate::manager) fn optimize_own_vmemmap(
-        &self,
+        self,
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,
     ) -> Result<MapChange, MapError> {
@@ -63,20 +63,20 @@ impl<P: Platform> Manager<P> {
         });
         change += self.flush(space, &mut unflushed);
         change.blocks = withdrawn.saturating_sub(change.out_of_frames);
-        self.vmemmap.note_reclaimed(&change);
+        self.manager.vmemmap.note_reclaimed(&change);
         Ok(change)
     }
 
     /// Splits the mapping of a piece. Where there is no frame for that the piece is described
     /// again.
     fn prepare_owned(
-        &self,
+        self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
     ) -> MapChange {
         let mut change = MapChange::default();
-        let mut frames = OwnFrames { manager: self, near: piece.zone, taken_pages: 0 };
+        let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
         if self.prepare_piece(space, piece, &mut frames, unflushed).is_ok() {
             change.spent_pages = frames.taken_pages;
         } else {
@@ -88,7 +88,7 @@ impl<P: Platform> Manager<P> {
     }
 
     fn evict_owned(
-        &self,
+        self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,

@@ -18,16 +18,16 @@ pub(super) fn meminfo<P: Platform>(
 ) -> Result<(), FileError> {
     let totals = manager.totals();
     let kept: u64 = manager.zones().iter().map(kept_pages).sum();
-    let available = (totals.free_pages + manager.cached_pages()).saturating_sub(kept);
+    let available = (totals.free_pages + manager.caches().pages()).saturating_sub(kept);
     let mut line = |name, pages: u64| write_kib(out, format_args!(""), name, pages * KIB_PER_PAGE);
     line("MemTotal", totals.managed_pages)?;
     line("MemFree", totals.free_pages)?;
     line("MemAvailable", available)?;
-    line("PcpFree", manager.cached_pages())?;
+    line("PcpFree", manager.caches().pages())?;
     line("Isolated", totals.isolated_pages)?;
     line("MemMap", totals.map_pages)?;
-    line("MemMapArray", manager.map_array_pages())?;
-    let tables_bytes = manager.metadata_bytes() - manager.vmemmap_bytes();
+    line("MemMapArray", manager.vmemmap().pages())?;
+    let tables_bytes = manager.metadata_bytes() - manager.vmemmap().bytes();
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }
 

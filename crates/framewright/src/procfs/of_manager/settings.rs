@@ -20,7 +20,7 @@ pub(super) fn min_free_kbytes<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    show(out, manager.min_free_kbytes())
+    show(out, manager.sysctl().min_free_kbytes())
 }
 
 pub(super) fn set_min_free_kbytes<P: Platform>(
@@ -28,7 +28,7 @@ pub(super) fn set_min_free_kbytes<P: Platform>(
     _: &[u64],
     text: &str,
 ) -> Shown {
-    manager.set_min_free_kbytes(parse_number(text)?).map_err(|_| FileError::Invalid)
+    manager.sysctl().set_min_free_kbytes(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
 
 pub(super) fn watermark_scale_factor<P: Platform>(
@@ -36,7 +36,7 @@ pub(super) fn watermark_scale_factor<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    show(out, manager.watermark_scale_factor())
+    show(out, manager.sysctl().watermark_scale_factor())
 }
 
 pub(super) fn set_watermark_scale_factor<P: Platform>(
@@ -44,7 +44,7 @@ pub(super) fn set_watermark_scale_factor<P: Platform>(
     _: &[u64],
     text: &str,
 ) -> Shown {
-    manager.set_watermark_scale_factor(parse_number(text)?).map_err(|_| FileError::Invalid)
+    manager.sysctl().set_watermark_scale_factor(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
 
 pub(super) fn lowmem_reserve_ratio<P: Platform>(
@@ -52,7 +52,7 @@ pub(super) fn lowmem_reserve_ratio<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    let [dma, dma32, normal] = manager.lowmem_reserve_ratio();
+    let [dma, dma32, normal] = manager.sysctl().lowmem_reserve_ratio();
     show(out, format_args!("{dma}\t{dma32}\t{normal}"))
 }
 
@@ -61,12 +61,12 @@ pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     _: &[u64],
     text: &str,
 ) -> Shown {
-    let mut ratio = manager.lowmem_reserve_ratio();
+    let mut ratio = manager.sysctl().lowmem_reserve_ratio();
     parse_numbers(text, &mut ratio)?;
     if ratio.iter().any(|&ratio| i32::try_from(ratio).is_err()) {
         return Err(FileError::Invalid);
     }
-    manager.set_lowmem_reserve_ratio(ratio);
+    manager.sysctl().set_lowmem_reserve_ratio(ratio);
     Ok(())
 }
 
@@ -85,7 +85,7 @@ pub(super) fn memmap_init<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    show(out, manager.policy().name())
+    show(out, manager.vmemmap().policy().name())
 }
 
 pub(super) fn pages<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
@@ -106,7 +106,7 @@ pub(super) fn page_owner<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    switch(out, manager.aids().page_owner)
+    switch(out, manager.debug().aids().page_owner)
 }
 
 pub(super) fn page_poison<P: Platform>(
@@ -114,7 +114,7 @@ pub(super) fn page_poison<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    switch(out, manager.aids().page_poison)
+    switch(out, manager.debug().aids().page_poison)
 }
 
 pub(super) fn init_on_alloc<P: Platform>(
@@ -122,7 +122,7 @@ pub(super) fn init_on_alloc<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    switch(out, manager.aids().init_on_alloc)
+    switch(out, manager.debug().aids().init_on_alloc)
 }
 
 pub(super) fn init_on_free<P: Platform>(
@@ -130,10 +130,10 @@ pub(super) fn init_on_free<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    switch(out, manager.aids().init_on_free)
+    switch(out, manager.debug().aids().init_on_free)
 }
 
 /// The seed; 0 when the mode is off.
 pub(super) fn careful<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    show(out, manager.aids().placement_seed.unwrap_or(0))
+    show(out, manager.debug().aids().placement_seed.unwrap_or(0))
 }

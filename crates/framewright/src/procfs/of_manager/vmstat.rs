@@ -40,9 +40,9 @@ pub(super) fn vmstat<P: Platform>(
 ) -> Result<(), FileError> {
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, manager.zones().iter(), line)?;
-    line(ARRAY_PAGES, manager.map_array_pages())?;
-    line("nr_pcp_pages", manager.cached_pages())?;
-    let pressure = manager.pressure_events();
+    line(ARRAY_PAGES, manager.vmemmap().pages())?;
+    line("nr_pcp_pages", manager.caches().pages())?;
+    let pressure = manager.pressure().events();
     let [dma, dma32, normal] = pressure.stalls;
     line("allocstall_dma", dma)?;
     line("allocstall_dma32", dma32)?;
@@ -60,12 +60,12 @@ pub(super) fn vmstat<P: Platform>(
         "pgfree",
         manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum(),
     )?;
-    let (taken, short) = manager.pool_takes();
+    let (taken, short) = manager.hugetlb().takes();
     line("htlb_buddy_alloc_success", taken)?;
     line("htlb_buddy_alloc_fail", short)?;
     let mut numa = NumaCounts::default();
     for node in manager.nodes() {
-        let counts = manager.numa_counts(node.id);
+        let counts = manager.numa().counts(node.id);
         numa.hit += counts.hit;
         numa.miss += counts.miss;
         numa.foreign += counts.foreign;
@@ -86,7 +86,7 @@ pub(super) fn of_node<P: Platform>(
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
     pages(manager, zones_of(manager, id), line)?;
-    numa_lines(&manager.numa_counts(id), line)?;
+    numa_lines(&manager.numa().counts(id), line)?;
     events(manager, zones_of(manager, id), line)
 }
 
@@ -97,7 +97,7 @@ pub(super) fn numastat<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let NumaCounts { hit, miss, foreign, local, other } = manager.numa_counts(id);
+    let NumaCounts { hit, miss, foreign, local, other } = manager.numa().counts(id);
     writeln!(out, "numa_hit {hit}\nnuma_miss {miss}\nnuma_foreign {foreign}")?;
     // No request is dealt out over nodes in turn.
     writeln!(out, "interleave_hit 0\nlocal_node {local}\nother_node {other}")?;

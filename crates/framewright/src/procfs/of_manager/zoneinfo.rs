@@ -86,7 +86,7 @@ fn populated<P: Platform>(
     }
     write!(out, "\n  pagesets")?;
     for cpu in 0..platform.cpus() {
-        let cache = manager.cpu_cache(cpu).filter(|cache| cache.zone == zone.id());
+        let cache = manager.caches().cpu(cpu).filter(|cache| cache.zone == zone.id());
         let (count, high, batch) =
             cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));
         write!(out, "\n    cpu: {cpu}")?;

@@ -54,7 +54,7 @@ fn up(machine: &'static FakeMachine, line: &str, policy: &str) -> Fake {
     let line = format!("{line} memmap_init={policy}");
     let manager =
         bring_up_with(machine, &[], &parameters(&line)).unwrap_or_else(|error| panic!("{error}"));
-    manager.initialise_deferred(&NoHelpers);
+    manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     manager
 }
@@ -70,7 +70,7 @@ fn no_page_of_1_gib_is_lost_to_tables() {
             let manager = up(machine, &line, policy);
             assert_eq!(free(&manager, None), most, "{name}");
             let parameters = parameters(&line);
-            let fill = manager.fill_pools(&parameters, &NoHelpers);
+            let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
             assert_eq!(fill.pools[1].got, most, "{name}: in the pool");
             check(&manager);
         }

@@ -40,7 +40,7 @@ fn a_machine_with_nothing_but_hot_pluggable_memory_boots() {
         FakeArray::install_with(machine, true, false);
         let manager = bring_up_with(machine, &[], &parameters(line))
             .unwrap_or_else(|error| panic!("{error}"));
-        manager.initialise_deferred(&framewright_jobs::NoHelpers);
+        manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
         check(&manager);
         let totals = manager.totals();
         assert!(totals.free_pages > totals.present_pages / 100 * 97, "{totals:?}");

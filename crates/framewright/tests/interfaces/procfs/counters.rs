@@ -96,7 +96,7 @@ fn what_is_out_is_held_or_cached_and_counters_only_grow() {
             pages -= of.pages();
         }
         if step % 500 == 0 {
-            let (now, cached) = (flow(&manager), manager.cached_pages());
+            let (now, cached) = (flow(&manager), manager.caches().pages());
             assert!(now.iter().zip(last).all(|(now, last)| *now >= last), "{now:?} after {last:?}");
             let out = |flow: [u64; 4]| flow[0] + flow[1] + flow[2] - flow[3];
             assert_eq!(out(now) - out(start), pages + cached);
@@ -180,9 +180,9 @@ fn the_page_array_has_one_size() {
     assert_eq!(array, boot);
     // 64 bytes of each page's 4096, and page tables.
     assert!((8192..8300).contains(&array), "{array}");
-    manager.set_optimize_vmemmap(true);
+    manager.hugetlb().set_optimize_vmemmap(true);
     manager.pool(PoolSize::TwoMib).resize(64, &NoHelpers).expect("nobody else resizes");
-    let saved = manager.saved_map_pages().unsigned_abs();
+    let saved = manager.vmemmap().saved_pages().unsigned_abs();
     assert!(saved > 500);
     assert_eq!(sizes(), (array - saved, array - saved));
     let names = vmstat(&manager);

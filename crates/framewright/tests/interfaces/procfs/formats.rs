@@ -345,11 +345,11 @@ fn check_sums(manager: &Fake) {
         .filter(|(name, _)| name.ends_with("count:"))
         .map(|(_, pages)| pages)
         .sum();
-    assert_eq!(cached, manager.cached_pages());
+    assert_eq!(cached, manager.caches().pages());
     let vmstat = parse_vmstat(&read(manager, "/proc/vmstat"));
     let meminfo = parse_meminfo(&read(manager, "/proc/meminfo"), "");
     assert_eq!(vmstat["nr_free_pages"], totals.free_pages);
-    assert_eq!(vmstat["nr_pcp_pages"], manager.cached_pages());
+    assert_eq!(vmstat["nr_pcp_pages"], manager.caches().pages());
     assert_eq!(vmstat["nr_isolated_pages"], totals.isolated_pages);
     assert_eq!(vmstat["nr_memmap_pages"], totals.map_pages);
     assert!(vmstat["nr_free_pages_blocks"] <= totals.free_pages);
@@ -357,7 +357,7 @@ fn check_sums(manager: &Fake) {
         (meminfo["MemTotal"], meminfo["MemFree"]),
         (4 * totals.managed_pages, 4 * totals.free_pages)
     );
-    assert!(meminfo["MemAvailable"] <= 4 * (totals.free_pages + manager.cached_pages()));
+    assert!(meminfo["MemAvailable"] <= 4 * (totals.free_pages + manager.caches().pages()));
     let mut of_nodes = BTreeMap::<String, u64>::new();
     for node in manager.nodes() {
         let folder = format!("/sys/devices/system/node/node{}", node.id);
@@ -408,8 +408,8 @@ fn random_traffic(manager: &Fake, isolate: Option<BlockRange>) {
             }
         }
         match (isolate, round) {
-            (Some(range), 4) => drop(manager.isolate(range).expect("not isolated")),
-            (Some(range), 9) => manager.unisolate(range).expect("isolated"),
+            (Some(range), 4) => drop(manager.isolation().isolate(range).expect("not isolated")),
+            (Some(range), 9) => manager.isolation().unisolate(range).expect("isolated"),
             _ => {}
         }
         check_sums(manager);

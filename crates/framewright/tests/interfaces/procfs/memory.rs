@@ -176,7 +176,7 @@ fn large_machines_have_large_cells_and_short_text() {
 #[test]
 fn what_is_reserved_and_in_pools_is_shown() {
     let manager = bring_up_with(machine(), &[gib(5, 6)], &parameters("")).expect("bring-up");
-    let pools = manager.pool_files(&framewright_jobs::NoHelpers);
+    let pools = manager.hugetlb().files(&framewright_jobs::NoHelpers);
     let pools = pools.table();
     FileSystem::new(&[&pools]).write("/proc/sys/vm/nr_hugepages", "64").expect("there is memory");
     let (_, zones) = parse(&read(&manager));

@@ -13,18 +13,18 @@ const SYS: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
 const SYS_GIB: &str = "/sys/kernel/mm/hugepages/hugepages-1048576kB/";
 
 fn write(manager: &Fake, path: &str, text: &str) -> Result<(), FileError> {
-    let pools = manager.pool_files(&NoHelpers);
+    let pools = manager.hugetlb().files(&NoHelpers);
     FileSystem::new(&[&manager.files(), &pools.table()]).write(path, text)
 }
 
 fn read(manager: &Fake, path: &str) -> Result<String, FileError> {
-    let pools = manager.pool_files(&NoHelpers);
+    let pools = manager.hugetlb().files(&NoHelpers);
     let mut text = String::new();
     FileSystem::new(&[&manager.files(), &pools.table()]).read(path, &mut text).map(|()| text)
 }
 
 fn list(manager: &Fake, path: &str) -> Vec<String> {
-    let pools = manager.pool_files(&NoHelpers);
+    let pools = manager.hugetlb().files(&NoHelpers);
     let mut names = Vec::new();
     FileSystem::new(&[&manager.files(), &pools.table()])
         .list(path, &mut |name, _| names.push(name.to_owned()))
@@ -122,7 +122,7 @@ fn folders_hold_what_linuxs_hold() {
         list(&manager, "/sys/kernel/mm/hugepages"),
         ["hugepages-1048576kB", "hugepages-2048kB"]
     );
-    let pools = manager.pool_files(&NoHelpers);
+    let pools = manager.hugetlb().files(&NoHelpers);
     let (ours, pools) = (manager.files(), pools.table());
     let sources: [&dyn framewright::procfs::Source; 2] = [&ours, &pools];
     let files = FileSystem::new(&sources);
@@ -297,7 +297,7 @@ fn nonsense_is_refused_and_changes_nothing() {
     // Linux reads these in decimal.
     assert_eq!(write(&manager, &format!("{SYS}nr_hugepages"), "0x10"), Err(FileError::Invalid));
     assert_eq!(
-        (numbers(&pool), pool.counts().overcommit, manager.optimizes_vmemmap()),
+        (numbers(&pool), pool.counts().overcommit, manager.hugetlb().optimizes_vmemmap()),
         (before, 0, false)
     );
     for path in [
@@ -325,7 +325,7 @@ fn nonsense_is_refused_and_changes_nothing() {
 fn the_default_size_is_that_of_the_command_line() {
     let line = parameters("default_hugepagesz=1G");
     let manager = bring_up_with(machine(), &[], &line).expect("bring-up");
-    manager.fill_pools(&line, &NoHelpers);
+    manager.hugetlb().fill(&line, &NoHelpers);
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "2"), Ok(()));
     assert_eq!(number(&manager, &format!("{SYS_GIB}nr_hugepages")), 2);
     let meminfo = read(&manager, "/proc/meminfo").expect("is there");
@@ -347,15 +347,18 @@ fn how_the_map_is_restored_can_be_chosen() {
     const FILE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
     let manager = bring_up(machine());
     assert_eq!(read(&manager, FILE).as_deref(), Ok("lazy\n"));
-    assert_eq!((write(&manager, FILE, "eager\n"), manager.eager_restore()), (Ok(()), true));
+    assert_eq!(
+        (write(&manager, FILE, "eager\n"), manager.hugetlb().eager_restore()),
+        (Ok(()), true)
+    );
     assert_eq!(read(&manager, FILE).as_deref(), Ok("eager\n"));
     for text in ["", "1", "eagerly", "lazy eager"] {
         assert_eq!(
-            (write(&manager, FILE, text), manager.eager_restore()),
+            (write(&manager, FILE, text), manager.hugetlb().eager_restore()),
             (Err(FileError::Invalid), true)
         );
     }
-    assert_eq!((write(&manager, FILE, "lazy"), manager.eager_restore()), (Ok(()), false));
+    assert_eq!((write(&manager, FILE, "lazy"), manager.hugetlb().eager_restore()), (Ok(()), false));
 }
 
 #[test]
@@ -394,9 +397,12 @@ fn the_group_that_may_share_is_kept() {
     const GROUP: &str = "/proc/sys/vm/hugetlb_shm_group";
     assert_eq!(read(&manager, GROUP).as_deref(), Ok("0\n"));
     assert_eq!(write(&manager, GROUP, "1001\n"), Ok(()));
-    assert_eq!((read(&manager, GROUP).as_deref(), manager.huge_page_group()), (Ok("1001\n"), 1001));
+    assert_eq!(
+        (read(&manager, GROUP).as_deref(), manager.hugetlb().shm_group()),
+        (Ok("1001\n"), 1001)
+    );
     assert_eq!(write(&manager, GROUP, "4294967296"), Err(FileError::Invalid));
-    assert_eq!(manager.huge_page_group(), 1001);
+    assert_eq!(manager.hugetlb().shm_group(), 1001);
 }
 
 proptest! {

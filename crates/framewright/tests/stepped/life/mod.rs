@@ -104,7 +104,7 @@ impl Life {
         let manager: &'static Stepped = Box::leak(Box::new(
             Manager::bring_up(early, &input).unwrap_or_else(|error| panic!("{error}")),
         ));
-        manager.fill_pools(&parameters, &NoHelpers);
+        manager.hugetlb().fill(&parameters, &NoHelpers);
         let (host, device) =
             FakeHost::new(machine, Traits { stride: WRITTEN, ..Traits::default() });
         host.answer(Answer::After(1));
@@ -152,7 +152,7 @@ impl Life {
             counted.present_pages,
             counted.managed_pages + counted.reserved_pages + counted.deferred_pages
         );
-        self.manager.verify_pools().unwrap_or_else(|fault| panic!("{fault}"));
+        self.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
         self.manager.platform().inner().assert_quiet();
     }
 

@@ -247,13 +247,13 @@ impl Life {
             .iter_mut()
             .find(|run| run.range.contains(frame) && matches!(run.kind, Kind::Counted(_)));
         let manager = self.manager;
-        match (manager.try_get(frame), counted) {
+        match (manager.references().try_get(frame), counted) {
             (Ok(()), Some(Run { kind: Kind::Counted(references), range })) => {
                 *references += 1;
-                assert_eq!(manager.references(frame), Ok(*references));
-                assert_eq!(manager.counted_run(frame), Ok(*range));
+                assert_eq!(manager.references().count(frame), Ok(*references));
+                assert_eq!(manager.references().run(frame), Ok(*range));
                 manager.freeze_references(frame, *references).expect("all are ours");
-                assert!(manager.try_get(frame).is_err(), "{frame} is frozen");
+                assert!(manager.references().try_get(frame).is_err(), "{frame} is frozen");
                 manager.unfreeze_references(frame, *references).expect("it is frozen");
             }
             (Ok(()), _) => panic!("a reference to {frame}, which has no count"),
@@ -359,7 +359,7 @@ impl Life {
         if self.model.is_isolated(start, end) {
             return;
         }
-        if self.interrupted(|manager| manager.isolate(range)).is_ok() {
+        if self.interrupted(|manager| manager.isolation().isolate(range)).is_ok() {
             self.model.isolate(start, end, true);
             self.isolated.push(range);
         }
@@ -372,7 +372,7 @@ impl Life {
         }
         let range = self.isolated.swap_remove(self.random.index(self.isolated.len()));
         self.model.isolate(range.start.0, range.end.0, false);
-        self.interrupted(|manager| manager.unisolate(range))
+        self.interrupted(|manager| manager.isolation().unisolate(range))
             .unwrap_or_else(|error| panic!("{range:?}: {error}"));
     }
 
@@ -380,7 +380,7 @@ impl Life {
         let index = self.random.index(self.isolated.len());
         let Some(&range) = self.isolated.get(index) else { return };
         let manager = self.manager;
-        if let Ok(claimed) = manager.claim_isolated(range) {
+        if let Ok(claimed) = manager.isolation().claim(range) {
             assert_eq!(claimed, PfnRange { start: range.start.start(), end: range.end.start() });
             self.isolated.swap_remove(index);
             self.model.isolate(range.start.0, range.end.0, false);
@@ -430,10 +430,13 @@ impl Life {
         let frame = self.some_frame();
         let manager = self.manager;
         let block = BlockNumber::containing(frame);
-        let _ =
-            (manager.block_state(block), manager.map_frames(block), manager.page_history(frame));
-        let _ = manager.survey(BlockRange::new(block.0, block.0 + 1));
-        let _ = (manager.references(frame), manager.cpu_cache(0), manager.times());
+        let _ = (
+            manager.block_state(block),
+            manager.vmemmap().map_frames(block),
+            manager.debug().page_history(frame),
+        );
+        let _ = manager.isolation().survey(BlockRange::new(block.0, block.0 + 1));
+        let _ = (manager.references().count(frame), manager.caches().cpu(0), manager.times());
         for zone in manager.views() {
             zone.shuffle();
         }
@@ -441,16 +444,16 @@ impl Life {
 
     fn settings(&mut self) {
         let manager = self.manager;
-        manager.set_min_free_kbytes(1 << self.random.below(15)).expect("a number of KiB");
-        manager.set_watermark_scale_factor(1 + self.random.below(60)).expect("a factor");
-        manager.set_optimize_vmemmap(self.random.one_in(2));
+        manager.sysctl().set_min_free_kbytes(1 << self.random.below(15)).expect("a number of KiB");
+        manager.sysctl().set_watermark_scale_factor(1 + self.random.below(60)).expect("a factor");
+        manager.hugetlb().set_optimize_vmemmap(self.random.one_in(2));
     }
 
     /// Brings up what is still withheld.
     pub fn initialise_deferred(&mut self) {
         if self.deferred {
             self.deferred = false;
-            self.manager.initialise_deferred(&NoHelpers);
+            self.manager.vmemmap().initialise_deferred(&NoHelpers);
         }
     }
 
@@ -465,12 +468,15 @@ impl Life {
         assert!(manager.give_back(PfnRange { start: frame, end: frame }).is_err(), "an empty run");
         assert!(manager.give_back_order(far, Order::PAGE).is_err(), "{far} is no memory");
         assert!(
-            manager.isolate(blocks).is_err()
-                && manager.unisolate(blocks).is_err()
-                && manager.survey(blocks).is_err()
+            manager.isolation().isolate(blocks).is_err()
+                && manager.isolation().unisolate(blocks).is_err()
+                && manager.isolation().survey(blocks).is_err()
         );
-        assert!(manager.claim_isolated(blocks).is_err());
-        assert!(manager.begin_references(reversed).is_err() && manager.try_get(far).is_err());
+        assert!(manager.isolation().claim(blocks).is_err());
+        assert!(
+            manager.begin_references(reversed).is_err()
+                && manager.references().try_get(far).is_err()
+        );
         assert!(manager.allocate_at(far, Order::BLOCK, MigrateType::Movable).is_err());
         assert!(manager.pool(PoolSize::TwoMib).give_back_page(far).is_err());
         assert!(manager.pool(PoolSize::TwoMib).poison(far).is_err());
