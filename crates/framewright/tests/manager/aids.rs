@@ -95,7 +95,7 @@ fn owners_know_lines_cpus_and_times() {
             assert!(history.allocated, "{name}");
             assert_eq!(history.order, Order::for_pages(taken.pages()).expect("an order"), "{name}");
             let place = history.allocated_at.expect("there are few places");
-            assert!(place.file().ends_with("manager_aids.rs"), "{name}: {place}");
+            assert!(place.file().ends_with("manager/aids.rs"), "{name}: {place}");
             assert_eq!(history.allocated_on, Some(2));
             assert!(
                 history.last_ns.is_some_and(|ns| ns <= now && now - ns < 1 << 16),
@@ -111,7 +111,7 @@ fn owners_know_lines_cpus_and_times() {
         assert_eq!(history.freed_on, Some(machine.current_cpu()));
         let text = history.to_string();
         assert!(
-            text.contains("on CPU 2, freed by crates/framewright/tests/manager_aids.rs"),
+            text.contains("on CPU 2, freed by crates/framewright/tests/manager/aids.rs"),
             "{text}"
         );
         assert!(
@@ -152,7 +152,7 @@ fn a_double_free_is_found_at_once_with_both_lines() {
             assert!(history.freed_at.is_some_and(|place| place.line() < line), "{history:?}");
             let text = error.to_string();
             assert!(
-                text.contains("double free") && text.matches("manager_aids.rs:").count() == 2,
+                text.contains("double free") && text.matches("manager/aids.rs:").count() == 2,
                 "{text}"
             );
             assert!(!text.contains('\n'));
@@ -355,7 +355,7 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 assert_eq!(damage.history.is_some(), owner);
                 let text = AllocateError::Damaged(damage).to_string();
                 assert_eq!(
-                    text.matches("manager_aids.rs:").count(),
+                    text.matches("manager/aids.rs:").count(),
                     if owner { 2 } else { 0 },
                     "{text}"
                 );
